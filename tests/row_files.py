@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron.datasets import _indexing, deck
+from quoron.datasets import _indexing, item_store
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 
 RULES = Encoding(
@@ -94,10 +94,10 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
 def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
     monkeypatch.setattr(_indexing, "PIECE", 300)
-    monkeypatch.setattr(deck, "BUCKET", 4000)
-    monkeypatch.setattr(deck, "HELD", 20_000)
-    monkeypatch.setattr(deck, "STAGE", (0, 30_000))
-    monkeypatch.setattr(deck, "BLOCK", 40)
+    monkeypatch.setattr(item_store, "CHUNK", 4000)
+    monkeypatch.setattr(item_store, "HELD", 20_000)
+    monkeypatch.setattr(item_store, "STAGE", (0, 30_000))
+    monkeypatch.setattr(item_store, "BLOCK", 40)
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))

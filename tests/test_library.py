@@ -65,5 +65,5 @@ def mechanisms() -> Iterator[tuple[str, type]]:
 def test_every_mechanism_has_a_public_name() -> None:
     """What a plan's releases are made of can be taken to arrays of one's own, from `quoron_privacy` alone."""
     found = dict(mechanisms())
-    assert {"GaussianNoise", "AboveThreshold", "TailMean"} <= set(found)
+    assert {"GaussianNoise", "AboveThreshold", "NormCountMean"} <= set(found)
     assert {name for name, each in found.items() if getattr(quoron_privacy, name, None) is not each} == set()

@@ -116,7 +116,7 @@ Mask = NDArray[np.bool_]
 Counts = NDArray[np.int64]
 
 
-def deal_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:
+def assign_coordinates(users: int, dimension: int, stream: RandomStream) -> Counts:
     """A coordinate below d₂ for each of `users` users, shape (users,), group sizes within one of each other. Public."""
     return (stream.permutation(users) % padded(dimension)).astype(np.int64)
 

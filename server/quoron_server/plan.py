@@ -110,7 +110,7 @@ class Guarantee:
         """The same promise under more assumptions."""
         return replace(self, assumptions=together(self.assumptions, more))
 
-    def by_curator(self, assumptions: Iterable[Assumption] = ()) -> "Guarantee":
+    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Guarantee":
         """The promise of the same run on one trusted machine that holds the table and computes all answers itself.
 
         What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
@@ -206,9 +206,9 @@ class Plan:
         """The same plan with a promise under more assumptions."""
         return replace(self, guarantee=self.guarantee.assuming(more))
 
-    def by_curator(self, assumptions: Iterable[Assumption] = ()) -> "Plan":
+    def as_curated(self, assumptions: Iterable[Assumption] = ()) -> "Plan":
         """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
-        return replace(self, guarantee=self.guarantee.by_curator(assumptions))
+        return replace(self, guarantee=self.guarantee.as_curated(assumptions))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""

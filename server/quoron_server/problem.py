@@ -204,7 +204,7 @@ class Problem:
         return self.dimension // self.outputs
 
     @property
-    def even_bend(self) -> float | None:
+    def even_curvature(self) -> float | None:
         """φ's curvature where chances are even: 1/K between any two of K classes. For predictions of risk only."""
         if self.outputs == 1 or self.link_curvature is None:
             return self.link_curvature

@@ -4,7 +4,7 @@ A round takes answers for its whole `seconds`, also when everybody has answered 
 REST of that time for its own work, and only when it is over does anything leave: the next question, the round's event.
 Work that takes longer shows, but rounded up to whole rests.
 
-    due = rests(opened, seconds)
+    due = due_at(opened, seconds)
     opens = opening(due, now, seconds)
 
 With early ends, which an operator has to accept, a round ends once everybody was heard of. Whoever sees when learns
@@ -16,7 +16,7 @@ import math
 REST = 0.1  # of a round's seconds
 
 
-def rests(opened: float, seconds: float) -> float:
+def due_at(opened: float, seconds: float) -> float:
     """The time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
     return opened + (1 + REST) * seconds
 

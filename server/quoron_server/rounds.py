@@ -175,7 +175,7 @@ def _carry_out(
         totals = {name: totals[name] + cost[name] for name in totals}
         figures = measuring.measured() if measuring is not None else {}
         moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
-        told = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
+        diagnostics = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
         event = RoundEvent(
             round=question.round,
             rounds=algorithm.plan.cost.rounds,
@@ -187,7 +187,7 @@ def _carry_out(
             encoded_down=encoded_down,
             encoded_up=encoded_up,
             public=dict(update.public),
-            diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
+            diagnostics=_diagnose(algorithm, state, question.round, diagnostics, evaluate) if simulation else {},
         )
         ledger.commit(question.round, serial.encode(state), update.releases, _record(event))
         for observer in observers:
@@ -235,8 +235,8 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str,
     names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
     events = ledger.events()
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
-    told = events[-1]["diagnostics"] if events else {}
-    moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
+    diagnostics = events[-1]["diagnostics"] if events else {}
+    moved = {name: diagnostics[f"total_{name}"] for name in diagnostics if f"total_{name}" in diagnostics}
     return serial.decode(initial, point[1]), totals, moved
 
 
@@ -266,9 +266,9 @@ def _check_budget(budget: Budget, plan: Plan, spent: Mapping[str, int], evaluati
 
 
 def _diagnose(
-    algorithm: Algorithm[Any], state: Any, round_: int, told: Mapping[str, Any], evaluate: Evaluate | None
+    algorithm: Algorithm[Any], state: Any, round_: int, diagnostics: Mapping[str, Any], evaluate: Evaluate | None
 ) -> dict[str, Any]:
     rounds = algorithm.plan.cost.rounds
     traced = round_ % max(1, rounds // TRACED_ROUNDS) == 0 or round_ == rounds - 1
     figures = evaluate(algorithm.iterate(state)) if evaluate is not None and traced else {}
-    return {**told, **figures}
+    return {**diagnostics, **figures}

@@ -105,11 +105,11 @@ class Run:
         ledger = self.begun(place)
         if ledger is not None:
             return ledger
-        told: dict[str, Any] = {"plan": self._text, "config_digest": self.digest}
+        contents: dict[str, Any] = {"plan": self._text, "config_digest": self.digest}
         key = self._fresh().export_key()
         if not isinstance(place, Database):
-            return Ledger.create(place, noise_key=key, **told)
-        ledger = Ledger.begin(place, self.name, noise_key=key, **told)
+            return Ledger.create(place, noise_key=key, **contents)
+        ledger = Ledger.begin(place, self.name, noise_key=key, **contents)
         place.checkpoint()  # charge and key no longer rest on the journal alone
         return ledger
 

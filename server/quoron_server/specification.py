@@ -286,10 +286,10 @@ def require_room(plan: Plan, memory: int) -> None:
 
 def require_telling(specification: RunSpecification, plan: Plan) -> None:
     """ConfigError unless clients take so long a description of the run: they would all refuse."""
-    told = len(json.dumps(describe(specification, plan)))
-    if told > wire.MAX_DESCRIPTION:
+    length = len(json.dumps(describe(specification, plan)))
+    if length > wire.MAX_DESCRIPTION:
         raise ConfigError(
-            f"Expected a run that can be told in {wire.MAX_DESCRIPTION:,} characters, got {told:,}, most of them "
+            f"Expected a run that can be told in {wire.MAX_DESCRIPTION:,} characters, got {length:,}, most of them "
             "columns. Declare columns that are alike as one: those that count up as 'x[0:100000]' (docs/tables.md)."
         )
 

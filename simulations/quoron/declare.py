@@ -90,11 +90,11 @@ class Declaration:
 
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
-        told = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
+        remark = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
         head = [
             f"# {'SIMULATED, noise from a seed: r' if self.simulated else 'R'}eleased with ({self.epsilon:g}, "
             f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
-            f"# Proofs: docs/privacy/votes.md.{told}",
+            f"# Proofs: docs/privacy/votes.md.{remark}",
         ]
         table = {"kind": "table", "path": self.path, "user": self.user}
         parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
@@ -221,9 +221,9 @@ def charge(ledger: str | Path | None, group: str, *, epsilon: float, delta: floa
 
 def _note(ledger: str | Path | None, run: str, declared: Sequence[Line]) -> None:
     """The mechanisms of everything that is about to be told, and that no more will be."""
-    told = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
+    entries = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
     with lifetime.opened(lifetime.place(ledger)) as kept:
-        kept.release(run, {"declared": told})
+        kept.release(run, {"declared": entries})
         kept.end(run, "complete")
 
 

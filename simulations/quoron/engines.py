@@ -97,13 +97,13 @@ class EngineChoice:
             with shared(prepared, self.sharing) as prepared:
                 return runs.carry_out(prepared, folder, observers)
         from quoron.flower import simulation
-        from quoron.flower.commands import Connection
+        from quoron.flower.commands import FlowerConnection
 
         if self.superlink is None:
             nodes = self.nodes or simulation.NODES
             return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=self.cpus)
         with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
-            connection = Connection(Path(home), self.superlink, self.authority)
+            connection = FlowerConnection(Path(home), self.superlink, self.authority)
             return simulation.simulate(prepared, folder, base, observers, connection=connection)
 
 

@@ -250,7 +250,7 @@ def _local(
     centre = np.zeros(dimension)
     if bits is not None:
         signs = random_signs(dimension, public)
-        coordinates = local.deal_coordinates(scouts, dimension, public)
+        coordinates = local.assign_coordinates(scouts, dimension, public)
         counts = np.zeros((padded(dimension), bits.bins), np.int64)
         step = max(1, _CHUNK // bits.bins)
         for start in range(0, scouts, step):

@@ -77,10 +77,10 @@ class Model:
         try:
             said, bounds = plan["guarantee"], dict(plan["loss"])
             loss, encoding = make_loss(bounds.pop("name"), **bounds), Encoding.from_json(plan["columns"])
-            told = json.dumps(
+            text = json.dumps(
                 {name: value for name, value in plan.items() if name not in ("columns", "loss")}, sort_keys=True
             )
-            fingerprint = hashlib.sha256(told.encode()).hexdigest()
+            fingerprint = hashlib.sha256(text.encode()).hexdigest()
             promise = Promise(
                 plan["statement"],
                 said["epsilon"],
@@ -177,7 +177,7 @@ class Model:
 
     def as_text(self) -> str:
         """The file's text."""
-        told = {
+        contents = {
             "format": FORMAT,
             "promise": None if self.promise is None else asdict(self.promise),
             "coefficients": dict(self.table()),
@@ -185,7 +185,7 @@ class Model:
             "encoding": self.encoding.as_json(),
             "weights": self.weights.tolist(),
         }
-        plain = json.loads(dumps(told))
+        plain = json.loads(dumps(contents))
         plain["digest"] = _digest(plain)
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
@@ -198,20 +198,20 @@ class Model:
     @classmethod
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `save` or a run wrote. DataError for anything else."""
-        told = _read(Path(path))
-        if told.get("format") != FORMAT:
+        contents = _read(Path(path))
+        if contents.get("format") != FORMAT:
             raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
         try:
-            stated = told.pop("digest")
-            if stated != _digest(told):
+            stated = contents.pop("digest")
+            if stated != _digest(contents):
                 raise ValueError("its digest is that of another")
-            bounds = dict(told["loss"])
+            bounds = dict(contents["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
-            encoding = Encoding.from_json(told["encoding"])
-            promise = None if told["promise"] is None else _promised(told["promise"])
-            if not isinstance(told["weights"], list) or {*map(type, told["weights"])} - {int, float}:
+            encoding = Encoding.from_json(contents["encoding"])
+            promise = None if contents["promise"] is None else _promised(contents["promise"])
+            if not isinstance(contents["weights"], list) or {*map(type, contents["weights"])} - {int, float}:
                 raise ValueError("weights that are no numbers")
-            weights = np.array(told["weights"], np.float64)
+            weights = np.array(contents["weights"], np.float64)
             model = cls(weights, encoding, loss, promise)
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -290,12 +290,12 @@ def _read(path: Path) -> dict[str, Any]:
     if len(data) > LONGEST:
         raise DataError(f"Expected a model file of at most {LONGEST:,} bytes at {str(path)!r}, got a longer one.")
     try:
-        told = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+        contents = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict):
+        contents = None
+    if not isinstance(contents, dict):
         raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
-    return told
+    return contents
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -309,15 +309,15 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _digest(told: Mapping[str, Any]) -> str:
+def _digest(contents: Mapping[str, Any]) -> str:
     """Of all that a file says, however it is laid out."""
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _promised(told: Mapping[str, Any]) -> Promise:
+def _promised(fields: Mapping[str, Any]) -> Promise:
     """A promise whose fields are what they should be; ValueError or TypeError for another."""
-    promise = Promise(**told)
+    promise = Promise(**fields)
     words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
     numbers = (promise.epsilon, promise.delta)
     if not all(isinstance(each, str) for each in words) or {*map(type, numbers)} - {int, float}:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast, get_args
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.round_clock import opening, rests
+from quoron_server.round_clock import due_at, opening
 
 Ends = Literal["deadline", "early"]
 
@@ -107,7 +107,7 @@ class Network:
         down, computing, up = self._link(counts)
         if self.ends == "deadline":
             serving, work = counts.asked / self.server, counts.aggregating
-            whole = opening(rests(0.0, self.deadline), self.deadline + work, self.deadline)
+            whole = opening(due_at(0.0, self.deadline), self.deadline + work, self.deadline)
             busy = down + computing + up + serving + work
             return Times(max(0.0, whole - busy), down, computing, up, serving, work)
         slowest = self.rtt + self.jitter * _harmonic(counts.asked * (1.0 - self.dropout))

@@ -145,13 +145,13 @@ class RunFolder:
         if not path.is_file():
             raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
         try:
-            told = dict(json.loads(path.read_text(encoding="utf-8")))
-            same = told.pop(DIGEST) == _digest(told)
+            contents = dict(json.loads(path.read_text(encoding="utf-8")))
+            same = contents.pop(DIGEST) == _digest(contents)
         except (OSError, ValueError, TypeError, LookupError, RecursionError):
             same = False
         if not same:
             raise RunError(_unlike(path, "another"))
-        return told
+        return contents
 
     def write_model(self, model: NDArray[np.float64]) -> None:
         """Write model.npz, complete or not at all."""
@@ -250,8 +250,8 @@ def as_parquet(table: "pa.Table") -> bytes:
     return bytes(buffer.getvalue().to_pybytes())
 
 
-def _digest(told: Mapping[str, Any]) -> str:
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+def _digest(contents: Mapping[str, Any]) -> str:
+    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -74,7 +74,7 @@ class Keep:
     run: str | None = None  # its name in the books of a Flower project; None: "private"
 
 
-Part = Privacy | Method | Keep
+Section = Privacy | Method | Keep
 KEYS = {  # of the configuration
     "epsilon": ("privacy", "epsilon"),
     "delta": ("privacy", "delta"),
@@ -105,14 +105,16 @@ _ELSEWHERE = {
 }
 
 
-def sections(*parts: Part | None, door: str, without: tuple[str, ...] = (), **short: Any) -> dict[str, dict[str, Any]]:
+def sections(
+    *parts: Section | None, door: str, without: tuple[str, ...] = (), **short: Any
+) -> dict[str, dict[str, Any]]:
     """The sections of a configuration that are given, `short` keywords last; a ledger's path is from where we are.
 
     ConfigError for what means nothing to a `door`: rows of one's own, and what stands in `without`.
     """
-    told = [pair for part in parts if part is not None for pair in given(part).items()]
+    pairs = [pair for part in parts if part is not None for pair in given(part).items()]
     tree: dict[str, dict[str, Any]] = {}
-    for name, value in [*told, *((name, value) for name, value in short.items() if value is not None)]:
+    for name, value in [*pairs, *((name, value) for name, value in short.items() if value is not None)]:
         if name not in KEYS or name in without:
             raise _useless(name, value, door)
         section, key = KEYS[name]
@@ -127,8 +129,8 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
     Names of algorithms are laid first, so options given beside a name count wherever they stand.
     """
     merged = dict(tree)
-    told = [toml_text.assignment(each) if isinstance(each, str) else dict(each) for each in settings]
-    for above in told:
+    layers = [toml_text.assignment(each) if isinstance(each, str) else dict(each) for each in settings]
+    for above in layers:
         own = above.get("algorithm")
         if not (isinstance(own, Mapping) and "name" in own):
             continue
@@ -137,18 +139,18 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
             merged["algorithm"] = {key: value for key, value in below.items() if key != "options"}
         merged = toml_text.merge(merged, {"algorithm": {"name": own["name"]}})
         above["algorithm"] = {key: value for key, value in own.items() if key != "name"}
-    for above in told:
+    for above in layers:
         merged = toml_text.merge(merged, above)
     return merged
 
 
-def given(part: Part) -> dict[str, Any]:
+def given(part: Section) -> dict[str, Any]:
     """What somebody has said of it."""
-    told = {each.name: getattr(part, each.name) for each in fields(part)}
-    return {name: value for name, value in told.items() if value is not None and value is not False and value != {}}
+    values = {each.name: getattr(part, each.name) for each in fields(part)}
+    return {name: value for name, value in values.items() if value is not None and value is not False and value != {}}
 
 
-def only(door: str, allowed: tuple[str, ...], *parts: Part) -> None:
+def only(door: str, allowed: tuple[str, ...], *parts: Section) -> None:
     """ConfigError for what is said and not among the names that mean something to a door."""
     for part in parts:
         for name, value in given(part).items():

@@ -18,8 +18,8 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.laplace_test import in_score_units, score_scale
 from quoron_privacy.robust.lottery import TICKETS, Lottery
-from quoron_privacy.robust.one_release import Wish, release_scale
-from quoron_server.algorithms.outlier_iterates.plan import Phase
+from quoron_privacy.robust.one_release import Target, release_scale
+from quoron_server.algorithms.outlier_iterates.plan import ChainPhase
 
 EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 120_000
 SILENT = 1e12
@@ -38,9 +38,9 @@ CONTROL = "lottery, weighted, kappa 2"
 
 @cache
 def phase_of(name):
-    wish = Wish(EPSILON, DELTA, *COMBINATIONS[name])
-    made = one_release.release(wish, CHAINS, CHAINS**2)
-    return Phase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
+    target = Target(EPSILON, DELTA, *COMBINATIONS[name])
+    made = one_release.release(target, CHAINS, CHAINS**2)
+    return ChainPhase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
 
 @dataclass(frozen=True)

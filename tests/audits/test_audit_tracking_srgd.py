@@ -18,7 +18,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.means.norm_counts import Tail
+from quoron_privacy.means.norm_counts import MeanAndCounts
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -80,7 +80,7 @@ class RadiusRaw(Twin):
         spread, margin = schedule.learnt(
             state.spread,
             state.margin,
-            Tail(unit, *shares.tolist(), 0),
+            MeanAndCounts(unit, *shares.tolist(), 0),
             radius=aim.radius,
             known=lag if state.round == 1 else aim.known,
             present=presence.mean,

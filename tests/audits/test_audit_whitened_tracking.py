@@ -8,14 +8,14 @@ import pytest
 from audits.harness import delta_bounds
 from quoron_privacy.accounts import gdp
 from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.noise.sources import SeededNoise
 
 EPSILON, DELTA, USERS, DRAWS = 1.0, 0.01, 5, 4_000
 MU = gdp.mu_for(EPSILON, DELTA)
 HERE = np.ones(USERS, bool)
 GONE = np.array([True, True, False, True, True])
-TAIL = TailMean.for_mu(dimension=2, users=USERS, mu=MU)
+TAIL = NormCountMean.for_mu(dimension=2, users=USERS, mu=MU)
 MOMENT = MomentMean.for_mu(dimension=2, users=USERS, mu=MU)
 LENGTH = LogLength.for_mu(users=USERS, mu=MU)
 
@@ -89,5 +89,5 @@ def test_half_of_the_noise_is_caught(name):
 
 
 def test_the_noise_of_zero_out_is_caught_under_replace_one():
-    halved = TailMean.for_mu(dimension=2, users=USERS, mu=MU, adjacency="zero-out")
+    halved = NormCountMean.for_mu(dimension=2, users=USERS, mu=MU, adjacency="zero-out")
     assert spent("opposite gradients", lambda _: replace(TAIL, scale=halved.scale))[0] > DELTA

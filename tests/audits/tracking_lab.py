@@ -10,7 +10,7 @@ import numpy as np
 
 from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.norm_counts import PrefixTail
+from quoron_privacy.means.norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.plan import Plan
 
@@ -175,7 +175,7 @@ def evidence(shown, noise="by radius"):
         right = radius / np.concatenate([radius[1:], radius[-1:]])
     rest = (shown.rows - shown.known)[-len(radius) :] - middle
     gradient = np.sum((matrix @ (apart * right)) / left * ((matrix @ (rest * right)) / left), axis=0)
-    quiet = phase.scale / phase.prefix.column_norm if isinstance(phase, PrefixTail) else phase.scale
+    quiet = phase.scale / phase.prefix.column_norm if isinstance(phase, PrefixNormCounts) else phase.scale
     tail = np.sum(-(shown.shares @ (WEIGHTS * [1 - INNER, 1.0, 0.0])) * present, axis=0) / phase.users
     return gradient / phase.scale**2 + tail / quiet**2
 

@@ -102,7 +102,7 @@ class TestByName:
         distribute(folder)
         loss = make_loss("round", width=0.5, label_bound=2.0, ridge=0.1, feature_norm=1.5)
         domain = L2Ball(4.0)
-        assert (loss.name, loss.vouched, loss.convex, loss.c11) == ("round", VOUCHED, True, True)
+        assert (loss.name, loss.vouched, loss.convex, loss.smooth) == ("round", VOUCHED, True, True)
         assert loss.lipschitz(domain, 3) == pytest.approx(1.5 * 0.5 + 0.1 * 4.0)
         assert loss.smoothness == pytest.approx(1.5**2 + 0.1)
         assert loss.start_gradient == pytest.approx(1.5 * 0.5)
@@ -254,7 +254,7 @@ def test_every_promise_about_it_names_who_vouches_and_a_plan_that_leaves_it_out_
     assumed = Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,))
     assert assumed in plan.guarantee.assumptions
     info.verify(plan)
-    curated = info.plan(PROBLEM, Privacy(2.0, 1e-6)).by_curator()
+    curated = info.plan(PROBLEM, Privacy(2.0, 1e-6)).as_curated()
     assert curated.guarantee.assumptions == (assumed,)
     silent = tuple(said for said in plan.guarantee.assumptions if said != assumed)
     with pytest.raises(VerificationError, match="rests on this, too: the constants of loss 'round'"):

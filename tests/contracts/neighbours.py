@@ -24,7 +24,7 @@ from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
-from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
+from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase
 from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import TrackingSRGD

@@ -82,7 +82,7 @@ CURATED = ("phased-erm", "phased-erm/agd", "median-sgd", "filtered-sgd/linf")  #
 @pytest.mark.parametrize("name", by_default({**dict.fromkeys(ALGORITHMS), **SMALL}, CURATED))
 def test_a_curators_plan_passes_the_same_check_without_assumptions_on_clients(name):
     """Our own code computes all answers: what a theorem needs of clients holds, and nobody has to assume it."""
-    plan = make_plan(name).by_curator()
+    plan = make_plan(name).as_curated()
     assert plan.guarantee.assumptions == ()
     ALGORITHMS[plan.algorithm].verify(plan)
 

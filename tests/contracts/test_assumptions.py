@@ -139,7 +139,7 @@ def test_people_are_told_all_that_a_promise_rests_on(name: str) -> None:
             assert (words in promise.sentence()) == promise.rests_on(kind)
     assert all(each.text in promise.sentence() for each in promise.assumptions)
     assert promise.assumptions == together(promise.assumptions), "in the order of their kinds, each once"
-    assert not promise.by_curator().assumptions, "on one machine everything is as it should be"
+    assert not promise.as_curated().assumptions, "on one machine everything is as it should be"
 
 
 def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() -> None:

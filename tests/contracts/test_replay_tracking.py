@@ -14,7 +14,7 @@ from contracts.test_replay import pairs, shares
 from contracts.worlds import Told
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import norm_counts as tails
-from quoron_privacy.means.norm_counts import PrefixTail
+from quoron_privacy.means.norm_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import TrackingSRGD
 from quoron_server.plan import Plan
@@ -112,9 +112,11 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
 
 
 def test_replay_catches_shares_with_half_the_noise_beside_correlated_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = PrefixTail._gaussian.fget
+    honest = PrefixNormCounts._gaussian.fget
     monkeypatch.setattr(
-        PrefixTail, "_gaussian", property(lambda self: GaussianNoise(honest(self).sensitivity, honest(self).scale / 2))
+        PrefixNormCounts,
+        "_gaussian",
+        property(lambda self: GaussianNoise(honest(self).sensitivity, honest(self).scale / 2)),
     )
     plan = make_plan(NAMES[0])
     assert "the plan charges" in told(TrackingSRGD(plan), NAMES[0], plan)

@@ -14,7 +14,7 @@ from contracts.test_replay import pairs, shares
 from contracts.worlds import Told
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import MomentMean
-from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
@@ -162,7 +162,7 @@ def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pyte
 
 def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finite gradient that overflows when whitened makes the sum not a number."""
-    honest = TailMean.release
+    honest = NormCountMean.release
 
     def plain(self, values, answered, transform, centre, radius, stream):
         with np.errstate(all="ignore"):
@@ -171,7 +171,7 @@ def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatc
         found = honest(self, values, answered, transform, centre, radius, stream)
         return found._replace(mean=found.mean * (np.nan if wild.any() else 1.0))
 
-    monkeypatch.setattr(TailMean, "release", plain)
+    monkeypatch.setattr(NormCountMean, "release", plain)
     plan = make_plan(NAME)
     with np.errstate(all="ignore"):
         assert told(WhitenedTracking(plan), plan) != ""

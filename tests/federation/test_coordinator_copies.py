@@ -18,8 +18,7 @@ import pytest
 import postgres_server
 import warden
 from quoron_client.durable import Tally
-from quoron_client.federation.books import Books as Told
-from quoron_client.federation.books import Seen, objection
+from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.protocol.charges import run_mark
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
@@ -126,7 +125,7 @@ def put(place: Path, older: Files, last: Files, way: tuple[str, ...]) -> Path:
     return place / NAMES[0]
 
 
-def said(database: Database, life: Life) -> tuple[Books, Told]:
+def said(database: Database, life: Life) -> tuple[Books, BooksClaim]:
     """What a coordinator reads at its start and for each run, and what it then tells a client that has seen the end."""
     books = Books(database)
     books.settle()
@@ -136,7 +135,7 @@ def said(database: Database, life: Life) -> tuple[Books, Told]:
             _ = ledger.resume_point(), ledger.events(), ledger.releases(), ledger.spent(), ledger.finished
     rows, head, then = books.population.standing(life.seen.rows)
     charged = frozenset(run_mark(charge.run) for charge in books.population.charges("everyone"))
-    return books, Told(database.incarnations, rows, head, then, charged)
+    return books, BooksClaim(database.incarnations, rows, head, then, charged)
 
 
 def started(path: Path, life: Life) -> str:

@@ -19,7 +19,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.durable import PRIVATE, make_folder, replace_whole
 from quoron_server.service import certificates, revocation, tokens
-from quoron_server.service.turns import alone
+from quoron_server.service.folder_lock import locked
 
 MANY = 40
 
@@ -78,7 +78,7 @@ class TestNoChangeIsLost:
         assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
 
     def test_and_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="none"), alone(tmp_path / "none"):
+        with pytest.raises(ConfigError, match="none"), locked(tmp_path / "none"):
             pass
 
 

@@ -14,7 +14,7 @@ from federation.conversation import asked, made, running, terms
 from federation.crowd import carried_out, coordinator, until
 from federation.test_backup import backed_up, other
 from quoron_client.federation import ClientConfig, Record, run_client, session
-from quoron_client.federation.books import Books, Seen, objection
+from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_client.federation.record import Agreement
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_client.protocol.questions import Status
@@ -28,9 +28,11 @@ A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)
 
 
-def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> Books:
+def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> BooksClaim:
     incarnations = tuple(words[at : at + 16] for at in range(0, len(words), 16))
-    return Books(incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged)))
+    return BooksClaim(
+        incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged))
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple
     ],
 )
 def test_books_are_older_unless_they_hold_what_was_seen_or_say_that_they_were_restored(
-    books: Books, words: str | None
+    books: BooksClaim, words: str | None
 ) -> None:
     said = objection(SEEN, books, 7)
     assert said is None if words is None else words in said
@@ -199,7 +201,7 @@ def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
     older = {each: each.read_bytes() for each in place.iterdir()}
     backed_up(url, tmp_path / "older", with_secrets=False)
     with opened(data.parent) as record:
-        record.saw(address, Books((word,), 1, head, head, frozenset()), 1)
+        record.saw(address, BooksClaim((word,), 1, head, head, frozenset()), 1)
         answered(record, "r")
     charge("r")
     backed_up(url, tmp_path / "all", with_secrets=False)

@@ -19,7 +19,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import Transport, certificates, client_plane, control_plane, doorkeeper, tokens
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service.doorkeeper import Doorkeeper
-from quoron_server.service.pace import Pace
+from quoron_server.service.rate_limit import RateLimit
 
 
 class Door:
@@ -208,12 +208,12 @@ def test_whoever_enrols_again_and_again_waits_and_others_do_not(
 ) -> None:
     waited: list[float] = []
 
-    class Watched(Pace):
+    class Watched(RateLimit):
         def wait(self, name: str, now: float) -> float:
             waited.append(super().wait(name, now))
             return waited[-1]
 
-    monkeypatch.setattr(client_plane, "Pace", functools.partial(Watched, burst=3, seconds=50.0))
+    monkeypatch.setattr(client_plane, "RateLimit", functools.partial(Watched, burst=3, seconds=50.0))
     monkeypatch.setattr(client_plane, "GREETING_SECONDS", 1e6)
 
     async def scene() -> None:
@@ -241,7 +241,7 @@ def test_when_many_calls_are_refused_they_wait_and_an_operator_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_plane, "LATE", 50.0)
-    monkeypatch.setattr(control_plane, "Pace", lambda **_: Pace(burst=2, seconds=50.0))
+    monkeypatch.setattr(control_plane, "RateLimit", lambda **_: RateLimit(burst=2, seconds=50.0))
     token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
 
     async def scene() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from federation.crowd import Peer, carried_out, coordinator
 from federation.test_service_processes import programs, quoron, serve
-from quoron_client.federation.sparing import Sparing
+from quoron_client.federation.log_limit import LogLimit
 from quoron_privacy.errors import LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import client_plane
@@ -98,7 +98,7 @@ class TestEveryCallHasAStatus:
 class TestTheLog:
     def test_keeps_to_a_few_lines_of_a_kind_a_minute_and_then_says_how_many_there_were(self) -> None:
         clock = iter(tenth / 10 for tenth in range(600 * 5))
-        spare, told = Sparing(most=20, seconds=60.0, clock=clock.__next__), []
+        spare, told = LogLimit(most=20, seconds=60.0, clock=clock.__next__), []
         for _ in range(600 * 5):
             record = logging.LogRecord("quoron", logging.INFO, "plane.py", 7, "refused %s", ("ada",), None)
             if spare.filter(record):
@@ -107,7 +107,7 @@ class TestTheLog:
         assert told.count("refused ada (and 580 more like it)") == 4
 
     def test_of_one_kind_leaves_room_for_another(self) -> None:
-        spare = Sparing(most=1, clock=lambda: 0.0)
+        spare = LogLimit(most=1, clock=lambda: 0.0)
         lines = [logging.LogRecord("quoron", logging.INFO, "plane.py", line, "x", (), None) for line in (1, 1, 2)]
         assert [spare.filter(each) for each in lines] == [True, False, True]
 
@@ -117,10 +117,10 @@ class TestTheLog:
         except ArithmeticError as error:
             caught = (type(error), error, error.__traceback__)
         record = logging.LogRecord("grpc.aio", logging.ERROR, "server.py", 1, "Unexpected", (), caught)
-        assert Sparing().filter(record)
+        assert LogLimit().filter(record)
         assert logging.Formatter("%(message)s").format(record) == r"Unexpected: ArithmeticError('seven\nlines')"
         ours = logging.LogRecord("quoron", logging.ERROR, "server.py", 1, "run failed", (), caught)
-        assert Sparing().filter(ours)
+        assert LogLimit().filter(ours)
         assert ours.exc_info is not None
 
     def test_of_a_coordinator_has_no_line_for_whoever_speaks_no_tls(

@@ -25,7 +25,7 @@ from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, alive
-from quoron.flower.commands import Connection, Process, environment, free_port, program
+from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -65,10 +65,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
 
 
 @pytest.fixture
-def superlink(tmp_path: Path) -> Iterator[tuple[Connection, Process]]:
+def superlink(tmp_path: Path) -> Iterator[tuple[FlowerConnection, Process]]:
     """A SuperLink in simulation mode, as `flwr run . local` starts one."""
     home, port = tmp_path / "home", free_port()
-    connection = Connection(home, f"127.0.0.1:{port}")
+    connection = FlowerConnection(home, f"127.0.0.1:{port}")
     connection.begin()
     arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
     process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
@@ -79,7 +79,7 @@ def superlink(tmp_path: Path) -> Iterator[tuple[Connection, Process]]:
         process.end()
 
 
-def finished(connection: Connection, run: int) -> str:
+def finished(connection: FlowerConnection, run: int) -> str:
     """How a run of Flower's ended; its log if it did not end well."""
     until(lambda: connection.status(run).startswith("finished"), every=3.0)
     status = connection.status(run)
@@ -207,7 +207,7 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
 
     original = simulation._Follower._until_ended
 
-    def watched(self: Any, claim: Any, connection: Connection, run: int, superlink: Any) -> None:
+    def watched(self: Any, claim: Any, connection: FlowerConnection, run: int, superlink: Any) -> None:
         try:
             original(self, claim, connection, run, superlink)
         finally:

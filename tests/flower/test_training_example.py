@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 
 from flower import federation
 from flower.grids import FakeGrid, spread
-from quoron.flower.commands import Connection, Process, environment, free_port, program
+from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
 from quoron.flower.training import BOOKS
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
@@ -77,7 +77,7 @@ def test_the_example_learns_from_local_updates_too(tmp_path: Path, capsys: pytes
 def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     home, port = tmp_path / "home", free_port()
-    Connection(home, f"127.0.0.1:{port}").begin()
+    FlowerConnection(home, f"127.0.0.1:{port}").begin()
     arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
     sizes = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1"
     command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "--federation-config", sizes]

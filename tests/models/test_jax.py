@@ -68,11 +68,11 @@ def rows_of(local: LocalSGD | None, held: Items | None = None, loss: Any = loss,
 def slowly(local: LocalSGD | None, users: np.ndarray) -> np.ndarray:
     """One user after the other, one item after the other, with nothing but `grad`."""
     held, found = items(), []
-    schedule = Timetable(held, MOST, local).schedule(0, users, NOISE)
+    minibatches = Timetable(held, MOST, local).minibatches(0, users, NOISE)
     start, unflat = ravel_pytree(params())
     for place in range(len(users)):
         now = start
-        for places, weights in zip(schedule.places[place], schedule.weights[place], strict=True):
+        for places, weights in zip(minibatches.places[place], minibatches.weights[place], strict=True):
             gradient = jnp.zeros_like(start)
             for item, weight in zip(places, weights, strict=True):
                 if weight:

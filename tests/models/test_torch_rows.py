@@ -99,16 +99,16 @@ def rows_of(name: str, local: LocalSGD | None, held: Items | None = None) -> Row
 
 def slowly(rows: Rows, name: str, local: LocalSGD | None, users: np.ndarray, held: Items) -> np.ndarray:
     """One user after the other, with torch's own optimiser and nothing of torch.func."""
-    schedule, found = rows.timetable.schedule(0, users, NOISE), []
+    minibatches, found = rows.timetable.minibatches(0, users, NOISE), []
     for place in range(len(users)):
         module = made(name)
         start = torch.cat([weight.detach().flatten().clone() for weight in module.parameters()])
         optimiser = torch.optim.SGD(module.parameters(), lr=1.0 if local is None else local.step_size)
-        for step in range(schedule.places.shape[1]):
-            real = schedule.weights[place, step] > 0
+        for step in range(minibatches.places.shape[1]):
+            real = minibatches.weights[place, step] > 0
             if not real.any():
                 continue
-            some = schedule.places[place, step][real]
+            some = minibatches.places[place, step][real]
             optimiser.zero_grad()
             x, y = (torch.from_numpy(part) for part in held.parts)
             each = [CROSS(module(x[i : i + 1]), y[i : i + 1]) for i in some]
@@ -141,16 +141,16 @@ def test_the_loop_gives_the_rows_of_the_batch(local: LocalSGD | None) -> None:
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:
     for local in TASKS:
         rows = rows_of("linear", local)
-        schedule = rows.timetable.schedule(2, np.arange(5), NOISE)
+        minibatches = rows.timetable.minibatches(2, np.arange(5), NOISE)
         for user, (count, first) in enumerate(zip(COUNTS, items().offsets, strict=False)):
-            taken = schedule.places[user][schedule.weights[user] > 0]
+            taken = minibatches.places[user][minibatches.weights[user] > 0]
             passes = 1 if local is None else local.epochs
             assert len(taken) == passes * min(count, MOST)
             assert set(np.bincount(taken - first)[np.bincount(taken - first) > 0]) <= {passes}
             assert ((taken >= first) & (taken < first + count)).all()
             if count:
-                assert ((schedule.places[user] >= first) & (schedule.places[user] < first + count)).all()
-        sums = schedule.weights.sum(axis=-1)
+                assert ((minibatches.places[user] >= first) & (minibatches.places[user] < first + count)).all()
+        sums = minibatches.weights.sum(axis=-1)
         assert np.all(np.isclose(sums, 1) | (sums == 0))
 
 

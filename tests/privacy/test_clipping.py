@@ -16,7 +16,7 @@ from quoron_privacy.means.clipping import (
     clipped_mean,
     mean_sensitivity,
 )
-from quoron_privacy.means.norm_counts import TailSum
+from quoron_privacy.means.norm_counts import NormCountSum
 from sums import clipped_residuals
 
 NORMS = st.floats(1e-3, 1e3)
@@ -247,7 +247,7 @@ class TestClippedResiduals:
         rows = np.array([[0.0], [-0.0], [2.0], [-2.0], [2.0000001], [4.0], [8.0], [8.000001], [np.inf], [np.nan]])
         assert clipped_residuals(rows, None, np.ones(10, bool), 1.0, 8.0, 10)[1].tolist() == [4, 2, 1, 1]
 
-    @pytest.mark.parametrize("reduction", [ClippedSum(1e-3, 4), ClippedSum(1e3, 4), TailSum(1e-3, 4)])
+    @pytest.mark.parametrize("reduction", [ClippedSum(1e-3, 4), ClippedSum(1e3, 4), NormCountSum(1e-3, 4)])
     def test_zeros_are_counted_and_never_as_shortened(self, reduction):
         for width in (1, 4, 9):
             sums = reduction.of(np.zeros((3, width)), np.ones(3, bool))

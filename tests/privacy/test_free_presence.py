@@ -15,7 +15,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import LEAST_SHARE, PrefixTail, Presence, TailMean
+from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, PrefixNormCounts, Presence
 from quoron_privacy.noise.sources import SeededNoise
 
 ADJACENCIES = ("replace-one", "zero-out")
@@ -32,7 +32,7 @@ class Still:
 def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre=None):
     """One user's weighted row, as it is added: n = 1."""
     seen = []
-    mechanism = TailMean.for_mu(dimension=len(values), users=1, mu=1.0, adjacency=adjacency)
+    mechanism = NormCountMean.for_mu(dimension=len(values), users=1, mu=1.0, adjacency=adjacency)
     eye = np.eye(len(values)) if transform is None else transform
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
@@ -69,7 +69,7 @@ EXTREME = st.sampled_from([0.0, -0.0, 5e-324, 1e-200, 1.0, -1.0, 1e200, 1.7e308,
 NUMBERS = st.one_of(st.floats(-2, 2), EXTREME)
 
 
-class TestTailMean:
+class TestNormCountMean:
     """free-presence#p3."""
 
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -130,7 +130,7 @@ class TestTailMean:
         values[5, 1] = np.nan
         transform, centre, radius = rng.normal(size=(3, 3)), rng.normal(size=3), 2.0
         for adjacency in ADJACENCIES:
-            mechanism = TailMean.for_mu(dimension=3, users=40, mu=1.0, adjacency=adjacency)
+            mechanism = NormCountMean.for_mu(dimension=3, users=40, mu=1.0, adjacency=adjacency)
             found = mechanism.release(values, answered, transform, centre, radius, Still())
             expected, beyond, within, here = np.zeros(3), 0.0, 0, 0
             for value, there in zip(values, answered, strict=True):
@@ -146,7 +146,7 @@ class TestTailMean:
 
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
-            mechanism = TailMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
+            mechanism = NormCountMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
             weights = tails.WEIGHTS[adjacency]
             sensitivity = 0.2 if adjacency == "replace-one" else 0.1
             assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
@@ -255,8 +255,8 @@ class TestPresence:
     lambda **more: LogLength.for_mu(users=50, **more),
     lambda **more: MomentMean.for_mu(dimension=3, users=50, **more),
     lambda **more: MomentMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
-    lambda **more: TailMean.for_mu(dimension=3, users=50, **more),
-    lambda **more: TailMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
+    lambda **more: NormCountMean.for_mu(dimension=3, users=50, **more),
+    lambda **more: NormCountMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
 ])  # fmt: skip
 def test_the_noise_is_the_least_that_keeps_mu(make):
     mechanism = make(mu=0.3)
@@ -276,18 +276,18 @@ def test_weights_are_below_what_the_proofs_allow():
 
 def test_rows_of_another_length_are_refused():
     with pytest.raises(ConfigError, match="rows of 3 numbers"):
-        TailMean.for_mu(dimension=3, users=4, mu=1.0).release(
+        NormCountMean.for_mu(dimension=3, users=4, mu=1.0).release(
             np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
         )
 
 
-class TestPrefixTail:
+class TestPrefixNormCounts:
     """free-presence#p4."""
 
     @pytest.mark.parametrize("factorisation", ["blt", "sqrt-toeplitz", "tree", "independent"])
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
     def test_a_user_of_any_round_moves_what_is_released_by_at_most_mu(self, adjacency, factorisation):
-        made = PrefixTail.for_mu(
+        made = PrefixNormCounts.for_mu(
             dimension=2, users=5, mu=0.7, rounds=6, factorisation=factorisation, adjacency=adjacency
         )
         assert made.effective_mu <= 0.7
@@ -306,7 +306,7 @@ class TestPrefixTail:
         assert 0.7 * (1 - 1e-4) <= worst <= 0.7
 
     def test_a_round_adds_its_own_mean_and_tells_its_own_shares(self):
-        made = PrefixTail.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")
+        made = PrefixNormCounts.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")
         state = made.start()
 
         class Quiet(Still):

@@ -9,7 +9,7 @@ from quoron_client.randomisers import RangeBits, SeededRandomness
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.local import count_bits, crude_mean, deal_coordinates, fullest_bins, mean_of_reports
+from quoron_privacy.local import assign_coordinates, count_bits, crude_mean, fullest_bins, mean_of_reports
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -21,7 +21,7 @@ class TestDealing:
     @given(users=st.integers(1, 300), dimension=st.integers(1, 30))
     @fast
     def test_groups_differ_by_one_user_at_most(self, users, dimension):
-        dealt = deal_coordinates(users, dimension, SeededNoise(1).stream("public"))
+        dealt = assign_coordinates(users, dimension, SeededNoise(1).stream("public"))
         sizes = np.bincount(dealt, minlength=padded(dimension))
         assert dealt.shape == (users,)
         assert len(sizes) == padded(dimension)
@@ -79,7 +79,7 @@ class TestRange:
         assert users < 10_000
         offsets = rng.normal(size=(users, dimension))
         values = 0.3 + spread * offsets / np.linalg.norm(offsets, axis=1, keepdims=True)
-        at = deal_coordinates(users, dimension, SeededNoise(4).stream("deal"))
+        at = assign_coordinates(users, dimension, SeededNoise(4).stream("deal"))
         bits = RangeBits(epsilon, bins, 1.0)
         reports = bits.randomise(rotated_coordinates(values, signs, at), SOURCE, round=0, users=np.arange(users))
         found = crude_mean(count_bits(reports, np.ones(users, bool), at, 8), 1.0, signs)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _indexing, deck
+from quoron.datasets import _indexing, item_store
 from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import DatasetPopulation, from_dataset
-from quoron.datasets.rows import Stretch
+from quoron.datasets.rows import RowSpan
 from quoron.engines import EngineChoice
 from quoron.populations import Outliers, TablePopulation
 from quoron.populations.table import encoded_table
@@ -67,15 +67,15 @@ def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path
 def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> DatasetPopulation:
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
-    monkeypatch.setattr(deck, "Scratch", lambda: pytest.fail("written to disk"))
+    monkeypatch.setattr(item_store, "Scratch", lambda: pytest.fail("written to disk"))
     again = crowd.read_in(np.arange(crowd.users))
     assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
     return again
 
 
 @pytest.mark.parametrize("counts", [(1, 300), (300, 1), (200, 1, 200), (1, 1, 300, 1), (301,)])
-def test_users_with_more_rows_than_a_bucket_are_read_like_others(counts, tmp_path, monkeypatch):
-    monkeypatch.setattr(deck, "STAGE", (0, 2000))
+def test_users_with_more_rows_than_a_chunk_are_read_like_others(counts, tmp_path, monkeypatch):
+    monkeypatch.setattr(item_store, "STAGE", (0, 2000))
     who = np.repeat([f"u{each}" for each in range(len(counts))], counts)
     table = rows(len(who), most=1).set_column(0, "who", pa.array(who))
     ours, theirs = both(tmp_path / "d", in_order(table, tmp_path / "d"), test_fraction=0.0)
@@ -129,7 +129,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
         missing=missing,
         unit_rows=unit,
     )
-    found, expected = dealt(rules, table), rules.encode(table)
+    found, expected = placed(rules, table), rules.encode(table)
     kept = expected.kept
     np.testing.assert_array_equal(found.features, expected.features[kept])
     np.testing.assert_array_equal(found.labels, expected.labels[kept])
@@ -138,15 +138,17 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
     assert bounded(items, loss).features is items.features  # no row is out of bounds, nothing is enforced again
 
 
-def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
-    """The rows of a table that are kept, all of one user, as a deck makes them."""
+def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
+    """The rows of a table that are kept, all of one user, as a store makes them."""
     many = table.num_rows
-    stack = deck.Stack.of(many, rules.dimension, weighted=rules.weight is not None)
-    stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
+    buffer = item_store.RowBuffer.of(many, rules.dimension, weighted=rules.weight is not None)
+    span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
     kept = int(
-        deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0]
+        item_store._Placer(Scaling.of(rules), SimpleNamespace(encoding=rules)).place(
+            span, np.zeros(1, np.int64), buffer
+        )[0]
     )
-    whole = stack.part(0, kept)
+    whole = buffer.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 
 
@@ -252,19 +254,19 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
     order = np.random.Generator(np.random.Philox(1)).permutation(crowd.users)
     crowd = crowd.read_in(order)
-    opened_buckets: list[int] = []
-    read_back = deck.Deck._read_back
+    opened_chunks: list[int] = []
+    read_back = item_store.ItemStore._read_back
 
-    def noted(self, bucket):
-        opened_buckets.append(bucket)
-        return read_back(self, bucket)
+    def noted(self, chunk):
+        opened_chunks.append(chunk)
+        return read_back(self, chunk)
 
-    monkeypatch.setattr(deck.Deck, "_read_back", noted)
+    monkeypatch.setattr(item_store.ItemStore, "_read_back", noted)
     for cohort in np.array_split(order, 17):
         crowd.items(cohort)
     assert sum(read) == table.num_rows
-    assert len(opened_buckets) > 10
-    assert len(opened_buckets) == len(set(opened_buckets))
+    assert len(opened_chunks) > 10
+    assert len(opened_chunks) == len(set(opened_chunks))
 
 
 def test_a_user_at_the_border_of_two_sorted_files_is_one(tmp_path):

@@ -25,14 +25,14 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = _scratch.Lent()
-    lent = memory.lend(64)
-    at, part = lent.ctypes.data, lent[8:24].view(np.float64)
-    del lent
-    assert memory.lend(64).ctypes.data != at
-    assert memory.lend(64).ctypes.data != at
+    memory = _scratch.ReusedMemory()
+    taken = memory.take(64)
+    at, part = taken.ctypes.data, taken[8:24].view(np.float64)
+    del taken
+    assert memory.take(64).ctypes.data != at
+    assert memory.take(64).ctypes.data != at
     del part
-    assert at in [memory.lend(64).ctypes.data, memory.lend(64).ctypes.data]
+    assert at in [memory.take(64).ctypes.data, memory.take(64).ctypes.data]
 
 
 def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):

@@ -250,8 +250,8 @@ class TestWhoseRowsTheyAre:
 def from_index(crowd, index: Index):
     """The same population behind another index."""
     own = dataclasses.replace(crowd.rows, index=index, users=index.users)
-    dealt = type(crowd.dealt)(own, np.arange(index.users), np.arange(index.users), crowd.loss)
-    return dataclasses.replace(crowd, rows=own, numbers=np.arange(index.users), dealt=dealt)
+    store = type(crowd.store)(own, np.arange(index.users), np.arange(index.users), crowd.loss)
+    return dataclasses.replace(crowd, rows=own, numbers=np.arange(index.users), store=store)
 
 
 KINDS = {

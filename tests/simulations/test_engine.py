@@ -20,7 +20,7 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.norm_counts import TailSum
+from quoron_privacy.means.norm_counts import NormCountSum
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -72,7 +72,7 @@ def test_chunk_size_changes_no_bit(ask, outliers):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
 
 
-@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01), 0.05), TailSum(0.1, 301)])
+@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01), 0.05), NormCountSum(0.1, 301)])
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
 def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
     population = crowd(unequal_items=True, outliers=outliers)

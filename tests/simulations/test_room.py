@@ -14,8 +14,8 @@ import pytest
 import row_files
 from quoron import config as configs
 from quoron.cli.app import invoke
-from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
+from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, room, run, table
@@ -91,13 +91,13 @@ class TestTheFirstRows:
     ) -> None:
         read = laid(row_files.rows(300, most=40), tmp_path / "rows")  # type: ignore[operator]
         if small:
-            for name, value in (("BUCKET", 1000), ("SEGMENT", 100), ("STAGE", (3000, 3000))):
-                monkeypatch.setattr(f"quoron.datasets.deck.{name}", value)
+            for name, value in (("CHUNK", 1000), ("SEGMENT", 100), ("STAGE", (3000, 3000))):
+                monkeypatch.setattr(f"quoron.datasets.item_store.{name}", value)
             monkeypatch.setenv("QUORON_MEMORY", "1000")
         rows = Rows.of(opened(tmp_path / "rows", "who"), row_files.RULES)
         loss = make_loss("logistic", feature_norm=1.0)
         order = np.random.Generator(np.random.Philox(1)).permutation(rows.users)
-        items = Deck.dealt(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
+        items = ItemStore.filled(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
         few = read.take(pa.array(kept_of(read, MOST)))
         users, owners = group(few, "who")
         wanted = row_files.RULES.encode(few).batch(users, owners)

@@ -101,11 +101,11 @@ class Misfits:
         labels = np.full(table.num_rows, -1, np.int64)
         if rules.label is not None:
             with np.errstate(all="ignore"):  # a value may be too large for any step
-                told = rules.label.of(table)
-            missing = np.isnan(told)
+                raw = rules.label.of(table)
+            missing = np.isnan(raw)
             usable &= ~missing
             unfit.append(missing)
-            labels = np.where(missing, -1, _places(rules.label, told, table))
+            labels = np.where(missing, -1, _places(rules.label, raw, table))
         if rules.weight is not None:
             values = columns.numbers(table, rules.weight.column)
             unfit.append(~((values >= 0) & (values <= rules.weight.most)))
@@ -132,8 +132,8 @@ class Tally:
         self.usable += np.bincount(owners[found.usable], minlength=users)
         for place, unfit in enumerate(found.unfit):
             self._unfit[:, place] += np.bincount(owners[unfit], minlength=users).astype(np.int32)
-        told = found.usable & (found.labels >= 0)
-        np.add.at(self._labelled, (owners[told], found.labels[told]), 1)
+        labelled = found.usable & (found.labels >= 0)
+        np.add.at(self._labelled, (owners[labelled], found.labels[labelled]), 1)
 
     def fitting(self, *, everybody: bool) -> Fitting:
         """Of each user: 1 where no row can be used (u,), shares of labels (u, L), of rows with an unfit value (u, K).
@@ -161,7 +161,7 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
 
 
 def _places(
-    label: Classes | Comparison | Positive | Range | Signs, told: Shares, table: "pa.Table"
+    label: Classes | Comparison | Positive | Range | Signs, raw: Shares, table: "pa.Table"
 ) -> NDArray[np.int64]:
     if isinstance(label, Range):
         from quoron_client.data import columns
@@ -169,6 +169,6 @@ def _places(
         values = columns.numbers(table, label.column)
         return np.select([values < label.low, values > label.high], [0, 1], -1)
     signs = not isinstance(label, Classes) or len(label.values) == 2
-    whole = np.where(np.isnan(told), -1.0, told)
+    whole = np.where(np.isnan(raw), -1.0, raw)
     found: NDArray[np.int64] = (whole > 0 if signs else whole).astype(np.int64)
     return found

@@ -60,11 +60,11 @@ def named(column: str) -> tuple[str, ...]:
 
 def spanned(names: Sequence[str]) -> list[str]:
     """The shortest list of declared names that stands for these, in this order: spans where 100 or more follow."""
-    told: list[str] = []
+    written: list[str] = []
     for prefix, first, some in _runs(names):
         short = len(some) >= LEAST and first is not None
-        told += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
-    return told
+        written += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
+    return written
 
 
 def counted(text: str) -> range:
@@ -78,10 +78,10 @@ def counted(text: str) -> range:
     return many
 
 
-def values(told: Any) -> Sequence[Any]:
+def values(given: Any) -> Sequence[Any]:
     """Those of a list, or of a text as of `counted`, in a tree that is not checked yet; none of anything else."""
     try:
-        found = counted(told) if isinstance(told, str) else told
+        found = counted(given) if isinstance(given, str) else given
     except ConfigError:
         return ()
     return found if isinstance(found, Sequence) else ()
@@ -114,13 +114,13 @@ def _said(values: tuple[str | int, ...] | range | str) -> tuple[str | int, ...] 
     return f"{values.start}:{values.stop}" if isinstance(values, range) else values
 
 
-def _read(told: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
-    if isinstance(told, str):
+def _read(given: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(given, str):
         try:
-            return counted(told)
+            return counted(given)
         except ConfigError:
             raise ValueError(f"to be a list, or from 1 to {MOST:,} integers such as '0:50000'") from None
-    return told if isinstance(told, range) else listed(tuple(told) if isinstance(told, list) else told)
+    return given if isinstance(given, range) else listed(tuple(given) if isinstance(given, list) else given)
 
 
 def resolved(declared: Sequence[str], header: Sequence[str], *, roles: Collection[str]) -> list[tuple[str, ...]]:

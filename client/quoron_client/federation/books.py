@@ -1,10 +1,10 @@
 """Which books a coordinator says that it keeps, and whether they are older than what this client has seen of them.
 
     >>> word, head = "0" * 16, "a" * 64
-    >>> told = Books((word,), rows=7, head=head, then=head, charged=frozenset())
-    >>> print(objection(Seen(word, word, 7, head), told, 7))
+    >>> claim = BooksClaim((word,), rows=7, head=head, then=head, charged=frozenset())
+    >>> print(objection(Seen(word, word, 7, head), claim, 7))
     None
-    >>> print(objection(Seen(word, word, 8, head), told, 8))
+    >>> print(objection(Seen(word, word, 8, head), claim, 8))
     7 rows of the lifetime ledger, where this client saw 8
 
 Books have a random word from their beginning, and one more each time they are restored: the last is their incarnation.
@@ -27,7 +27,7 @@ _WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class BooksClaim:
     """What a coordinator says of its books."""
 
     incarnations: tuple[str, ...]  # from the first
@@ -37,19 +37,21 @@ class Books:
     charged: frozenset[int] | None  # marks of runs that are charged to this client's group; None if not all were told
 
     @classmethod
-    def read(cls, told: federation.Books) -> "Books":
+    def read(cls, message: federation.Books) -> "BooksClaim":
         """As it came. WireError for what cannot be."""
-        words, charged = tuple(told.incarnations), told.charged
+        words, charged = tuple(message.incarnations), message.charged
         if (
             not 0 < len(words) <= _MOST_RESTORED
             or not all(map(_WORD.fullmatch, words))
-            or told.rows >= 2**31
-            or _HASH.fullmatch(told.head) is None
-            or (told.then and _HASH.fullmatch(told.then) is None)
+            or message.rows >= 2**31
+            or _HASH.fullmatch(message.head) is None
+            or (message.then and _HASH.fullmatch(message.then) is None)
             or len(charged) > MOST_TOLD
         ):
             raise WireError("Expected to hear which books these are, got something else.")
-        return cls(words, told.rows, told.head, told.then, None if len(charged) == MOST_TOLD else frozenset(charged))
+        return cls(
+            words, message.rows, message.head, message.then, None if len(charged) == MOST_TOLD else frozenset(charged)
+        )
 
     def lacks(self, runs: Iterable[str]) -> list[str]:
         """Those of `runs` that are not charged in these books, as far as can be told."""
@@ -66,19 +68,19 @@ class Seen:
     head: str
 
 
-def objection(seen: Seen, told: Books, named: int) -> str | None:
+def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
     """In which way books are older than, or others than, those that were seen; None if they are neither.
 
     `named` is the number of rows of which the hash was asked.
     """
-    if told.incarnations[0] != seen.root:
-        return f"others, which began as {told.incarnations[0]}"
-    if seen.incarnation not in told.incarnations:
-        return f"incarnation {told.incarnations[-1]}, which comes from before that or beside it"
-    if seen.incarnation != told.incarnations[-1]:
+    if claim.incarnations[0] != seen.root:
+        return f"others, which began as {claim.incarnations[0]}"
+    if seen.incarnation not in claim.incarnations:
+        return f"incarnation {claim.incarnations[-1]}, which comes from before that or beside it"
+    if seen.incarnation != claim.incarnations[-1]:
         return None  # restored since, and openly
-    if told.rows < seen.rows:
-        return f"{told.rows} rows of the lifetime ledger, where this client saw {seen.rows}"
-    if seen.rows and named == seen.rows and told.then != seen.head:
+    if claim.rows < seen.rows:
+        return f"{claim.rows} rows of the lifetime ledger, where this client saw {seen.rows}"
+    if seen.rows and named == seen.rows and claim.then != seen.head:
         return f"other rows among the first {seen.rows} of the lifetime ledger"
     return None

@@ -35,7 +35,7 @@ from threading import RLock
 from typing import Self
 
 from quoron_client.durable import Tally
-from quoron_client.federation.books import Books, Seen, objection
+from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
 _VERSION = 3
@@ -220,22 +220,22 @@ class Record:
             found = self._database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
         return int(found[0] or 0)
 
-    def saw(self, place: str, told: Books, named: int) -> None:
+    def saw(self, place: str, claim: BooksClaim, named: int) -> None:
         """Keep what a coordinator at an address says of its books, after `seen` has `named` rows to it.
 
         LedgerError for books that are older than, or others than, those that were seen, or that lack a run which is
         charged here; a record opened for `other_books` takes them, and asks for those runs no more.
         """
         with self._errors(), self._transaction():
-            root = told.incarnations[0]
+            root = claim.incarnations[0]
             query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
             found = self._database.execute(query, (root, place, root)).fetchone()
             seen = None if found is None else Seen(*found)
-            wrong = None if seen is None else objection(seen, told, named)
+            wrong = None if seen is None else objection(seen, claim, named)
             lacking = []
-            if seen is not None and seen.incarnation != told.incarnations[-1]:  # otherwise rows and hash say as much
+            if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
                 charged = "SELECT run FROM runs WHERE books = ? AND charged AND epsilon < 9e999"
-                lacking = told.lacks(row[0] for row in self._database.execute(charged, (root,)).fetchall())
+                lacking = claim.lacks(row[0] for row in self._database.execute(charged, (root,)).fetchall())
             if wrong is None and lacking:
                 wrong = (
                     f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
@@ -251,7 +251,7 @@ class Record:
             if wrong is not None:
                 self._database.execute("DELETE FROM books WHERE place = ?", (place,))
                 self._database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
-            row = (root, place, told.incarnations[-1], told.rows, told.head)
+            row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
             if self._database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
                 self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
             self._root = root

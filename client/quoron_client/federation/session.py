@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from quoron_client.federation.books import Books
+from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
@@ -141,7 +141,7 @@ class _Session:
             enrolled = await stub.Enrol(asked, metadata=metadata, timeout=_ENROL_SECONDS)
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
-            agreed, books = _agreed(enrolled), Books.read(enrolled.books)
+            agreed, books = _agreed(enrolled), BooksClaim.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, books, seen)
             await asyncio.to_thread(record.witness, agreed)
             call, arriving = stub.Work(metadata=metadata), parts.Arriving[federation.ServerMessage]()
@@ -187,12 +187,12 @@ class _Session:
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
     """What a coordinator says that this key has agreed to. WireError for what cannot be."""
-    told = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
-    if len(told) > MOST_TOLD or not all(
-        0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in told
+    charges = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
+    if len(charges) > MOST_TOLD or not all(
+        0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in charges
     ):
         raise WireError(f"Expected at most {MOST_TOLD} runs with their ε and δ, got something else.")
-    return told
+    return charges
 
 
 def next_wait(wait: float, *, first: float, lasted: float) -> float:

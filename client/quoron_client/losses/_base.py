@@ -36,7 +36,7 @@ class Loss(ABC):
 
     name: ClassVar[str]
     convex: ClassVar[bool] = True
-    c11: ClassVar[bool]  # continuously differentiable with a Lipschitz gradient
+    smooth: ClassVar[bool]  # continuously differentiable with a Lipschitz gradient
     c2: ClassVar[bool]  # twice continuously differentiable
     values: ClassVar[Pointwise]  # φ, compiled
     slopes: ClassVar[Pointwise]  # φ', the derivative by the prediction (a subgradient where there is none), compiled

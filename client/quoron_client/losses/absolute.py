@@ -29,7 +29,7 @@ class Absolute(Regression):
     """Median regression: 1-Lipschitz in the prediction, with subgradient 0 at the kink."""
 
     name: ClassVar[str] = "absolute"
-    c11: ClassVar[bool] = False
+    smooth: ClassVar[bool] = False
     c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)

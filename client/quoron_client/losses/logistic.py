@@ -26,7 +26,7 @@ class Logistic(Classification):
     """Logistic regression: 1-Lipschitz and 1/4-smooth in the prediction."""
 
     name: ClassVar[str] = "logistic"
-    c11: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
     c2: ClassVar[bool] = True
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)

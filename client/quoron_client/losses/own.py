@@ -136,7 +136,7 @@ def declared_loss(name: str, declaration: Declaration, *, vouched_by: str) -> ty
         "declaration": declaration,
         "voucher": " ".join(voucher.split()),
         "convex": declaration.convex,
-        "c11": True,
+        "smooth": True,
         "c2": False,
         "values": Pointwise.of_scalar(declaration.value),
         "slopes": Pointwise.of_scalar(declaration.slope),
@@ -181,9 +181,9 @@ def _voucher(entry: EntryPoint) -> str:
     """Author and distribution, as its metadata has them."""
     if entry.dist is None:
         return entry.value
-    told = entry.dist.metadata
-    author = next((told[key] for key in ("Author", "Author-email") if key in told), None)
-    distribution = f"{told['Name']} {entry.dist.version}"
+    metadata = entry.dist.metadata
+    author = next((metadata[key] for key in ("Author", "Author-email") if key in metadata), None)
+    distribution = f"{metadata['Name']} {entry.dist.version}"
     return f"{author} ({distribution})" if author else distribution
 
 

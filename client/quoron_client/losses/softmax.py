@@ -27,7 +27,7 @@ class Softmax(Loss):
     classes: int  # K
 
     name: ClassVar[str] = "softmax"
-    c11: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
     c2: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

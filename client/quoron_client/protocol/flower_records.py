@@ -115,17 +115,17 @@ def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...])
     """
     try:
         values = values_of(content)
-        told = np.frombuffer(bytes_of(values, "status"), np.uint8)
+        statuses = np.frombuffer(bytes_of(values, "status"), np.uint8)
         sent = values_pb2.Array.FromString(bytes_of(values, "values"))
     except (WireError, DecodeError):
         return None
-    if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or told.shape != (users,):
+    if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or statuses.shape != (users,):
         return None
     data = sent.data  # every look at it is a copy
-    if len(data) != 8 * users * prod(shape) or (told > Status.REJECTED).any():
+    if len(data) != 8 * users * prod(shape) or (statuses > Status.REJECTED).any():
         return None
     found = np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(users, *shape)
-    return Answers.checked(found, told.copy(), largest=np.finfo(np.float64).max)
+    return Answers.checked(found, statuses.copy(), largest=np.finfo(np.float64).max)
 
 
 def _sent(array: NDArray[np.float64] | NDArray[np.int64]) -> bytes:

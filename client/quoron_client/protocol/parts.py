@@ -101,15 +101,15 @@ class Arriving(Generic[Message]):
         return None
 
     def _begin(self, head: Long, allowed: int | None) -> None:
-        told = head.follows
+        announced = head.follows
         end = head.WhichOneof("task") if isinstance(head, federation.Question) else head.HasField("values")
         if end:
             raise WireError("Expected a message whose end follows it to be without it, got both.")
-        if len(told.digest) != _DIGEST or not told.length > MOST - BESIDE or not told.length:
-            raise WireError(f"Expected what follows to be too long for one message, got {told.length:,} bytes.")
-        if allowed is not None and told.length > allowed:
-            raise WireError(f"Expected at most {allowed:,} bytes to follow, got {told.length:,} announced.")
-        self._head, self._length, self._here = head, told.length, 0
+        if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:
+            raise WireError(f"Expected what follows to be too long for one message, got {announced.length:,} bytes.")
+        if allowed is not None and announced.length > allowed:
+            raise WireError(f"Expected at most {allowed:,} bytes to follow, got {announced.length:,} announced.")
+        self._head, self._length, self._here = head, announced.length, 0
         self._kept = None if allowed is None else []
 
     def _added(self, part: federation.Part) -> Long | None:

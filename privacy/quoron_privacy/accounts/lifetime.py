@@ -224,19 +224,19 @@ class Account:
     def words(self) -> str:
         """What is counted, of what, for people."""
         plain = f"ε = {_short(_up(self.epsilon))} of {_short(float(self._plain * _exact(self.limit.epsilon)))}"
-        told = f"{plain}, δ = {_short(_up(self.delta))} of {_short(float(self._plain * _exact(self.limit.delta)))}"
+        text = f"{plain}, δ = {_short(_up(self.delta))} of {_short(float(self._plain * _exact(self.limit.delta)))}"
         if self.limit.gaussian_share:
-            told += f"; μ = {_short(math.sqrt(self.square))} of {_short(self.limit.mu)} for Gaussian runs"
-        return told
+            text += f"; μ = {_short(math.sqrt(self.square))} of {_short(self.limit.mu)} for Gaussian runs"
+        return text
 
     def left_words(self) -> str:
         """What still fits, for people: numbers rounded down, so that they fit as written."""
         if not self.holds:
             return "nothing"
-        told = f"ε = {below(float(self._epsilon_left))}, δ = {below(float(self._delta_left))}"
+        text = f"ε = {below(float(self._epsilon_left))}, δ = {below(float(self._delta_left))}"
         if self.limit.gaussian_share:
-            told += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run"
-        return told
+            text += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run"
+        return text
 
     @property
     def _plain(self) -> Fraction:

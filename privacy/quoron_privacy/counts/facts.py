@@ -183,15 +183,15 @@ def release_categories(
     `holders_of_category` says how many votes a category needs. There may be none.
     """
     owners = _whole(owners, "owners")
-    told = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    if len(told) != len(owners):
-        raise ConfigError(f"Expected one owner for each value, got {len(owners)} for {len(told)}.")
+    listed = values.tolist() if isinstance(values, np.ndarray) else list(values)
+    if len(listed) != len(owners):
+        raise ConfigError(f"Expected one owner for each value, got {len(owners)} for {len(listed)}.")
     bins = HiddenBins.calibrate(most=most_votes, epsilon=epsilon, delta=delta)
     # Numbered by what they are, not by who came first: bins of equal count are shown in this order.
-    found: list[Category] = sorted({value for value in told if type(value) is int})
-    found += sorted({value for value in told if type(value) is str})
+    found: list[Category] = sorted({value for value in listed if type(value) is int})
+    found += sorted({value for value in listed if type(value) is str})
     numbers: dict[object, int] = {value: number for number, value in enumerate(found)}
-    votes = np.array([numbers[value] if type(value) in (str, int) else -1 for value in told], np.int64)
+    votes = np.array([numbers[value] if type(value) in (str, int) else -1 for value in listed], np.int64)
     shown, held = bins.release(owners[votes >= 0], votes[votes >= 0], stream)
     kept = {found[number]: int(times) for number, times in zip(shown, held, strict=True)}
     return Fact(kept, bins.epsilon, bins.delta, None, (bins.entry(),))

@@ -159,10 +159,10 @@ class TableHealth:
         """
         users, values, column = (math.sqrt(weight) for weight in self._weights)
         none = _share(unusable)
-        told = np.where(none[:, None] > 0, 0.0, _share(labels))
-        told /= np.maximum(told.sum(axis=1, keepdims=True), 1.0)
+        shares = np.where(none[:, None] > 0, 0.0, _share(labels))
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
         unfit = _share(columns)
-        parts = [users * none[:, None], users * told, column * clip_rows(unfit, 1.0)]
+        parts = [users * none[:, None], users * shares, column * clip_rows(unfit, 1.0)]
         return np.hstack([*parts[:2], *([values * unfit.mean(axis=1, keepdims=True)] if values else []), parts[2]])
 
     def release(self, sums: Sums, stream: RandomStream) -> Vector:
@@ -292,6 +292,6 @@ def _dimension(columns: int, labels: int) -> int:
 
 def _share(values: NDArray[np.floating]) -> Matrix:
     """Held within [0, 1]; NaN is 0."""
-    told = np.asarray(values, np.float64)
-    held: Matrix = np.clip(np.where(np.isnan(told), 0.0, told), 0.0, 1.0)
+    given = np.asarray(values, np.float64)
+    held: Matrix = np.clip(np.where(np.isnan(given), 0.0, given), 0.0, 1.0)
     return held

@@ -1,16 +1,17 @@
 """Means of clipped vectors that say, for nothing, how far users reach and how many answered.
 
     >>> from quoron_privacy.noise.sources import SeededNoise
-    >>> mean = TailMean.for_mu(dimension=2, users=1000, mu=0.5)
+    >>> mean = NormCountMean.for_mu(dimension=2, users=1000, mu=0.5)
     >>> rows, everybody = np.full((1000, 2), 0.1), np.ones(1000, bool)
-    >>> told = mean.release(rows, everybody, None, None, 1.0, SeededNoise(1).stream("mean"))
-    >>> bool(abs(told.presence - 1) < 0.05 and abs(told.mean[0] - 0.1) < 0.05)
+    >>> released = mean.release(rows, everybody, None, None, 1.0, SeededNoise(1).stream("mean"))
+    >>> bool(abs(released.presence - 1) < 0.05 and abs(released.mean[0] - 0.1) < 0.05)
     True
 
 A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
-as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c. `TailMean` is one
-release, `PrefixTail` are those of many rounds, the first part with noise that is correlated over them; `TailSum` is
-what they read. With zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
+as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
+`NormCountMean` is one release, `PrefixNormCounts` are those of many rounds, the first part with noise correlated
+over them; `NormCountSum` is what they read. With zero-out the same coordinates are weighted to a norm of 1, which
+halves the noise.
 Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
 """
 
@@ -72,8 +73,8 @@ class Presence:
         return 1.0 if self.mean > 1 - 2 / sqrt(self.precision) else self.mean
 
 
-class Tail(NamedTuple):
-    """A release of `TailMean`."""
+class MeanAndCounts(NamedTuple):
+    """A release of `NormCountMean`."""
 
     mean: Vector  # of clipped rows over n, in units of the radius, (d,)
     beyond: float  # 1 - a, over n
@@ -83,11 +84,11 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TailSum:
-    """What `TailMean` and `PrefixTail` read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero, with b = sum_bits(users).
+class NormCountSum:
+    """What `NormCountMean` and `PrefixNormCounts` read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
 
-    `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users whose v is not finite are
-    counted in `answered` alone.
+    With b = sum_bits(users). `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users
+    whose v is not finite are counted in `answered` alone.
     """
 
     radius: float  # C
@@ -129,7 +130,7 @@ class TailSum:
 
 
 @dataclass(frozen=True, slots=True)
-class TailMean:
+class NormCountMean:
     """N(0, scale²) on the mean of (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖.
 
     v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
@@ -154,7 +155,7 @@ class TailMean:
         _ = self._gaussian
 
     @classmethod
-    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "TailMean":
+    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "NormCountMean":
         """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = mean_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
@@ -179,18 +180,18 @@ class TailMean:
         centre: Vector | None,
         radius: float,
         stream: RandomStream,
-    ) -> Tail:
+    ) -> MeanAndCounts:
         """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero."""
-        return self.told(self.reduction(radius, transform, centre).of(values, answered), stream)
+        return self.release_sums(self.reduction(radius, transform, centre).of(values, answered), stream)
 
-    def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "TailSum":
+    def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "NormCountSum":
         """All that a release reads of users' vectors."""
-        return TailSum(radius, self.users, transform, centre)
+        return NormCountSum(radius, self.users, transform, centre)
 
-    def told(self, sums: Sums, stream: RandomStream) -> Tail:
+    def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
         noised = self._gaussian.release(_row(sums, self.users, self.adjacency), stream)
-        return _told(noised, self.adjacency, sums.clipped)
+        return _released(noised, self.adjacency, sums.clipped)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
@@ -204,8 +205,8 @@ class TailMean:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixTail:
-    """The rows of `TailMean` over T rounds, each of other users: c with correlated noise, the shares with their own.
+class PrefixNormCounts:
+    """The rows of `NormCountMean` over T rounds of other users each: c with correlated noise, shares with their own.
 
     Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
     the column norm of `prefix`. A radius multiplies what is released.
@@ -241,7 +242,7 @@ class PrefixTail:
         rounds: int,
         factorisation: str = DEFAULT,
         adjacency: Adjacency = "replace-one",
-    ) -> "PrefixTail":
+    ) -> "PrefixNormCounts":
         """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
         made = PrefixNoise.for_mu(
             rounds=rounds,
@@ -277,17 +278,17 @@ class PrefixTail:
         """The state before the first round."""
         return self.prefix.start(self.dimension)
 
-    def reduction(self, radius: float) -> "TailSum":
+    def reduction(self, radius: float) -> "NormCountSum":
         """All that a round reads of users' vectors."""
-        return TailSum(radius, self.users)
+        return NormCountSum(radius, self.users)
 
-    def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[Tail, PrefixState]:
+    def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
         """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
         row, made = _row(sums, self.users, self.adjacency), self.prefix
         _, after = made.release(state, row[:-3], noise)
         added = (after.total - state.total).astype(np.float64) * made.step
         shares = self._gaussian.release(row[-3:], noise.stream("shares", state.round))
-        return _told(np.concatenate([added, shares]), self.adjacency, sums.clipped), after
+        return _released(np.concatenate([added, shares]), self.adjacency, sums.clipped), after
 
     def entry(self) -> Release:
         """The ledger entry of all rounds, for a radius of 1."""
@@ -316,8 +317,8 @@ def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
     return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
 
 
-def _told(noised: Vector, adjacency: Adjacency, clipped: int) -> Tail:
+def _released(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
     """From the noised mean of weighted rows."""
     weights = WEIGHTS[adjacency]
     beyond, within, here = (noised[-3:] / weights[1:]).tolist()
-    return Tail(noised[:-3] / weights[0], beyond, within, here, clipped)
+    return MeanAndCounts(noised[:-3] / weights[0], beyond, within, here, clipped)

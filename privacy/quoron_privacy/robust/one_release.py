@@ -1,7 +1,7 @@
 """One release of an outlier mean that passes its test although some answers are lost: calibrated, lowered, certified.
 
-    >>> wish = Wish(1.0, 1e-6, "lottery", "weighted", kappa=1)
-    >>> full, lowered = release(wish, 1000, 1000**2), release(wish, 1000, 990**2)
+    >>> target = Target(1.0, 1e-6, "lottery", "weighted", kappa=1)
+    >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
     >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
     (928, 908, True)
 
@@ -32,7 +32,7 @@ LARGEST_NOISE = 1e3  # in units of τ; beyond, a release says nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Target:
     """What a release has to be: (ε, δ) after slack, and its form."""
 
     epsilon: float
@@ -42,27 +42,27 @@ class Wish:
     kappa: Kappa | None  # None: the one of less noise
 
 
-def noise(wish: Wish, cohort_size: int, score: int) -> float:
+def noise(target: Target, cohort_size: int, score: int) -> float:
     """σ/τ of a release that passes at `score`, about; inf where there is none."""
-    proposed = _proposed(wish, cohort_size)
+    proposed = _proposed(target, cohort_size)
     if proposed is None:
         return math.inf
     full, multiplier = proposed
-    mean = _lowered(wish, full, score)
+    mean = _lowered(target, full, score)
     return math.inf if mean is None else multiplier * _growth(full, mean)
 
 
-def release(wish: Wish, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
+def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
     """The release, certified. Raises Infeasible, in the name of `name`, where there is none."""
-    calibrate = lottery.calibrate if wish.test == "lottery" else laplace_test.calibrate
-    base = calibrate(wish.epsilon, wish.delta, cohort_size, kappa=wish.kappa, kind=wish.kind)
-    mean = _lowered(wish, base.mean, score)
+    calibrate = lottery.calibrate if target.test == "lottery" else laplace_test.calibrate
+    base = calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
+    mean = _lowered(target, base.mean, score)
     if mean is not None:
         multiplier = base.noise_multiplier * _growth(base.mean, mean)
         while multiplier < LARGEST_NOISE:
             plan = _with(base, mean, multiplier)
             try:
-                certify(plan, wish.epsilon, wish.delta)
+                certify(plan, target.epsilon, target.delta)
             except VerificationError:
                 multiplier *= 1.01  # random inclusion: flips do not scale with the shift
             else:
@@ -99,7 +99,7 @@ def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) 
             )
 
 
-def smallest(wish: Wish, score: Callable[[int], int], most: float = LARGEST_NOISE) -> int | None:
+def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_NOISE) -> int | None:
     """C_min: the least cohort whose release passes at the `score` of its size with σ/τ < `most`; None if too large.
 
     `score(C)` is what a cohort of C reaches, a growing share of C².
@@ -107,7 +107,7 @@ def smallest(wish: Wish, score: Callable[[int], int], most: float = LARGEST_NOIS
     low, high = 3, 4
 
     def feasible(size: int) -> bool:
-        return noise(wish, size, score(size)) < most
+        return noise(target, size, score(size)) < most
 
     while not feasible(high):
         low, high = high, 2 * high
@@ -120,22 +120,22 @@ def smallest(wish: Wish, score: Callable[[int], int], most: float = LARGEST_NOIS
 
 
 @lru_cache(maxsize=1024)
-def _proposed(wish: Wish, cohort_size: int) -> tuple[OutlierMean, float] | None:
+def _proposed(target: Target, cohort_size: int) -> tuple[OutlierMean, float] | None:
     """(aggregate, about the noise) at full concentration."""
-    if wish.test == "lottery":
-        return lottery.estimate(wish.epsilon, wish.delta, cohort_size, kappa=wish.kappa, kind=wish.kind)
+    if target.test == "lottery":
+        return lottery.estimate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
     try:
-        plan = laplace_test.calibrate(wish.epsilon, wish.delta, cohort_size, kappa=wish.kappa, kind=wish.kind)
+        plan = laplace_test.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
     except Infeasible:
         return None
     return plan.mean, plan.noise_multiplier
 
 
-def _lowered(wish: Wish, full: OutlierMean, score: int) -> OutlierMean | None:
+def _lowered(target: Target, full: OutlierMean, score: int) -> OutlierMean | None:
     """The aggregate when core and threshold are lowered for a test that passes at `score` as it did at C²."""
     size = full.cohort_size
     core = full.core - -(-(size**2 - score) // size)
-    return best_mean(size, core, wish.kappa, wish.kind) if core > size // 2 else None
+    return best_mean(size, core, target.kappa, target.kind) if core > size // 2 else None
 
 
 def _growth(full: OutlierMean, lowered: OutlierMean) -> float:

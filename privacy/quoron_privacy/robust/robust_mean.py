@@ -25,7 +25,7 @@ from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust import one_release
-from quoron_privacy.robust.one_release import OneRelease, Wish, certify, release_scale, verify_scale
+from quoron_privacy.robust.one_release import OneRelease, Target, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, REACH
 
 NAME = "robust mean"
@@ -82,15 +82,15 @@ def calibrate(
     left = math.nextafter(delta - _slack(epsilon, dimension), -1.0)  # less, however little it is
     if left <= 0:
         raise Infeasible(NAME, f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-    wish = Wish(epsilon, left, "lottery", "weighted", kappa=1)
+    target = Target(epsilon, left, "lottery", "weighted", kappa=1)
     if users > LARGEST_COHORT:
         raise Infeasible(NAME, f"{users:,} users are too many to compare with one another", f"n <= {LARGEST_COHORT:,}")
     # Users beyond REACH · τ would count as outliers, and sums beyond LARGEST · σ would be cut.
     radius = max(2 * spread * _ROOM, 2 * bound / REACH)
     most = min(bound / (radius * math.sqrt(dimension)), one_release.LARGEST_NOISE)  # noisier, it says nothing
-    if users < 4 or not one_release.noise(wish, users, _score(users, outliers)) < most:
-        raise _infeasible(wish, users, outliers, most)
-    plan = one_release.release(wish, users, _score(users, outliers), name=NAME)
+    if users < 4 or not one_release.noise(target, users, _score(users, outliers)) < most:
+        raise _infeasible(target, users, outliers, most)
+    plan = one_release.release(target, users, _score(users, outliers), name=NAME)
     radius = max(radius, 2 * bound / (LARGEST * release_scale(plan, 1.0, dimension)))
     scale = release_scale(plan, radius, dimension)
     made = RobustMean(radius, plan, GaussianNoise(plan.mean.sensitivity * radius, scale))
@@ -116,9 +116,9 @@ def _score(users: int, outliers: float) -> int:
     return honest**2
 
 
-def _infeasible(wish: Wish, users: int, outliers: float, most: float) -> Infeasible:
-    least = one_release.smallest(wish, lambda size: _score(size, outliers), most)
-    told = f"{users:,} users are too few to find out privately whether all but {100 * outliers:g} % of them agree"
+def _infeasible(target: Target, users: int, outliers: float, most: float) -> Infeasible:
+    least = one_release.smallest(target, lambda size: _score(size, outliers), most)
+    reason = f"{users:,} users are too few to find out privately whether all but {100 * outliers:g} % of them agree"
     if least is None:
-        return Infeasible(NAME, told, "a smaller share of outliers, or a larger epsilon")
-    return Infeasible.too_few(NAME, told, max(least, users + 1), also=f" (better {3 * least:,})")
+        return Infeasible(NAME, reason, "a smaller share of outliers, or a larger epsilon")
+    return Infeasible.too_few(NAME, reason, max(least, users + 1), also=f" (better {3 * least:,})")

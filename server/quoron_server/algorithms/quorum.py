@@ -142,7 +142,7 @@ def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
     return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
 
 
-def left_by_quorum(wish: Privacy, *, spent: bool = True) -> Privacy:
+def left_by_quorum(target: Privacy, *, spent: bool = True) -> Privacy:
     """What is left of a wish for the algorithm: all of it if the quorum is not `spent` on."""
-    left = rest(wish.epsilon, wish.delta, wish.quorum_epsilon) if spent else (wish.epsilon, wish.delta)
-    return Privacy(*left, adjacency=wish.adjacency)
+    left = rest(target.epsilon, target.delta, target.quorum_epsilon) if spent else (target.epsilon, target.delta)
+    return Privacy(*left, adjacency=target.adjacency)

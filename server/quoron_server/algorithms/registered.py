@@ -79,14 +79,14 @@ class Registered(AlgorithmInfo):
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return self._sure(resting(planner(problem, privacy, options, seed)))
+                return self._with_bound(resting(planner(problem, privacy, options, seed)))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
 
-    def _sure(self, plan: Plan) -> Plan:
+    def _with_bound(self, plan: Plan) -> Plan:
         """The planner's guess by that name, and beside it a bound that holds in nine of ten problems, if measured."""
         guess = plan.predicted_excess_risk
         bound = self.factor.bound(guess, plan.problem)

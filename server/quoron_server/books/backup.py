@@ -74,8 +74,8 @@ def _lines(database: Database, *, with_secrets: bool) -> Iterator[bytes]:
         if not database.sqlite:
             connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
         there = set(sa.inspect(connection).get_table_names())
-        told = {"kind": _KIND, "format": FORMAT, "made": now(), "with_secrets": with_secrets}
-        yield _line(told | {"incarnations": incarnations(connection)})
+        header = {"kind": _KIND, "format": FORMAT, "made": now(), "with_secrets": with_secrets}
+        yield _line(header | {"incarnations": incarnations(connection)})
         for name, table in TABLES.items():
             if name not in there or (name == _SECRETS and not with_secrets):
                 continue
@@ -105,23 +105,23 @@ def read(source: Path) -> Copy:
         found: Rows = {}
         rows, columns = found.setdefault("", []), []
         for line in lines:
-            told = json.loads(line)
-            if isinstance(told, dict):
-                rows, columns = found.setdefault(TABLES[told["table"]].name, []), told["columns"]
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                rows, columns = found.setdefault(TABLES[entry["table"]].name, []), entry["columns"]
             else:
-                rows.append(dict(zip(columns, map(_value, told), strict=True)))
+                rows.append(dict(zip(columns, map(_value, entry), strict=True)))
         return Copy(tuple(map(str, start["incarnations"])), found)
     except (ValueError, KeyError, TypeError, StopIteration):
         raise damaged from None
 
 
-def _line(told: Any) -> bytes:
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
     return {"b": base64.b64encode(bytes(value)).decode()} if isinstance(value, bytes | memoryview) else value
 
 
-def _value(told: Any) -> Any:
-    return base64.b64decode(told["b"], validate=True) if isinstance(told, dict) else told
+def _value(value: Any) -> Any:
+    return base64.b64decode(value["b"], validate=True) if isinstance(value, dict) else value

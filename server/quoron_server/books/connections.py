@@ -105,8 +105,8 @@ def own(connection: sa.Connection, name: str) -> None:
 def as_ledger_error(error: sa.exc.SQLAlchemyError, name: str, *, sqlite: bool) -> LedgerError:
     """The same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
     original: Any = getattr(error, "orig", None) or error
-    told = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
-    cause = told.strip().partition("\n")[0]
+    text = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
+    cause = text.strip().partition("\n")[0]
     message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
     if sqlite:
         if cause in _MACHINE:

@@ -281,9 +281,9 @@ class Database:
         with self.writing() as connection:
             stored = self._formats(connection, create)
             if stored != [FORMAT]:
-                told = ", ".join(map(str, stored)) or "none"
+                formats = ", ".join(map(str, stored)) or "none"
                 raise LedgerError(
-                    f"Expected ledger format {FORMAT} in {self.name}, got {told}. Use the version that wrote it."
+                    f"Expected ledger format {FORMAT} in {self.name}, got {formats}. Use the version that wrote it."
                 )
             owner = secrets.token_hex(8)
             if self._sole:

@@ -144,8 +144,8 @@ class Ledger:
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.writing() as connection:
-            told = {"run": run, "config_digest": config_digest, "plan": plan}
-            connection.execute(_runs.insert(), told | {"seal": _seal("seal", told)})
+            row = {"run": run, "config_digest": config_digest, "plan": plan}
+            connection.execute(_runs.insert(), row | {"seal": _seal("seal", row)})
             secret: dict[str, Any] = {"run": run, "noise_key": noise_key}
             connection.execute(_unreleased.insert(), secret | {"key_seal": _seal("key_seal", secret)})
         return cls(database, run)
@@ -272,7 +272,9 @@ class Ledger:
 
         LedgerError if the run has ended or has come to this round before.
         """
-        told = json.dumps([{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases])
+        entries = json.dumps(
+            [{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases]
+        )
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         with self._database.writing() as connection:
@@ -282,7 +284,7 @@ class Ledger:
                 raise LedgerError(
                     f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
                 )
-            row = {"run": self.run, "round": round_, "releases": told, "event": json.dumps(event)}
+            row = {"run": self.run, "round": round_, "releases": entries, "event": json.dumps(event)}
             connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
 
     def finish(self, model: NDArray[np.float64]) -> None:
@@ -312,7 +314,7 @@ class Ledger:
 
     def releases(self) -> list[tuple[int, Release]]:
         """(round, release) for everything made public, in order."""
-        return [(row.round, Release(**told)) for row in self._committed() for told in json.loads(row.releases)]
+        return [(row.round, Release(**entry)) for row in self._committed() for entry in json.loads(row.releases)]
 
     def spent(self, *, before: int | None = None) -> dict[str, int]:
         """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""

@@ -56,20 +56,20 @@ class Known:
 
     def take(self, row: Row, text: str | None = None) -> None:
         """The next row, which is whole; its payload as text where that is at hand, so that it need not be made."""
-        told = json.loads(text) if text is not None and row["kind"] in ("charge", "limit") else row["payload"]
+        payload = json.loads(text) if text is not None and row["kind"] in ("charge", "limit") else row["payload"]
         if row["kind"] == "charge":
-            charge = _charge(told)
+            charge = _charge(payload)
             self.charges[charge.run] = charge
-            if told.get("elsewhere"):
+            if payload.get("elsewhere"):
                 self.elsewhere.add(charge.run)
             self.held.setdefault(charge.group, []).append(charge)
             if charge.group in self.accounts:
                 self.accounts[charge.group] = self.accounts[charge.group].after(charge)
         elif row["kind"] == "limit":
-            limit = Limit(**told)
+            limit = Limit(**payload)
             self.accounts[limit.group] = limit.account(self.held.get(limit.group, ()))
         else:
-            self.noted.add(f"{row['kind']} {_canonical(told) if text is None else text}")
+            self.noted.add(f"{row['kind']} {_canonical(payload) if text is None else text}")
         self.count, self.head = row["sequence"] + 1, row["hash"]
 
 
@@ -273,8 +273,8 @@ def row_hash(previous: str, row: Row) -> str:
 def _hash(previous: str, row: Row, payload: str) -> str:
     """The same, of a payload that is canonical JSON already."""
     kind, time = json.dumps(row["kind"]), json.dumps(row["time"])
-    told = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
-    return hashlib.sha256((previous + told).encode()).hexdigest()
+    text = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
+    return hashlib.sha256((previous + text).encode()).hexdigest()
 
 
 def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
@@ -298,8 +298,8 @@ def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
 def verify_export(text: str, expected_head: str | None = None) -> str:
     """The head of an export, after checking every row; LedgerError if it is none or does not hold together."""
     try:
-        told = json.loads(text)
-        rows, stated = list(told["rows"]), told["head"]
+        document = json.loads(text)
+        rows, stated = list(document["rows"]), document["head"]
         head = verify_rows(rows, expected_head)
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError("Expected an export of a population ledger, got something else.") from error
@@ -334,12 +334,12 @@ def export_of(rows: Sequence[Row]) -> str:
     for group in sorted({charge.group for charge in charges_of(rows).values()}):
         held = [charge for charge in charges_of(rows).values() if charge.group == group]
         totals[group] = asdict(compose(held))
-    told = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
-    return json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    document = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _charge(told: Row) -> Charge:
-    return Charge(**{name: value for name, value in told.items() if name not in ("statement", "elsewhere")})
+def _charge(payload: Row) -> Charge:
+    return Charge(**{name: value for name, value in payload.items() if name not in ("statement", "elsewhere")})
 
 
 def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
@@ -418,12 +418,12 @@ def fitting(account: Account, wanted: Charge) -> str:
     """What of the kind of a charge still fits, in a sentence; numbers are rounded down, so that they fit as written."""
     epsilon = account.largest_epsilon(wanted.delta, wanted.adjacency)
     if epsilon <= 0:
-        told = f"Nothing fits with δ = {wanted.delta:g}"
+        text = f"Nothing fits with δ = {wanted.delta:g}"
     else:
-        told = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
+        text = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
     if account.limit.gaussian_share:
-        told += f", or μ = {below(account.largest_mu(wanted.variation, wanted.adjacency))} of a Gaussian run"
-    return told + "."
+        text += f", or μ = {below(account.largest_mu(wanted.variation, wanted.adjacency))} of a Gaussian run"
+    return text + "."
 
 
 def _canonical(value: Any) -> str:

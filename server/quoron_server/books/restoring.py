@@ -132,9 +132,9 @@ def continue_held(database: Database, run: str, promise: Mapping[str, Any] | Non
     with database.together() as connection:
         row = connection.execute(sa.select(_RUNS).where(_RUNS.c.run == run)).first()
         if row is None or row.state not in registry.OPEN or not row.held:
-            told = "none of that name" if row is None else f"{row.state}{'' if row.held else ', not held'}"
+            found = "none of that name" if row is None else f"{row.state}{'' if row.held else ', not held'}"
             raise ConfigError(
-                f"Expected a run that is held since its books were restored, got {run!r}: {told}. `quoron runs` lists "
+                f"Expected a run that is held since its books were restored, got {run!r}: {found}. `quoron runs` lists "
                 "them."
             )
         return _let_go(database, connection, row, promise)
@@ -189,14 +189,14 @@ def _let_go(database: Database, connection: sa.Connection, row: Any, promise: Ma
         )
     population = lifetime_ledger.PopulationLedger(database)
     charge = population.charged(row.run)
-    told = promise if charge is None else asdict(charge)
+    charged = promise if charge is None else asdict(charge)
     connection.execute(_RUNS.update().where(_RUNS.c.run == row.run).values(held=0))
-    if told is None:
+    if charged is None:
         return 0
     for copy in copies(row.run, database.incarnation, row.held):
-        charge_copy(population, row.run, copy, told)
+        charge_copy(population, row.run, copy, charged)
     if charge is None:
-        population.check(**{**told, "run": row.run})  # it will have to begin besides
+        population.check(**{**charged, "run": row.run})  # it will have to begin besides
     return int(row.held)
 
 

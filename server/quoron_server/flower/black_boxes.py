@@ -38,13 +38,13 @@ class Attendance:
         """A name is made of the node's key; in a simulation of its partition, from 0 to `users` - 1."""
         self.grid, self.action = grid, action
         self._identities, self._users, self._pulls = identities, users, Pulls()
-        self._told: dict[int, tuple[int, str]] = {}  # partition and name of each node that has said hello, in order
+        self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that said hello
         self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
 
     def homes(self) -> dict[str, int]:
         """Node of each name, of those that have said hello and are there now; the first that did, if several have."""
         there, found = nodes(self.grid), dict[str, int]()
-        for node, (_, name) in self._told.items():
+        for node, (_, name) in self._greetings.items():
             if node in there:
                 found.setdefault(name, node)
         return found
@@ -64,20 +64,20 @@ class Attendance:
         replies = exchange(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls)
         now = time.monotonic()
         for index, node in enumerate(due):
-            told = self._read(node, due[node], replies[index]) if index in replies else None
-            if told is not None:
-                self._told[node] = told
+            greeting = self._read(node, due[node], replies[index]) if index in replies else None
+            if greeting is not None:
+                self._greetings[node] = greeting
             else:
                 _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
                 self._due[node] = now + pause, 2 * pause
 
     def _is_due(self, node: int, now: float) -> bool:
-        return node not in self._told and self._due.get(node, (now, 0.0))[0] <= now
+        return node not in self._greetings and self._due.get(node, (now, 0.0))[0] <= now
 
     def greeted(self, seconds: float) -> dict[str, int]:
         """Partition of each name in `homes`, after so long a wait for hellos."""
         self.greet(seconds)
-        return {name: self._told[node][0] for name, node in self.homes().items()}
+        return {name: self._greetings[node][0] for name, node in self.homes().items()}
 
     def _read(self, node: int, key: bytes, reply: RecordDict) -> tuple[int, str] | None:
         try:
@@ -88,8 +88,8 @@ class Attendance:
         if (why := refusal(values)) is not None:
             _log.warning("node %d takes no part: %s", node, why)
             return None
-        told = values.get("partition")
-        place = told if isinstance(told, int) else -1
+        partition = values.get("partition")
+        place = partition if isinstance(partition, int) else -1
         if self._identities == "keys":
             return place, identity(key)
         return (place, f"partition:{place}") if 0 <= place < self._users else None

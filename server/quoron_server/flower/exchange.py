@@ -89,12 +89,12 @@ def heard(
         for found, unreadable in _looked(grid, waiting, clock, alone):
             waiting.pop(unreadable or "", None)
             for reply in found:
-                quiet, told = False, reply.metadata
-                sent = waiting.get(told.reply_to_message_id)
-                if sent is None or told.src_node_id not in (sent.node, SUPERLINK_NODE_ID):
+                quiet, metadata = False, reply.metadata
+                sent = waiting.get(metadata.reply_to_message_id)
+                if sent is None or metadata.src_node_id not in (sent.node, SUPERLINK_NODE_ID):
                     continue  # nobody ends another node's turn
-                del waiting[told.reply_to_message_id]
-                if reply.has_content() and told.src_node_id == sent.node:
+                del waiting[metadata.reply_to_message_id]
+                if reply.has_content() and metadata.src_node_id == sent.node:
                     yield sent.letter, reply.content
         if last:
             break

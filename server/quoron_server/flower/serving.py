@@ -109,8 +109,8 @@ def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: 
 
     def engine(members: NDArray[np.int64]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
-        told = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, told, members, cache(books.registry.user))
+        announcement = pb.Announcement(run=specification.run, description=described)
+        fleet = Users(grid, announcement, members, cache(books.registry.user))
         wait_for(members, lambda _: len(fleet.homes()), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)

@@ -102,16 +102,16 @@ class _Greeted:
 
     def complete(self, partitions: int | None) -> tuple[int, ...] | None:
         """The node of each partition, once there is one for each."""
-        told = {of for _, of in self.places.values()}
-        if len(told) > 1:
+        counts = {of for _, of in self.places.values()}
+        if len(counts) > 1:
             raise RunError(
                 "Expected nodes that agree on num-partitions in their --node-config, got "
-                f"{' and '.join(map(str, sorted(told)))}."
+                f"{' and '.join(map(str, sorted(counts)))}."
             )
-        if not told or partitions not in (None, *told):
+        if not counts or partitions not in (None, *counts):
             return None
         homes = {place: node for node, (place, _) in sorted(self.places.items(), reverse=True)}
-        return tuple(homes[each] for each in sorted(homes)) if len(homes) == min(told) else None
+        return tuple(homes[each] for each in sorted(homes)) if len(homes) == min(counts) else None
 
 
 def _place(node: int, reply: RecordDict) -> tuple[int, int] | None:

@@ -52,7 +52,7 @@ class Users:
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each asked user who is there, in a secret order that is new in each round."""
-        homes, told, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
+        homes, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
         users, task = self.members[question.cohort].tolist(), question.task
         shared = wire.Body.of(task) if task.own is None else None
         for row in secrets.SystemRandom().sample(range(len(users)), len(users)):
@@ -61,7 +61,7 @@ class Users:
                 body = shared or wire.Body.of(task.part(slice(row, row + 1)))
                 asked = wire.question_head(body, run=run, round=question.round, user=user, seconds=seconds)
                 asked.MergeFromString(body.data)
-                values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
+                values = {"announcement": announcement, "user": user, "question": asked.SerializeToString()}
                 letter = Letter(homes[user], task_name(question.task), values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 

@@ -26,7 +26,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
-from quoron_server.service.turns import alone
+from quoron_server.service.folder_lock import locked
 
 AUTHORITY = "authority"
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
@@ -37,7 +37,7 @@ def make_authority(folder: Path, *, days: int) -> None:
     """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
     make_folder(folder)
     revocation.make(folder / revocation.FILE)
-    with alone(folder):
+    with locked(folder):
         _make_authority(folder, days)
 
 
@@ -76,7 +76,7 @@ def issue(
     usable authority.
     """
     check_name(name)
-    with alone(folder):
+    with locked(folder):
         return _issue(folder, name, coordinator=coordinator, hosts=hosts, days=days, unit=unit, renew=renew)
 
 
@@ -113,7 +113,7 @@ def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> 
     Raises as `issue` does, and IdentityError without the certificate.
     """
     check_name(name)
-    with alone(folder):
+    with locked(folder):
         stands = _hosts(load_certificate(folder / f"{name}.pem"))
         if all(_host(host) in stands for host in hosts):
             return None

@@ -22,7 +22,7 @@ from quoron_server.service.conversation import Conversation
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import Manager
-from quoron_server.service.pace import Pace
+from quoron_server.service.rate_limit import RateLimit
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.security import Caller
 
@@ -52,7 +52,7 @@ class ClientPlane:
         self._manager, self._plaintext, self._revoked = manager, plaintext, revoked
         self._authorities, self._doorkeeper = tuple(authorities), doorkeeper
         self._callers: dict[Conversation, Caller] = {}
-        self._pace = Pace()
+        self._rate_limit = RateLimit()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server is given."""
@@ -80,7 +80,7 @@ class ClientPlane:
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 request = await anext(requests, b"")
-                while wait := self._pace.wait(caller.identity, asyncio.get_running_loop().time()):
+                while wait := self._rate_limit.wait(caller.identity, asyncio.get_running_loop().time()):
                     await asyncio.sleep(wait)
         except TimeoutError:
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, _SLOW) from None
@@ -99,8 +99,8 @@ class ClientPlane:
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
-        told = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
-        return pb.EnrolReply(user=user, agreed=told, books=books).SerializeToString()
+        charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
+        return pb.EnrolReply(user=user, agreed=charges, books=books).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""

@@ -25,7 +25,7 @@ from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import security, tokens
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
-from quoron_server.service.pace import Pace
+from quoron_server.service.rate_limit import RateLimit
 from quoron_server.service.records import UnknownRun, outside
 
 LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
@@ -47,7 +47,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
     def __init__(self, token_file: Path, open_to_all: frozenset[str]) -> None:
         """`open_to_all`: names of services that ask for no token."""
         self._tokens, self._open = token_file, open_to_all
-        self._pace = Pace(burst=100, seconds=0.01)
+        self._rate_limit = RateLimit(burst=100, seconds=0.01)
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
@@ -69,7 +69,7 @@ class TokenGate(grpc.aio.ServerInterceptor):
 
         async def refuse(_requests: Any, context: Context) -> None:
             _log.info("refused %s: a call without a token of ours", context.peer())
-            if self._pace.wait("", asyncio.get_running_loop().time()):
+            if self._rate_limit.wait("", asyncio.get_running_loop().time()):
                 await asyncio.sleep(LATE)
             await context.abort(code, why)
 

@@ -258,17 +258,17 @@ class Manager:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
                 enrolled = await self.records.users(wanted.group)
-                told = {"enrolled": enrolled, "needed": wanted.problem.users, "group": wanted.group}
-                return {"kind": "awaits", "what": "users", **told, "quorum": wanted.quorum}
+                figures = {"enrolled": enrolled, "needed": wanted.problem.users, "group": wanted.group}
+                return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
         if active is None or session is None:
             return None
         if session.open is None:
             left = self._gathered - asyncio.get_running_loop().time()
             return {"kind": "awaits", "what": "clients", "ends": _in(left)} if left > 0 else None
         left, question = session.open.closes - asyncio.get_running_loop().time(), session.open.question
-        told = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages}
-        told |= {"ends": _in(left)}
-        return {"kind": "awaits", "what": "answers", **told, "quorum": active.specification.quorum}
+        figures = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages}
+        figures |= {"ends": _in(left)}
+        return {"kind": "awaits", "what": "answers", **figures, "quorum": active.specification.quorum}
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; watchers are told why."""
@@ -351,8 +351,8 @@ class Manager:
             run.feed.add(event)
         session = self.sessions.runs.get(run.name)
         if session is None:
-            told = json.dumps(specifications.describe(run.specification, run.plan))
-            session = self.sessions.open(run.name, told, members, gathered=self._gathered)
+            description = json.dumps(specifications.describe(run.specification, run.plan))
+            session = self.sessions.open(run.name, description, members, gathered=self._gathered)
         wanted = run.specification
         run.engine = GrpcEngine(
             self.sessions,

@@ -137,8 +137,8 @@ class Records:
     def _books(self, group: str, seen: int) -> dict[str, Any]:
         rows, head, then = self._population.standing(min(seen, 2**31 - 1))
         charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
-        told = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
-        return told | {"charged": charged}
+        state = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
+        return state | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
         return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}

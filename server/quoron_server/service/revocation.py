@@ -18,7 +18,7 @@ from pathlib import Path
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PUBLIC, replace_whole
-from quoron_server.service.turns import alone
+from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask whoever issued it."
@@ -28,7 +28,7 @@ _log = logging.getLogger("quoron")
 
 def make(file: Path) -> None:
     """An empty list, unless there is one."""
-    with alone(file.parent):
+    with locked(file.parent):
         _make(file)
 
 
@@ -37,7 +37,7 @@ def add(file: Path, fingerprint: str, *, name: str) -> None:
 
     Whoever adds takes turns with everybody else: what is reported is on the list, and on the disk.
     """
-    with alone(file.parent):
+    with locked(file.parent):
         _make(file)
         _write(file, read(file) | {fingerprint: name})
 

@@ -75,7 +75,7 @@ class _Asked:
     round: int
     digest: bytes
     heard: bool = False
-    told: Connection | None = None  # in which it was asked
+    connection: Connection | None = None  # in which it was asked
 
 
 @dataclass(slots=True, eq=False)
@@ -276,11 +276,13 @@ class Sessions:
             pass
         finally:
             session.open, session.moved = None, (current.down, current.up)
-            session.due = -math.inf if early_ends else round_clock.rests(opened, seconds)
+            session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
             if any(body.follows is not None for body in current.made.values()):
-                for told in [asked.told for user in rows if (asked := session.asked.get(user)) and asked.told]:
-                    told.over(session.run)
+                for connection in [
+                    asked.connection for user in rows if (asked := session.asked.get(user)) and asked.connection
+                ]:
+                    connection.over(session.run)
         return Answers(current.values, current.status)
 
     async def _until_due(self, session: RunSession, seconds: float) -> float:
@@ -319,11 +321,11 @@ class Sessions:
             return
         if user in session.absent:
             self._heard(current, self._ask(session, current, user)[2])
-        elif user in session.present and here is not None and (asked is None or asked.told is not here):
+        elif user in session.present and here is not None and (asked is None or asked.connection is not here):
             if asked is not None and self.backlog.slow.get(user, -math.inf) >= current.opened:
                 return  # it has left this round's question unread
             message, body, asked = self._ask(session, current, user)
-            asked.told = here
+            asked.connection = here
             size = here.send(message, body)
             current.down += GRPC + size if size else 0
 

@@ -20,7 +20,7 @@ from typing import Literal, cast, get_args
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PRIVATE, replace_whole
-from quoron_server.service.turns import alone
+from quoron_server.service.folder_lock import locked
 
 Role = Literal["operator", "auditor"]
 PREFIX = "quoron_"
@@ -31,7 +31,7 @@ def add(file: Path, *, name: str, role: str) -> str:
     if role not in get_args(Role):
         raise ConfigError(f"Expected role to be operator or auditor, got role={role!r}.")
     token = PREFIX + secrets.token_urlsafe(32)
-    with alone(file.parent):
+    with locked(file.parent):
         entries = _read(file)
         if name in entries:
             raise ConfigError(f"Expected a new name, but {file} has a token named {name!r}. Remove that one first.")
@@ -41,7 +41,7 @@ def add(file: Path, *, name: str, role: str) -> str:
 
 def remove(file: Path, *, name: str) -> None:
     """Forget a token; ConfigError if there is none of that name."""
-    with alone(file.parent):
+    with locked(file.parent):
         entries = _read(file)
         if name not in entries:
             raise ConfigError(f"Expected one of the names {', '.join(entries) or '(none)'} in {file}, got {name!r}.")

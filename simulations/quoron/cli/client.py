@@ -15,7 +15,7 @@ from quoron.cli.connection import (
     Insecure,
     Key,
     check_environment,
-    log_sparingly,
+    limit_log,
 )
 
 
@@ -108,7 +108,7 @@ def client(
         one_user=one_user,
         items_per_user=items_per_user,
     )
-    log_sparingly()
+    limit_log()
     asyncio.run(_until_signalled(federation.run_client, config))
 
 

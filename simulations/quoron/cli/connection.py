@@ -95,10 +95,10 @@ def check_environment(*, plaintext: bool) -> None:
         )
 
 
-def log_sparingly() -> None:
+def limit_log() -> None:
     """Onto standard error: what the other side makes us say fills no disk."""
-    from quoron_client.federation import sparing
+    from quoron_client.federation import log_limit
 
     errors = logging.StreamHandler(sys.stderr)
-    errors.addFilter(sparing.Sparing())
+    errors.addFilter(log_limit.LogLimit())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])

@@ -47,7 +47,7 @@ def declare(
     from quoron import declare as declaring
     from quoron.sections import Keep, Privacy
 
-    told = declaring.declare(
+    declared = declaring.declare(
         table,
         user=user,
         privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
@@ -58,7 +58,7 @@ def declare(
         most_outside=most_outside,
         keep=Keep(group=group, ledger=ledger),
     )
-    typer.echo(told.toml())
+    typer.echo(declared.toml())
 
 
 def _names(given: Columns) -> list[str]:

@@ -26,7 +26,7 @@ from quoron.cli.connection import (
     Insecure,
     Key,
     check_environment,
-    log_sparingly,
+    limit_log,
     shared_options,
 )
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum, printable
@@ -89,7 +89,7 @@ def serve(
     from quoron_server.service import revocation
 
     core_dumps.switch_off()
-    log_sparingly()
+    limit_log()
     check_environment(plaintext=insecure or insecure_anywhere)
     refused = None if revoked is None else revocation.Revocations(revoked)
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)

@@ -113,8 +113,10 @@ def show(
     all_ = table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
     for name, spent in totals.items():
         account = known.accounts.get(name)
-        told = ("none", "", "") if account is None else (account.limit.words(), account.words(), account.left_words())
-        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", *told)
+        limit_words = (
+            ("none", "", "") if account is None else (account.limit.words(), account.words(), account.left_words())
+        )
+        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", *limit_words)
     out = console()
     out.print(all_)
     runs = known.held.get(group or "", [])
@@ -211,10 +213,10 @@ def fits(
     if account is None:
         typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
         return
-    told = f"counted so far: {account.words()}. {fitting(account, wanted)}"
+    counted = f"counted so far: {account.words()}. {fitting(account, wanted)}"
     if not account.after(wanted).holds:
-        raise BudgetExceeded(f"{group}: {wanted.words()} does not fit; {told}")
-    typer.echo(f"{group}: {wanted.words()} fits; {told}")
+        raise BudgetExceeded(f"{group}: {wanted.words()} does not fit; {counted}")
+    typer.echo(f"{group}: {wanted.words()} fits; {counted}")
 
 
 @app.command()
@@ -271,10 +273,10 @@ def _spent(known: "Known", group: str) -> "Spent":
 
 
 def _as_json(spent: "Spent", account: "Account | None") -> dict[str, Any]:
-    told: dict[str, Any] = {name: getattr(spent, name) for name in ("epsilon", "delta", "runs", "mu", "variation")}
+    totals: dict[str, Any] = {name: getattr(spent, name) for name in ("epsilon", "delta", "runs", "mu", "variation")}
     if account is None:
-        return told | {"limit": None, "counted": None, "fits": None}
-    return told | {
+        return totals | {"limit": None, "counted": None, "fits": None}
+    return totals | {
         "limit": account.limit.words(),
         "counted": {
             "epsilon": float(account.epsilon),

@@ -279,10 +279,10 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
             )
         )
     rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
-    if told := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
+    if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
-        rows.append(("predicted excess risk", f"{told}{beside}"))
+        rows.append(("predicted excess risk", f"{bound}{beside}"))
     if planned.network is not None:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())

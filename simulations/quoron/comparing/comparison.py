@@ -100,8 +100,8 @@ def carry_out(
     jobs = _jobs(request, folder)
     refused = {job.cell for job in jobs if _refusal(job) is not None}
     missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
-    told = None if sharing is None else asdict(sharing)
-    ends = pool.carry_out(missing, folder, workers=workers, sharing=told, watcher=watcher)
+    settings = None if sharing is None else asdict(sharing)
+    ends = pool.carry_out(missing, folder, workers=workers, sharing=settings, watcher=watcher)
     for job, (end, why) in ends.items():
         if end == "refused":
             make_folder(job.folder)

@@ -55,13 +55,13 @@ def best_words(rows: Sequence[Row]) -> str:
         for row in ranked[1:]
         if None not in (row["low"], first["high"]) and row["low"] <= first["high"]
     ]
-    told = f"Least excess risk: {first['algorithm']}, {first['excess_risk']:.2g}."
+    sentence = f"Least excess risk: {first['algorithm']}, {first['excess_risk']:.2g}."
     if first["high"] is None:
-        return f"{told} One seed says nothing about chance: give --seeds 5."
+        return f"{sentence} One seed says nothing about chance: give --seeds 5."
     if not near:
-        return told
+        return sentence
     many = len(near) > 1
-    return f"{told} The interval{'s' * many} of {', '.join(near)} overlap{'s' * (not many)} with its."
+    return f"{sentence} The interval{'s' * many} of {', '.join(near)} overlap{'s' * (not many)} with its."
 
 
 def why_not(rows: Sequence[Row]) -> list[str]:
@@ -86,10 +86,10 @@ def short(value: float) -> str:
 
 def _lead(request: Request) -> str:
     seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
-    told = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
+    sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
     interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
     return (
-        told
+        sentence
         + interval
         + f" It is over the best model without privacy, in the widest domain that any of them used. {SURE}"
     )

@@ -1,6 +1,6 @@
 """What the rows of a table are on their way to being items: one column a feature, as it is stored, not yet scaled.
 
-`quoron.datasets._dealing` makes of them what `Encoding.encode` makes of the rows, to the same bits.
+`quoron.datasets._placing` makes of them what `Encoding.encode` makes of the rows, to the same bits.
 """
 
 from collections.abc import Iterable

@@ -60,7 +60,7 @@ def make(files: Files, user: str, folder: Path, watcher: Watcher | None) -> None
             watcher(piece.number + 1, len(pieces))
     disorder = _disorder(files, pieces, tails)
     users, firsts, ranks = _number(files, user, pieces, tails, folder, disorder)
-    told = {
+    contents = {
         "version": VERSION,
         "user": user,
         "users": users,
@@ -74,7 +74,7 @@ def make(files: Files, user: str, folder: Path, watcher: Watcher | None) -> None
         "ranks": ranks,
         "names": [tail.whose for tail in tails],
     }
-    write(folder / DONE, sealed(json.dumps(told).encode()))
+    write(folder / DONE, sealed(json.dumps(contents).encode()))
     for piece in pieces:
         for what in ("names", "codes", "groups", "tail"):
             (folder / name_of(piece.number, what)).unlink(missing_ok=True)
@@ -92,15 +92,15 @@ def name_of(piece: int, what: str) -> str:
 
 def _begin(files: Files, folder: Path) -> None:
     """Throw away what was begun for files as they no longer are."""
-    begun, told = folder / "begun", f"{VERSION} {files.digest}".encode()
+    begun, stamp = folder / "begun", f"{VERSION} {files.digest}".encode()
     try:
-        going_on = read(begun) == told
+        going_on = read(begun) == stamp
     except (OSError, DataError):
         going_on = False
     if not going_on:
         for path in folder.glob("piece-*"):
             path.unlink()
-        write(begun, told)
+        write(begun, stamp)
 
 
 def _cut(files: Files) -> tuple[Piece, ...]:
@@ -168,7 +168,7 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
         write(folder / name_of(piece.number, what), data)
     digests = {what: fingerprint(data) for what, data in written.items()}
     ends = {"first": names[:1], "last": names[-1:], "broken": pa.array([broken], pa.int64())}
-    ends |= {name: pa.array([told]) for name, told in (digests | {"runs": len(lengths), "whose": whose}).items()}
+    ends |= {name: pa.array([digest]) for name, digest in (digests | {"runs": len(lengths), "whose": whose}).items()}
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, pa.table(ends).schema) as stream:
         stream.write_table(pa.table(ends))
@@ -200,8 +200,8 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
             names.append(found)
             lengths.append(counts)
             groups.append(where)
-    told = [each.digest() for each in whose.values()]
-    return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), np.concatenate(groups), told
+    digests = [each.digest() for each in whose.values()]
+    return pa.concat_arrays(names), np.concatenate(lengths).astype(np.int32), np.concatenate(groups), digests
 
 
 def _disorder(files: Files, pieces: Sequence[Piece], tails: Sequence[_Tail]) -> tuple[str, int] | None:
@@ -319,16 +319,16 @@ def _refuse_split(
     apart = np.flatnonzero(again & (parts[1:] != parts[:-1]))
     if not len(apart):
         return
-    told, begins = [], np.concatenate([[0], np.cumsum(counts)])
+    where, begins = [], np.concatenate([[0], np.cumsum(counts)])
     for at in order[apart[0] : apart[0] + 2]:
         piece = pieces[whose[at]]
         groups = kept[piece.number].groups()
         row_group = groups[starts[piece.number] + at - begins[piece.number]]
-        told.append(f"row group {row_group} of {files.parts[piece.part].name!r}")
+        where.append(f"row group {row_group} of {files.parts[piece.part].name!r}")
     name, group = disorder
     raise DataError(
         f"Expected all rows of a user of column {user!r} in one file, or all files sorted by it, got a user in "
-        f"{told[0]} and in {told[1]}, and the order ends in row group {group} of {name!r}. Sort the rows by {user!r} "
+        f"{where[0]} and in {where[1]}, and the order ends in row group {group} of {name!r}. Sort the rows by {user!r} "
         f"over all files, in the order of their names, or write them in buckets by a hash of {user!r}."
     )
 

@@ -69,8 +69,8 @@ class Names:
             self._tell(self._last, np.array([self._rows]))
 
     def _tell(self, found: pa.Array, counts: NDArray[np.int64]) -> None:
-        told, lengths = _bytes(found)
-        self._bytes.update(told)
+        encoded, lengths = _bytes(found)
+        self._bytes.update(encoded)
         self._shape.update(np.stack([counts, lengths], axis=1).astype("<i8").tobytes())
 
 

@@ -1,4 +1,4 @@
-"""Memory and disk of a deck: arrays that begin at a page, and a file without a name.
+"""Memory and disk of a store of items: arrays that begin at a page, and a file without a name.
 
     scratch = Scratch()
     scratch.write([features, labels], at=0)
@@ -38,7 +38,7 @@ def folder() -> Path:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stack:
+class RowBuffer:
     """Items side by side, with room for what comes."""
 
     features: NDArray[np.float32]  # (N, d)
@@ -46,7 +46,7 @@ class Stack:
     weights: NDArray[np.float64]  # (N,), or empty where all count alike
 
     @classmethod
-    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "Stack":
+    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "RowBuffer":
         """Room for so many, in `memory` if there is some: `size` bytes."""
         whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
         at = -whole.ctypes.data % PAGE
@@ -62,9 +62,9 @@ class Stack:
         """Bytes that so many take, each array from the beginning of a page."""
         return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
 
-    def part(self, first: int, last: int) -> "Stack":
+    def part(self, first: int, last: int) -> "RowBuffer":
         """Some of them."""
-        return Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
+        return RowBuffer(self.features[first:last], self.labels[first:last], self.weights[first:last])
 
     @property
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -85,21 +85,21 @@ def aligned(shape: tuple[int, ...], kind: Any) -> Any:
     return whole[first : first + size].view(kind).reshape(shape)
 
 
-class Lent:
-    """Memory for one bucket after the other: what the system clears afresh takes as long as reading does."""
+class ReusedMemory:
+    """Memory for one chunk after the other: what the system clears afresh takes as long as reading does."""
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []
 
-    def lend(self, size: int) -> NDArray[np.uint8]:
-        """Some bytes, always as many; they are lent again when nothing that lies in them is used any more."""
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Some bytes, always as many; they are given again when nothing that lies in them is used any more."""
         try:
             own = self._free.pop()
         except IndexError:
             own = np.empty(size, np.uint8)
-        lent: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
-        weakref.finalize(lent, self._free.append, own).atexit = False
-        return lent
+        taken: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
+        weakref.finalize(taken, self._free.append, own).atexit = False
+        return taken
 
 
 class Scratch:

@@ -123,10 +123,10 @@ class Files:
     @property
     def digest(self) -> str:
         """Of names, sizes and times of change: another after any file has changed."""
-        told = [
+        listing = [
             [part.name, part.size, part.modified, [list(map(str, key)) for key in part.keys]] for part in self.parts
         ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(listing).encode()).hexdigest()
 
     def check(self, columns: Sequence[str]) -> None:
         """DataError unless the first file has each of these columns once."""

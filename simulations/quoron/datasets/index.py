@@ -192,21 +192,21 @@ def _read(files: Files, user: str, folder: Path) -> Index:
         data = unsealed(read(path))
     except (ValueError, OSError) as error:
         raise _unreadable(files, path, type(error).__name__) from None
-    told = json.loads(data)
-    if told["version"] != VERSION or told["user"] != user:
+    stored = json.loads(data)
+    if stored["version"] != VERSION or stored["user"] != user:
         raise _unreadable(files, path, "one of another version")
-    if told["digest"] != files.digest:
-        raise DataError(_changed(files, told["files"]))
+    if stored["digest"] != files.digest:
+        raise DataError(_changed(files, stored["files"]))
     return Index(
         files,
         user,
-        told["users"],
-        told["sorted"],
-        tuple(Piece(**{**each, "sizes": tuple(each["sizes"])}) for each in told["pieces"]),
+        stored["users"],
+        stored["sorted"],
+        tuple(Piece(**{**each, "sizes": tuple(each["sizes"])}) for each in stored["pieces"]),
         fingerprint(data),
         folder,
-        tuple(map(tuple, told["names"])),
-        *(tuple(told[name]) for name in ("runs", "firsts", "lengths", "ranks")),
+        tuple(map(tuple, stored["names"])),
+        *(tuple(stored[name]) for name in ("runs", "firsts", "lengths", "ranks")),
     )
 
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
+from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.populations.outliers import Outliers, flipped
 from quoron.populations.streams import Purpose, words
@@ -32,37 +32,37 @@ from quoron_client.protocol.domains import Domain, L2Ball
 SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 
 
-class Dealt:
-    """A deck that is made when it is first asked for, and shared by copies of its population."""
+class LazyStore:
+    """A store of items that is made when it is first asked for, and shared by copies of its population."""
 
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         self._rows, self._numbers, self._order, self._loss = rows, numbers, order, loss
 
     @cached_property
-    def deck(self) -> Deck:
-        """The deck; all rows are read for it."""
-        return Deck.dealt(self._rows, self._numbers, self._order, self._loss)
+    def filled(self) -> ItemStore:
+        """The store; all rows are read for it."""
+        return ItemStore.filled(self._rows, self._numbers, self._order, self._loss)
 
-    def of(self, users: Users) -> "Dealt":
-        """A deck of its own for some of the users, read in the same order."""
+    def of(self, users: Users) -> "LazyStore":
+        """A store of its own for some of the users, read in the same order."""
         own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
-        return Dealt(self._rows, self._numbers, self._order[own[self._order]], self._loss)
+        return LazyStore(self._rows, self._numbers, self._order[own[self._order]], self._loss)
 
     def storage(self, users: int) -> Users:
         """Position of each of all users (users,) in the order of the files."""
         return self._rows.storage(np.arange(users) if self._numbers is None else self._numbers)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the deck, which stays on its machine."""
-        return {name: held for name, held in vars(self).items() if name != "deck"}
+        """Without the store, which stays on its machine."""
+        return {name: held for name, held in vars(self).items() if name != "filled"}
 
 
 @dataclass(frozen=True, slots=True)
 class FileUsers(Declared):
     """Users whose items are on disk, and nothing more: what answers for them."""
 
-    dealt: Dealt = field(kw_only=True, repr=False)
+    store: LazyStore = field(kw_only=True, repr=False)
     outliers: Outliers = field(kw_only=True, default_factory=Outliers)
     seed: int = field(kw_only=True, default=0)
 
@@ -71,9 +71,9 @@ class FileUsers(Declared):
         return flipped(self.held.items(users), self.corruption(users), self.loss)
 
     @property
-    def held(self) -> Deck:
+    def held(self) -> ItemStore:
         """All users' items within the bounds of the loss; read for it when it is first asked for."""
-        return self.dealt.deck
+        return self.store.filled
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
@@ -85,11 +85,11 @@ class FileUsers(Declared):
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
-        return self.dealt.storage(self.users)
+        return self.store.storage(self.users)
 
     def part(self, users: Users) -> "FileUsers":
-        """Some users, with a deck of their own."""
-        return replace(self, dealt=self.dealt.of(users))
+        """Some users, with a store of their own."""
+        return replace(self, store=self.store.of(users))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ class DatasetPopulation:
 
     rows: Rows = field(repr=False)
     numbers: Users = field(repr=False)  # of the users to train on, in the index
-    dealt: Dealt = field(repr=False)
+    store: LazyStore = field(repr=False)
     items_per_user: int
     loss: Loss
     domain: Domain
@@ -136,22 +136,22 @@ class DatasetPopulation:
         return self.rows.storage(self.numbers)
 
     def part(self, users: Users) -> "FileUsers":
-        """Some users, with a deck of their own."""
+        """Some users, with a store of their own."""
         public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
-        return FileUsers(*public, dealt=self.dealt.of(users), outliers=self.outliers, seed=self.seed)
+        return FileUsers(*public, store=self.store.of(users), outliers=self.outliers, seed=self.seed)
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""
-        return replace(self, dealt=Dealt(self.rows, self.numbers, order, self.loss))
+        return replace(self, store=LazyStore(self.rows, self.numbers, order, self.loss))
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
         return flipped(self.held.items(users), self.corruption(users), self.loss)
 
     @property
-    def held(self) -> Deck:
+    def held(self) -> ItemStore:
         """All users' items within the bounds of the loss; read for it when it is first asked for."""
-        return self.dealt.deck
+        return self.store.filled
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
@@ -176,14 +176,14 @@ class DatasetPopulation:
 
     def beside(self, model: Vector) -> Beside:
         """As of a table; with a remark where figures are of a sample."""
-        told, seen = self._figures.beside(model), len(self._sampled)
+        figures, seen = self._figures.beside(model), len(self._sampled)
         if seen == self.rows.users:
-            return told
+            return figures
         remark = (
             f"The optimum, the excess risk, figures on held-out users and these remarks are of a sample of {seen:,} of "
             f"the {self.rows.users:,} users, as all do not fit into memory. The model is of all users."
         )
-        return replace(told, remarks=(remark, *told.remarks))
+        return replace(figures, remarks=(remark, *figures.remarks))
 
     @cached_property
     def _sampled(self) -> Users:
@@ -248,7 +248,7 @@ def from_dataset(
     return DatasetPopulation(
         rows=rows,
         numbers=chosen,
-        dealt=Dealt(rows, chosen, np.arange(len(chosen)), loss),
+        store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         items_per_user=1 if items_per_user is None else items_per_user,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,

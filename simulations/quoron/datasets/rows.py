@@ -1,4 +1,4 @@
-"""The rows of a folder as items, in the order of the files: what is dealt out once, whatever it is for.
+"""The rows of a folder as items, in the order of the files: what is put in order once, whatever it is for.
 
 Whoever reads rows reads the user column with them, and compares it with the index, row group by row group: rows that
 are of other users than the index says end whatever they were read for.
@@ -88,10 +88,10 @@ class Rows:
             at += table.num_rows
             yield (own, table) if some.all() else (own[some], table.filter(pa.array(some)))
 
-    def stretches(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Generator["Stretch"]:
-        """The rows of pieces in the order of the files, a stretch at a time, of at most `most` of users with a place.
+    def spans(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Generator["RowSpan"]:
+        """The rows of pieces in the order of the files, a span at a time, of at most `most` of users with a place.
 
-        `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a stretch of its own.
+        `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a span of its own.
         """
         first_of = _First(self.index, pieces, self.most)
         with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
@@ -112,10 +112,10 @@ class Rows:
                         room -= int(wanted[last - 1]) - before
                         first = last
                     if first < len(lengths):  # full
-                        yield tables.stretch(waiting)
+                        yield tables.span(waiting)
                         waiting, room = [], most
             if waiting:
-                yield tables.stretch(waiting)
+                yield tables.span(waiting)
 
     def held(self, pieces: list[Piece]) -> Owners:
         """Rows of every user in these pieces that count, (users,). Private."""
@@ -182,7 +182,7 @@ class _First:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretch:
+class RowSpan:
     """Some neighbouring rows: of whom they are, run by run, and the rows themselves, to be read once and in order."""
 
     places: NDArray[np.int32]  # (R,) of each run's user, -1 for one who is not wanted
@@ -191,16 +191,16 @@ class Stretch:
 
 
 class _Cut:
-    """A stream of tables, cut at the ends of stretches."""
+    """A stream of tables, cut at the ends of spans."""
 
     def __init__(self, source: Iterator[pa.Table]) -> None:
         self._source = source
         self._left: pa.Table | None = None
 
-    def stretch(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> Stretch:
+    def span(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> RowSpan:
         """The next rows, as many as the runs of the parts have."""
         places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
-        return Stretch(places, lengths, self._next(int(lengths.sum(dtype=np.int64))))
+        return RowSpan(places, lengths, self._next(int(lengths.sum(dtype=np.int64))))
 
     def _next(self, rows: int) -> Iterator[pa.Table]:
         while rows:

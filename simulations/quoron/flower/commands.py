@@ -32,7 +32,7 @@ _SILENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class FlowerConnection:
     """How to reach a SuperLink, from a folder that is its FLWR_HOME."""
 
     home: Path
@@ -49,19 +49,19 @@ class Connection:
     def run(self, app: Path, *, federation: str | None = None) -> int:
         """Start a run of an app; its number."""
         more = [] if federation is None else ["--federation-config", federation]
-        told = self._flwr("run", str(app), "here", "--format", "json", *more)
-        if not told.get("run-id"):
-            raise RunError(f"Flower did not start the run: {_said(told)}")
-        return int(told["run-id"])
+        reply = self._flwr("run", str(app), "here", "--format", "json", *more)
+        if not reply.get("run-id"):
+            raise RunError(f"Flower did not start the run: {_said(reply)}")
+        return int(reply["run-id"])
 
     def status(self, run: int) -> str:
         """Such as "running", "finished:completed" or "finished:failed"."""
-        return self.told(run)[0]
+        return self.status_and_details(run)[0]
 
-    def told(self, run: int) -> tuple[str, str]:
+    def status_and_details(self, run: int) -> tuple[str, str]:
         """Status of a run, and why it is that."""
-        told = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
-        runs = told.get("runs") or []
+        reply = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
+        runs = reply.get("runs") or []
         return (str(runs[0]["status"]), str(runs[0].get("status-details") or "")) if runs else ("unknown", "")
 
     def log(self, run: int) -> str:
@@ -96,13 +96,13 @@ class Connection:
         )
         start = done.stdout.find("{")
         try:
-            told = json.loads(done.stdout[start:]) if start >= 0 else {}
+            reply = json.loads(done.stdout[start:]) if start >= 0 else {}
         except ValueError:
-            told = {}
-        if done.returncode or not told.get("success", False):
-            said = told.get("error-message") or done.stderr.strip() or done.stdout.strip()
+            reply = {}
+        if done.returncode or not reply.get("success", False):
+            said = reply.get("error-message") or done.stderr.strip() or done.stdout.strip()
             raise RunError(f"`flwr {arguments[0]}` at {self.address} failed: {said[-2000:]}")
-        return dict(told)
+        return dict(reply)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -195,5 +195,5 @@ class Process:
         self._process.wait()
 
 
-def _said(told: dict[str, Any]) -> str:
-    return str(told.get("error-message") or told)[:2000]
+def _said(reply: dict[str, Any]) -> str:
+    return str(reply.get("error-message") or reply)[:2000]

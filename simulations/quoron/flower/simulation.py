@@ -19,7 +19,7 @@ from typing import Any
 
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
-from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.superlink import MARK
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
@@ -46,7 +46,7 @@ def simulate(
     *,
     nodes: int = NODES,
     cpus: int | None = None,
-    connection: Connection | None = None,
+    connection: FlowerConnection | None = None,
 ) -> RunResult:
     """Carry a run out on Flower and return it: on `nodes` simulated SuperNodes on `cpus`, or a running federation's.
 
@@ -85,7 +85,7 @@ class _Follower:
     def alone(self, nodes: int, cpus: int) -> None:
         """On a SuperLink of its own, in Flower's simulation."""
         home, port = self._scratch / "home", free_port()
-        connection = Connection(home, f"127.0.0.1:{port}")
+        connection = FlowerConnection(home, f"127.0.0.1:{port}")
         connection.begin()
         here = ("--host", "127.0.0.1", "--port", str(port))
         arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
@@ -113,7 +113,7 @@ class _Follower:
             place.__exit__()
 
     def follow(
-        self, connection: Connection, *, superlink: Process | None = None, federation: str | None = None
+        self, connection: FlowerConnection, *, superlink: Process | None = None, federation: str | None = None
     ) -> None:
         """Start the run, and return when it is complete; its own error if it failed."""
         with Claim(self._folder.path, None if superlink is None else superlink.number) as claim:
@@ -133,7 +133,7 @@ class _Follower:
                         connection.stop(run)
                 raise
 
-    def _until_ended(self, claim: Claim, connection: Connection, run: int, superlink: Process | None) -> None:
+    def _until_ended(self, claim: Claim, connection: FlowerConnection, run: int, superlink: Process | None) -> None:
         with _State(connection, run) as state:
             while True:
                 why = state.words if state.over else "its process has died" if self._is_dead() else ""
@@ -162,7 +162,7 @@ class _Follower:
     def _is_dead(self) -> bool:
         return self._process is not None and not alive(self._process)
 
-    def _failed(self, connection: Connection, run: int, why: str) -> RunError:
+    def _failed(self, connection: FlowerConnection, run: int, why: str) -> RunError:
         log = self._folder.path / LOG
         with suppress(RunError), open(log, "a", encoding="utf-8", opener=public) as text:
             text.write(connection.log(run))
@@ -175,7 +175,7 @@ class _Follower:
 class _State:
     """How a run stands, as Flower says: asked now and then, aside, since asking takes seconds."""
 
-    def __init__(self, connection: Connection, run: int) -> None:
+    def __init__(self, connection: FlowerConnection, run: int) -> None:
         self.words, self.over = "", False
         self._connection, self._run = connection, run
         self._enough = threading.Event()
@@ -191,7 +191,7 @@ class _State:
         heard = time.monotonic()
         while not self.over and not self._enough.wait(_ASK):
             try:
-                status, details = self._connection.told(self._run)
+                status, details = self._connection.status_and_details(self._run)
             except RunError as error:
                 self.words, self.over = str(error), time.monotonic() - heard > _PATIENCE
             else:

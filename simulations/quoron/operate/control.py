@@ -68,8 +68,8 @@ class Control:
     def runs(self) -> list[dict[str, Any]]:
         """Every run and its state."""
         with self._told():
-            told = json.loads(self._stub.List(pb.ListRequest(), metadata=self._metadata, timeout=PATIENCE).json)
-        return list(told["runs"])
+            reply = json.loads(self._stub.List(pb.ListRequest(), metadata=self._metadata, timeout=PATIENCE).json)
+        return list(reply["runs"])
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
         """The public events of a run from the first to the end."""
@@ -87,8 +87,8 @@ class Control:
         """Let a run go on that is held because the books were restored; its state."""
         with self._told():
             reference = pb.RunReference(run=run)
-            told = self._stub.ContinueRestored(reference, metadata=self._metadata, timeout=10 * PATIENCE)
-        return dict(json.loads(told.json))
+            reply = self._stub.ContinueRestored(reference, metadata=self._metadata, timeout=10 * PATIENCE)
+        return dict(json.loads(reply.json))
 
     def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
@@ -123,8 +123,8 @@ class Control:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256."""
         with self._told():
             request = pb.BackupRequest(with_secrets=with_secrets)
-            told = json.loads(self._stub.Backup(request, metadata=self._metadata, timeout=10 * PATIENCE).json)
-        return str(told["file"]), str(told["sha256"])
+            reply = json.loads(self._stub.Backup(request, metadata=self._metadata, timeout=10 * PATIENCE).json)
+        return str(reply["file"]), str(reply["sha256"])
 
     def charge(
         self,

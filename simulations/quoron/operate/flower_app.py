@@ -77,9 +77,9 @@ def _keep(ended: Ended, folder: Path) -> None:
     _log.info("the model is in %s", folder)
 
 
-def _number(told: object) -> float:
+def _number(value: object) -> float:
     """Of a run config, which is its submitter's; nan for what is no number, and refused as that."""
-    return float(told) if isinstance(told, int | float) else math.nan
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _given(environment: Mapping[str, str], name: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from quoron.flower.bundle import write_bundle
-from quoron.flower.commands import Connection
+from quoron.flower.commands import FlowerConnection
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.specification import RunSpecification
 
@@ -22,7 +22,7 @@ _PATIENCE = 600.0  # seconds that a SuperLink may be away
 
 
 @contextmanager
-def operator(address: str, authority: Path | None, *, insecure: bool = False) -> Iterator[Connection]:
+def operator(address: str, authority: Path | None, *, insecure: bool = False) -> Iterator[FlowerConnection]:
     """A connection for Flower's command line, with a home that is gone afterwards.
 
     `authority` signed the SuperLink's certificate; `insecure` is plaintext. ConfigError for both or neither.
@@ -35,12 +35,12 @@ def operator(address: str, authority: Path | None, *, insecure: bool = False) ->
     if authority is not None and not authority.is_file():
         raise ConfigError(f"Expected a certificate at --authority {authority}, found none.")
     with TemporaryDirectory(prefix="quoron-flower-") as scratch:
-        connection = Connection(Path(scratch), address, None if authority is None else authority.resolve())
+        connection = FlowerConnection(Path(scratch), address, None if authority is None else authority.resolve())
         connection.begin()
         yield connection
 
 
-def submit(connection: Connection, specification: RunSpecification, *, waiting: float) -> int:
+def submit(connection: FlowerConnection, specification: RunSpecification, *, waiting: float) -> int:
     """Start the ServerApp of a run; Flower's number of it. The same run again goes on from its ledger.
 
     `waiting` seconds for its users to come. Raises RunError if Flower does not take it.
@@ -50,17 +50,17 @@ def submit(connection: Connection, specification: RunSpecification, *, waiting: 
     return connection.run(app)
 
 
-def follow(connection: Connection, number: int, say: Callable[[str], None]) -> None:
+def follow(connection: FlowerConnection, number: int, say: Callable[[str], None]) -> None:
     """Say what the ServerApp tells of a run until its end; RunError if it ends without a model."""
-    told, seen = 0, time.monotonic()
+    shown, seen = 0, time.monotonic()
     while True:
         for index, line in enumerate(connection.stream(number)):
-            if index >= told and line.startswith(SAYS):
+            if index >= shown and line.startswith(SAYS):
                 say(line.removeprefix(SAYS))
-            told = max(told, index + 1)
+            shown = max(shown, index + 1)
             seen = time.monotonic()
         try:
-            status, details = connection.told(number)
+            status, details = connection.status_and_details(number)
         except RunError:
             if time.monotonic() - seen > _PATIENCE:
                 raise

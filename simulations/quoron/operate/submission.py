@@ -7,7 +7,7 @@ declared by patterns its header says which they are, and that is what the coordi
 from pathlib import Path
 
 from quoron.config import Config, Table
-from quoron.planning.plans import Planned, choose, wish
+from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
@@ -74,8 +74,8 @@ def specify(
         simulation=simulation_seed is not None,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
-        quorum=wish(config).quorum,
-        quorum_epsilon=wish(config).quorum_epsilon,
+        quorum=privacy_of(config).quorum,
+        quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
@@ -121,10 +121,10 @@ def _require_fitting(plan: Plan, *, whole: bool) -> None:
 def promised(plan: Plan) -> str:
     """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
-    told = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
-    told += f", predicted excess risk {risk}" if risk else ""
-    told += f"\n{plan.guarantee.sentence()}"
-    return told if plan.guarantee.quorum is not None else f"{told}\n{NO_QUORUM}"
+    text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
+    text += f", predicted excess risk {risk}" if risk else ""
+    text += f"\n{plan.guarantee.sentence()}"
+    return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:

@@ -97,13 +97,13 @@ def automatic(
         )
     if not any(each.plan for each in able):
         which = "every algorithm" if trust_server else "every algorithm of exposure local"
-        told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
-        raise Infeasible(which, told, "more users or a larger epsilon")
+        reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
+        raise Infeasible(which, reasons, "more users or a larger epsilon")
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
-    told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
+    reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
-    return chosen.plan, f"{chosen.algorithm}: {told}."
+    return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
 
 def _rule(

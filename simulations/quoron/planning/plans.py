@@ -115,7 +115,7 @@ def choose(
     """
     name = config.algorithm.name
     if name in REFUSED:
-        refused = REFUSED[name].refuse(problem, wish(config))
+        refused = REFUSED[name].refuse(problem, privacy_of(config))
         feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms) if each.plan)
         raise Infeasible(refused.algorithm, refused.condition, refused.needs, feasible)
     if name != "auto" and name not in algorithms:
@@ -158,7 +158,7 @@ def rounds_curve(
     return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
-def wish(config: Config) -> Privacy:
+def privacy_of(config: Config) -> Privacy:
     """(ε, δ), with the quorum where one is declared."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
@@ -187,7 +187,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n that would do."""
     if not _trusted(config) or problem.beliefs.hostile_share > 0:
         return
-    wanted = wish(config)
+    wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted)
     for info in algorithms.values():
         too_few = info.choosing.too_few
@@ -303,4 +303,4 @@ def _plan_freely(info: Registered, config: Config, problem: Problem, given: Mapp
     options = options_of(info, given, called="algorithm.options")
     if info.either_adjacency and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
-    return info.plan(problem, wish(config), options, section.constants, config.run.seed)
+    return info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)

@@ -78,12 +78,12 @@ class Advice:
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
-        told: dict[str, Any] = {}
+        answers: dict[str, Any] = {}
         if self.curve is not None:
-            told["epsilon_curve"] = [asdict(point) for point in self.curve]
+            answers["epsilon_curve"] = [asdict(point) for point in self.curve]
         if self.enough is not None:
-            told["enough"] = asdict(self.enough)
-        return told
+            answers["enough"] = asdict(self.enough)
+        return answers
 
 
 def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STEPS) -> tuple[EpsilonPoint, ...]:

@@ -13,7 +13,7 @@ from quoron_client.data.items import ItemBatch, ItemView
 
 
 @dataclass(frozen=True)
-class Part(Declared):
+class TableUsers(Declared):
     """Some users of a table in memory, under their numbers in it."""
 
     own: Users = field(kw_only=True)  # (k,), sorted

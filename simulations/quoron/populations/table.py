@@ -21,7 +21,7 @@ from quoron.populations import metrics
 from quoron.populations._objective import TrainingObjective
 from quoron.populations._remarks import Fit, about_boundary, on_boundary
 from quoron.populations.outliers import Outliers, flipped
-from quoron.populations.part import Part
+from quoron.populations.part import TableUsers
 from quoron.populations.streams import Purpose, words
 from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron_client.compute.enforcement import bounded
@@ -98,10 +98,10 @@ class TablePopulation:
         """`Corruption` of each of `users`, shape (k,)."""
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
 
-    def part(self, users: Users) -> Part:
+    def part(self, users: Users) -> TableUsers:
         """Some users (k,), sorted by number, and nothing of the others."""
         public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
-        return Part(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
+        return TableUsers(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
 
     @cached_property
     def _best(self) -> Vector:

@@ -24,8 +24,8 @@ def table(curve: RoundsCurve, chosen: int) -> Table:
     risks = [risk for _, risk in curve.points]
     for rounds, risk in curve.points:
         words = {"chosen": rounds == chosen, "least": rounds == curve.best, "fewest within 5 %": rounds == curve.enough}
-        told = ", ".join(word for word, holds in words.items() if holds)
-        shown.add_row(f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), told, style=_style(told))
+        marks = ", ".join(word for word, holds in words.items() if holds)
+        shown.add_row(f"{rounds:,}", f"{risk:.2g}", bar(risk, min(risks), max(risks)), marks, style=_style(marks))
     return shown
 
 
@@ -63,5 +63,5 @@ def bar(value: float, least: float, most: float, width: int = WIDTH) -> str:
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def _style(told: str) -> str | None:
-    return "bold" if told.startswith("chosen") else None
+def _style(marks: str) -> str | None:
+    return "bold" if marks.startswith("chosen") else None

@@ -52,10 +52,10 @@ class Health:
         return asdict(self) | {"false_alarm": FALSE_ALARM, "missed": MISSED}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> "Health":
+    def from_json(cls, contents: dict[str, Any]) -> "Health":
         """What `as_json` gave."""
-        lines = tuple(Line(**line) for line in told["lines"])
-        return cls(told["users"], told["share"], told["visible"], lines, tuple(told["warnings"]))
+        lines = tuple(Line(**line) for line in contents["lines"])
+        return cls(contents["users"], contents["share"], contents["visible"], lines, tuple(contents["warnings"]))
 
     def table(self) -> list[tuple[str, str]]:
         """Label and text of each share."""

@@ -75,8 +75,8 @@ class Lines(Silence):
     def round_finished(self, event: RoundEvent) -> None:
         """One line in every tenth of the rounds."""
         if event.round % max(1, event.rounds // LINES) == 0 or event.round == event.rounds - 1:
-            told = f"round {event.round + 1}/{event.rounds}, {event.asked:,} users{_figures(event)}"
-            print(told, file=sys.stderr, flush=True)
+            text = f"round {event.round + 1}/{event.rounds}, {event.asked:,} users{_figures(event)}"
+            print(text, file=sys.stderr, flush=True)
 
 
 class Bar(Silence):
@@ -119,8 +119,8 @@ def _warn(plan: Plan) -> None:
 
 def _figures(event: RoundEvent) -> str:
     risk = event.diagnostics.get("excess_risk")
-    told = f", excess risk {risk:.2g}" if risk is not None else ""
-    return told + (", halted" if event.public.get("halted") else "")
+    text = f", excess risk {risk:.2g}" if risk is not None else ""
+    return text + (", halted" if event.public.get("halted") else "")
 
 
 class Runs(Protocol):
@@ -187,8 +187,8 @@ class RunLines(SilentRuns):
     def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
         """One line; of an infeasible cell only its first run's says why."""
         self._done += 1
-        told = f"{end}: {why}" if why and (end == "failed" or job.number == 0) else end
-        print(f"run {self._done}/{self._all}, {job.named}: {told}", file=sys.stderr, flush=True)
+        outcome = f"{end}: {why}" if why and (end == "failed" or job.number == 0) else end
+        print(f"run {self._done}/{self._all}, {job.named}: {outcome}", file=sys.stderr, flush=True)
 
 
 class RunBars(SilentRuns):

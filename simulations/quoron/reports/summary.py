@@ -133,8 +133,8 @@ class Summary:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
         if self.clipped_simulation_only:
-            told = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
-            rows.append(("values outside their range (simulation only)", told))
+            shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
+            rows.append(("values outside their range (simulation only)", shares))
         if self.network is not None:
             rows += time_rows(self.network)
         rows.append(("time, peak memory", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
@@ -150,8 +150,8 @@ class Summary:
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
         known.append(("at the start", self.excess_risk_initial))
-        told = [f"{word} {value:.2g}" for word, value in known if value is not None]
-        return f" ({', '.join(told)})" if told else ""
+        parts = [f"{word} {value:.2g}" for word, value in known if value is not None]
+        return f" ({', '.join(parts)})" if parts else ""
 
     def _tested(self, name: str) -> str:
         best, unbounded = self.test_without_privacy.get(name), self.test_unbounded.get(name)
@@ -161,8 +161,8 @@ class Summary:
             ("always the same answer", self.test_baseline.get(name)),
             ("at the start", self.test_start.get(name)),
         ]
-        told = [f"{word} {value:.4g}" for word, value in known if value is not None]
-        return f"{self.test[name]:.4g}" + (f" ({', '.join(told)})" if told else "")
+        parts = [f"{word} {value:.4g}" for word, value in known if value is not None]
+        return f"{self.test[name]:.4g}" + (f" ({', '.join(parts)})" if parts else "")
 
     def _on_the_wire(self) -> str:
         return f" (on the wire {size(self.wire_up)}, {size(self.wire_down)})" if self.wire_up else ""

@@ -87,8 +87,8 @@ class ShardedEngine:
         waiting = [
             self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
         ]
-        told = [piece for each in waiting for piece in each.result()]
-        return together(question, iter(told), self.cut.population.dimension)
+        pieces = [piece for each in waiting for piece in each.result()]
+        return together(question, iter(pieces), self.cut.population.dimension)
 
     def close(self) -> None:
         """End all workers, and whatever was started for them."""

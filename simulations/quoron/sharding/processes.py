@@ -119,10 +119,10 @@ class Process:
             self._view, self._room = mmap.mmap(self._shared.fileno(), most), most
         self._send((question, most))
         try:
-            told = self._socket.recv()
+            message = self._socket.recv()
         except (EOFError, OSError):
             raise Died("A worker has ended.") from None
-        kind, *rest = told
+        kind, *rest = message
         if kind == "error":
             raise own_error(*rest)
         if kind == "sums":

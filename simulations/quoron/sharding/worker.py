@@ -75,13 +75,13 @@ def _work(number: int, shared: int) -> NoReturn:
 
 def answer(connection: Connection, shared: int) -> NoReturn:
     """Answer until the socket ends."""
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, told), daemon=True).start()
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     pa.set_cpu_count(int(os.environ.get("NUMBA_NUM_THREADS", "1")))
-    engine = opened(told.get())
+    engine = opened(messages.get())
     view, room = None, 0
     while True:
-        question, most = told.get()
+        question, most = messages.get()
         if most > room:
             view, room = mmap.mmap(shared, most), most
         try:
@@ -100,10 +100,10 @@ def answer(connection: Connection, shared: int) -> NoReturn:
         connection.send(("rows", values.shape))
 
 
-def _listen(connection: Connection, told: "queue.SimpleQueue[Any]") -> None:
+def _listen(connection: Connection, messages: "queue.SimpleQueue[Any]") -> None:
     """Whatever comes; at the end of the socket, the end."""
     try:
         while True:
-            told.put(connection.recv())
+            messages.put(connection.recv())
     except (EOFError, OSError):
         os._exit(0)

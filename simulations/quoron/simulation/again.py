@@ -59,10 +59,10 @@ class RowsAgain:
         """The block that begins there."""
         if at != self._first:
             self._block = np.zeros((0, 0))  # one at a time is held
-            self._block, self._first = self.told(at).values, at
+            self._block, self._first = self.answers_at(at).values, at
         return self._block
 
-    def told(self, at: int) -> Answers:
+    def answers_at(self, at: int) -> Answers:
         """Answers of the users of a block."""
         own = slice(at, at + self.rows)
         return self.ask(replace(self.question, cohort=self.question.cohort[own], task=self.question.task.part(own)))
@@ -76,5 +76,5 @@ def looked_at_again(ask: Callable[[Question], Answers], question: Question, dime
     if 8 * users * numbers <= HELD:
         return None
     rows = RowsAgain(ask, question, (users, numbers))
-    status: list[NDArray[np.uint8]] = [rows.told(at).status for at in range(0, users, rows.rows)]
+    status: list[NDArray[np.uint8]] = [rows.answers_at(at).status for at in range(0, users, rows.rows)]
     return Answers(rows, np.concatenate(status))  # type: ignore[arg-type]

@@ -61,8 +61,8 @@ def ask(
     points = epsilon_curve(config, scene.problem)
     if speaks_of_accuracy(scene.population) and (accuracy is not None or _is_public(config)):
         risks = [point.risk for point in points]
-        told = [None if each is None else accuracy_of(scene.population, each) for each in risks]
-        points = tuple(replace(point, accuracy=each) for point, each in zip(points, told, strict=True))
+        accuracies = [None if each is None else accuracy_of(scene.population, each) for each in risks]
+        points = tuple(replace(point, accuracy=each) for point, each in zip(points, accuracies, strict=True))
     return Advice(points, found)
 
 

@@ -25,7 +25,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_privacy.means.moment import MomentSum
-from quoron_privacy.means.norm_counts import TailSum
+from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.sources import SeededNoise
 
 _CONFIG: Any = numba.config
@@ -35,7 +35,7 @@ def compile_gradients() -> None:
     """Compile what sums the gradients of users, of the recommended method: about half of what its rounds call."""
     users = ItemBatch(np.zeros((4, 2), np.float32), np.ones(4), np.arange(5))
     point = AverageGradient(np.zeros((1, 2)), (1.0,))
-    gradients.gradient_sums(Logistic(), users, point, TailSum(1.0, 4), largest=1e9)
+    gradients.gradient_sums(Logistic(), users, point, NormCountSum(1.0, 4), largest=1e9)
 
 
 def compile_rounds() -> None:

@@ -37,7 +37,7 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.norm_counts import TailSum
+from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import LoopReduction, Sums
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
@@ -102,7 +102,7 @@ class InlineEngine:
             return looked_at_again(self.rows, question, self.population.dimension) or self.rows(question)
         totals: list[Sums] = []
         loop: LoopReduction | None = None
-        if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
+        if isinstance(reduction, ClippedSum | NormCountSum) and self._fuses(question.task):
             loop = reduction
 
         def summed(slots: slice) -> None:

@@ -23,11 +23,11 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     if not isinstance(table, Table) or not any(spans.WILD in name for name in (*table.numeric, *table.categorical)):
         return config
     found = iter(spans.resolved([*table.numeric, *table.categorical], _header(table, base, frame), roles=_roles(table)))
-    told = {
+    changes = {
         kind: {name: meant for given, meant in entries.items() for name in _spanned(given, next(found))}
         for kind, entries in (("numeric", table.numeric), ("categorical", table.categorical))
     }
-    return config.model_copy(update={"population": table.model_copy(update=told)})
+    return config.model_copy(update={"population": table.model_copy(update=changes)})
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:

@@ -50,14 +50,14 @@ class Pieces:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
         if not len(question.cohort):
             return self._engine.ask(question)
-        told = ((own, self._engine.ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
-        return together(question, told, self._engine.population.dimension)
+        parts = ((own, self._engine.ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
+        return together(question, parts, self._engine.population.dimension)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
-        told = self.ask(replace(question, reduction=None))
-        assert isinstance(told, Answers)
-        return told
+        answers = self.ask(replace(question, reduction=None))
+        assert isinstance(answers, Answers)
+        return answers
 
 
 def engine_for(population: Answering, **settings: Any) -> InlineEngine | Pieces:
@@ -71,13 +71,13 @@ def part_of(question: Question, own: Indices) -> Question:
     return replace(question, cohort=question.cohort[own], task=question.task.part(own))
 
 
-def together(question: Question, told: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
+def together(question: Question, parts: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
     """The answers of parts, each with its slots, in the slots' order; or their sums."""
     if question.reduction is not None:
-        return reduce(add, (summed(answers, question.reduction) for _, answers in told))
+        return reduce(add, (summed(answers, question.reduction) for _, answers in parts))
     shape = question.task.answer_shape(dimension)
     values, status = np.zeros((len(question.cohort), *shape)), np.zeros(len(question.cohort), np.uint8)
-    for own, answers in told:
+    for own, answers in parts:
         assert isinstance(answers, Answers)
         values[own], status[own] = answers.values, answers.status
     return Answers(values, status)

@@ -18,7 +18,7 @@ from quoron.torch.summing import sum_clipped
 from quoron.training.black_box import Vector
 from quoron.training.items import Items
 from quoron.training.rows import Users
-from quoron.training.timetable import LocalSGD, Schedule, Timetable
+from quoron.training.timetable import LocalSGD, Minibatches, Timetable
 from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.questions import Question
 from quoron_privacy.means.clipping import ClippedSum
@@ -72,26 +72,26 @@ class Rows:
 
     def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
         """Rows on the device, float32."""
-        schedule, seeds = self.timetable.schedule(round_, users, noise), self.timetable.dice(round_, users, noise)
+        minibatches, seeds = self.timetable.minibatches(round_, users, noise), self.timetable.dice(round_, users, noise)
         start = self._network.unflat(point)
         with torch.random.fork_rng(devices=cuda_of(self._network.device)):
             if self.why_looped is None:
                 torch.manual_seed(int(seeds[0]))
-                rows = self._many(schedule, start)
+                rows = self._many(minibatches, start)
             else:
-                rows = torch.cat([self._one(schedule, start, place, int(seed)) for place, seed in enumerate(seeds)])
+                rows = torch.cat([self._one(minibatches, start, place, int(seed)) for place, seed in enumerate(seeds)])
         empty = torch.from_numpy(self._counts[users] == 0).to(rows.device)
         return torch.where(empty[:, None], 0.0, rows)
 
-    def _many(self, schedule: Schedule, start: Weights) -> torch.Tensor:
-        """Rows of all users of a schedule at once."""
+    def _many(self, minibatches: Minibatches, start: Weights) -> torch.Tensor:
+        """Rows of all users of some minibatches at once."""
         if self._local is None:
-            return _rows(self._gradients(start, *self._step(schedule, slice(None), 0)))
-        users = len(schedule.places)
+            return _rows(self._gradients(start, *self._step(minibatches, slice(None), 0)))
+        users = len(minibatches.places)
         moved = {name: weight.expand(users, *weight.shape) for name, weight in start.items()}
-        return _rows(self._walk(self._gradients, schedule, slice(None), start, moved))
+        return _rows(self._walk(self._gradients, minibatches, slice(None), start, moved))
 
-    def _one(self, schedule: Schedule, start: Weights, place: int, seed: int) -> torch.Tensor:
+    def _one(self, minibatches: Minibatches, start: Weights, place: int, seed: int) -> torch.Tensor:
         """The same of one user, item by item."""
         torch.manual_seed(seed)
         here = slice(place, place + 1)
@@ -109,21 +109,23 @@ class Rows:
 
         moved = {name: weight[None] for name, weight in start.items()}
         if self._local is None:
-            return _rows(step(moved, *self._step(schedule, here, 0)))
-        return _rows(self._walk(step, schedule, here, start, moved))
+            return _rows(step(moved, *self._step(minibatches, here, 0)))
+        return _rows(self._walk(step, minibatches, here, start, moved))
 
-    def _walk(self, step: Step, schedule: Schedule, users: slice, start: Weights, moved: Weights) -> Weights:
+    def _walk(self, step: Step, minibatches: Minibatches, users: slice, start: Weights, moved: Weights) -> Weights:
         """How far local SGD goes from `start`, of each user: start less end."""
         assert self._local is not None
         for number in range(self.timetable.steps):
-            gradients = step(moved, *self._step(schedule, users, number))
+            gradients = step(moved, *self._step(minibatches, users, number))
             moved = {name: weight - self._local.step_size * gradients[name] for name, weight in moved.items()}
         return {name: start[name] - weight for name, weight in moved.items()}
 
-    def _step(self, schedule: Schedule, users: slice, number: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    def _step(
+        self, minibatches: Minibatches, users: slice, number: int
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Weights (k, batch) and items (k, batch, ...) of one step, on the device."""
-        places, device = torch.from_numpy(schedule.places[users, number]), self._network.device
-        weights = torch.from_numpy(schedule.weights[users, number]).to(device)
+        places, device = torch.from_numpy(minibatches.places[users, number]), self._network.device
+        weights = torch.from_numpy(minibatches.weights[users, number]).to(device)
         return weights, tuple(part[places.to(part.device)].to(device) for part in self._parts)
 
     def _loss(self, weights: Weights, weight: torch.Tensor, parts: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -87,8 +87,8 @@ def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
         found = spans.meant([*bounds], names, roles=())
     except ConfigError as error:
         raise InputError(f"Expected bounds by the names of the features. {error}") from None
-    told = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]
-    declared, known = Counter(name for name, _ in told), set(names)
+    pairs = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]
+    declared, known = Counter(name for name, _ in pairs), set(names)
     wrong = next((name for name in (*names, *declared) if declared[name] != 1 or name not in known), None)
     if wrong is not None:
         how = f"{declared[wrong]} for feature" if wrong in known else "some for"
@@ -96,7 +96,7 @@ def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
             f"Expected bounds for each of {len(names):,} features once and for nothing else, got {how} {wrong!r}. "
             "Write every feature, or patterns such as 'x*' that have none in common."
         )
-    ends = dict(told)
+    ends = dict(pairs)
     return [ends[name] for name in names]
 
 

@@ -41,6 +41,6 @@ def _charged(folder: RunFolder) -> tuple[str, str | None] | None:
         return str(folder.read_json(RECORD)["run"]), folder.config().train.ledger
     if not (folder.path / ROWS).is_file():
         return None
-    told = folder.read_json(ROWS)
-    simulated = json.loads(told["setting"])["simulation_seed"] is not None
-    return None if simulated else (str(told["identity"]["run"]), None)
+    contents = folder.read_json(ROWS)
+    simulated = json.loads(contents["setting"])["simulation_seed"] is not None
+    return None if simulated else (str(contents["identity"]["run"]), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations.part import Part
+from quoron.populations.part import TableUsers
 from quoron.populations.users import Corruption, Declared
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine
@@ -45,10 +45,10 @@ class _Holders(Declared):
         """None."""
         return np.full(len(users), Corruption.HONEST, np.uint8)
 
-    def part(self, users: Users) -> Part:
+    def part(self, users: Users) -> TableUsers:
         """Some of them (k,), sorted by number."""
         declared = {each.name: getattr(self, each.name) for each in fields(Declared)}
-        return Part(**declared, own=users, batch=self.held.of(users))
+        return TableUsers(**declared, own=users, batch=self.held.of(users))
 
 
 class CuratorEngine:
@@ -79,10 +79,10 @@ class CuratorEngine:
     def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int) -> Any:
         if isinstance(items, ItemBatch):
             return _Holders(**_fields(declared), held=bounded(items, declared.loss))
-        from quoron.datasets.population import Dealt, FileUsers
+        from quoron.datasets.population import FileUsers, LazyStore
 
         asked = self._order[partition(seed=seed, users=declared.users)]
-        return FileUsers(**_fields(declared), dealt=Dealt(items, None, asked, declared.loss))
+        return FileUsers(**_fields(declared), store=LazyStore(items, None, asked, declared.loss))
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""

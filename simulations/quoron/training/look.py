@@ -67,8 +67,8 @@ def release(prepared: Prepared, own: Ledger) -> Shares | None:
     health = prepared.planned.plan.guarantee.health
     if health is None:
         return None
-    told = own.preface()
-    if told is None:
+    preface = own.preface()
+    if preface is None:
         noise, reduction = SecureNoise.fresh(), health.reduction
         users = noise.stream("table health", "users").subset(prepared.declared.users, health.users)
         parts = (health.vectors(*part) for part in prepared.held.fitting(users))
@@ -81,8 +81,8 @@ def release(prepared: Prepared, own: Ledger) -> Shares | None:
 
 def shares(own: Ledger, health: TableHealth) -> Shares | None:
     """What was released to a run's ledger; None before."""
-    told = own.preface()
-    return None if told is None else health.shares(np.array(told["table_health"], np.float64))
+    preface = own.preface()
+    return None if preface is None else health.shares(np.array(preface["table_health"], np.float64))
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:

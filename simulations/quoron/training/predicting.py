@@ -19,10 +19,10 @@ def predictions(model: Model, path: Path, *, scores: bool) -> "pa.Table":
     import pyarrow as pa
 
     rows = tables.read(path)
-    told = {"prediction": pa.array(model.predict(rows))}
+    found = {"prediction": pa.array(model.predict(rows))}
     if scores:
-        told |= _scores(model, rows)
-    return pa.table(told)
+        found |= _scores(model, rows)
+    return pa.table(found)
 
 
 def write_predictions(table: "pa.Table", out: Path | None) -> None:

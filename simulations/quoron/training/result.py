@@ -115,9 +115,9 @@ def write(
 
 def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
-    told = folder.summary()
-    health = None if told["health"] is None else Health.from_json(told["health"])
-    summary = Summary(**told | {"warnings": tuple(told["warnings"]), "health": health})
+    contents = folder.summary()
+    health = None if contents["health"] is None else Health.from_json(contents["health"])
+    summary = Summary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 

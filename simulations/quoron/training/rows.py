@@ -52,7 +52,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, check_delta
-from quoron_server.plan import Privacy as Wish
+from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 from quoron_server.runs import Run, end
@@ -84,7 +84,7 @@ class Setting(Asked):
         only(door, ("out", "group", "ledger"), keep)
         return cls(
             problem=problem_of(method, users=users, dimension=len(start.weights), door=door),
-            privacy=Wish(*privacy.needed(door)),
+            privacy=PlanPrivacy(*privacy.needed(door)),
             clip_norm=method.clip_norm,
             algorithm=method.algorithm or ONE_PASS,
             options=dict(method.options),
@@ -104,7 +104,7 @@ class Setting(Asked):
         kinds = [Kind.OWN_ROWS]  # what nobody can check of a function
         if made.guarantee.rests_on(Kind.FORGETFUL_CLIENTS):
             kinds.append(Kind.FORGETFUL_FUNCTION)
-        plan = made.by_curator(map(Assumption, kinds))
+        plan = made.as_curated(map(Assumption, kinds))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)
         return plan if self.simulation_seed is None else plan.simulated()

@@ -101,7 +101,7 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
-    plan = planned.plan.by_curator(assumptions)
+    plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     declared = replace(held.declared, domain=plan.problem.domain)
     return Prepared(config, held, declared, replace(planned, plan=plan), identity, unlooked)

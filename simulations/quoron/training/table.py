@@ -96,7 +96,7 @@ class HeldFiles:
     _rows: "Rows" = field(repr=False)
 
     def room(self) -> None:
-        """None: rows are dealt within a memory that is fixed, and lie on disk."""
+        """None: rows are put in order within a memory that is fixed, and lie on disk."""
 
     def items(self, room: Room | None = None) -> "Rows":
         """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
@@ -148,8 +148,10 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
 
         rows = Rows.of(opened(source, section.user), encoding)
         check_types(encoding, types_of(source, rows.index.files.schema))
-        told = declared(rows.users)
-        return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out, most=most))
+        public = declared(rows.users)
+        return HeldFiles(
+            public, encoding, warnings, replace(rows, users=public.users, zero_rows=not zero_out, most=most)
+        )
     given = table_file(section.path, base) if frame is None else frame
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))

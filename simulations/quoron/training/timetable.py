@@ -1,7 +1,7 @@
 """Which items users take when: the same shapes for all, whatever anybody holds.
 
     timetable = Timetable(items, items_per_user=50, local=LocalSGD(batch_size=10))
-    schedule = timetable.schedule(round, users, noise)       # places and weights, (k, steps, batch)
+    minibatches = timetable.minibatches(round, users, noise)     # places and weights, (k, steps, batch)
 
 Every user has the same `steps` x `batch` places: a place without an item repeats one of the user's own with weight
 zero. So shapes say nothing of anybody's items, and the kernels that compute a user's row are the same whatever others
@@ -33,7 +33,7 @@ class LocalSGD:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class Minibatches:
     """Which items users take when. All of a user's follows from how many items it has itself, and its own dice."""
 
     places: NDArray[np.int64]  # (k, steps, batch), into the items of all users
@@ -42,7 +42,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timetable:
-    """Schedules of any users in any round. `local` None asks for average gradients."""
+    """Minibatches of any users in any round. `local` None asks for average gradients."""
 
     items: Items
     items_per_user: int
@@ -66,7 +66,7 @@ class Timetable:
         words = [noise.stream("dice", round_, int(user)).words(1)[0] for user in users]
         return np.array(words, np.uint64) >> np.uint64(1)
 
-    def schedule(self, round_: int, users: Users, noise: NoiseSource) -> Schedule:
+    def minibatches(self, round_: int, users: Users, noise: NoiseSource) -> Minibatches:
         """Of `users` (k,), drawn by each with dice of its own."""
         places = np.zeros((len(users), self.steps, self.batch), np.int64)
         weights = np.zeros(places.shape, np.float32)
@@ -85,4 +85,4 @@ class Timetable:
                     some = order[at : at + self.batch]
                     places[row, step, : len(some)] = some
                     weights[row, step, : len(some)] = 1 / len(some)
-        return Schedule(places, weights)
+        return Minibatches(places, weights)

@@ -14,7 +14,7 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.plan import Cost, Guarantee, Plan
@@ -47,9 +47,9 @@ def small_plan(
     recursive = variant == "recursive"
     own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}
     if recursive:
-        made = PrefixTail.for_mu(users=divisors[2], rounds=main[0], factorisation=factorisation, **own)
+        made = PrefixNormCounts.for_mu(users=divisors[2], rounds=main[0], factorisation=factorisation, **own)
     else:
-        made = TailMean.for_mu(users=divisors[2], **own)
+        made = NormCountMean.for_mu(users=divisors[2], **own)
     p = TrackingParameters(
         variant=variant,
         adjacency=adjacency,
@@ -61,7 +61,7 @@ def small_plan(
         warmup_rounds=warmup[0],
         warmup_cohort=warmup[1],
         warmup_divisor=divisors[1],
-        warmup_scale=TailMean.for_mu(users=divisors[1], **own).scale,
+        warmup_scale=NormCountMean.for_mu(users=divisors[1], **own).scale,
         main_rounds=main[0],
         main_cohort=main[1],
         main_divisor=divisors[2],

@@ -195,7 +195,7 @@ class Scene:
 
     def noise(self, drafts: Sequence[Draft]) -> Vector:
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
-        o, wish = self.options, (self.privacy.epsilon, self.privacy.delta)
+        o, target = self.options, (self.privacy.epsilon, self.privacy.delta)
         cohorts = np.array([draft.cohort for draft in drafts])
         forgiven = np.array([self.forgiven(draft.cohort) for draft in drafts])
         samplings = [self.sampling(draft) for draft in drafts]
@@ -205,16 +205,16 @@ class Scene:
         ]
         if o.test == "above-threshold":
             rounds = np.array([draft.rounds for draft in drafts])
-            return threshold_noise(*wish, cohorts, rounds, np.array(often), o.kappa, forgiven)
+            return threshold_noise(*target, cohorts, rounds, np.array(often), o.kappa, forgiven)
         rates = [
             sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
         if o.test == "clip":
-            total = mu_for(*wish)
+            total = mu_for(*target)
             each = [ranking_mu(rate, draft.rounds, total) for rate, draft in zip(rates, drafts, strict=True)]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
-        return lottery_noise(*wish, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
+        return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
 
 
 @lru_cache(maxsize=64)

@@ -125,7 +125,7 @@ class LocalModel:
 
     def _coordinates(self, state: LocalModelState) -> NDArray[np.int64]:
         p = self.parameters
-        return _dealt(self.plan.seed, p.step(state.round), p.cohort(state.round)[1], len(state.point))
+        return _assigned(self.plan.seed, p.step(state.round), p.cohort(state.round)[1], len(state.point))
 
 
 def _middle(state: LocalModelState, p: LocalModelParameters) -> Vector:
@@ -135,8 +135,8 @@ def _middle(state: LocalModelState, p: LocalModelParameters) -> Vector:
 
 
 @lru_cache(maxsize=2)
-def _dealt(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
+def _assigned(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
     """Which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
-    dealt = local.deal_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
-    dealt.setflags(write=False)
-    return dealt
+    assigned = local.assign_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
+    assigned.setflags(write=False)
+    return assigned

@@ -303,18 +303,18 @@ def _path(problem: Problem, steps: int, beta: float) -> Vector:
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: for a solution at distance 3/R where features are."""
     start = trivial_risk(problem)
-    if problem.feature_norm is None or not problem.even_bend:  # without a curvature, or for a linear loss, with none
+    if problem.feature_norm is None or not problem.even_curvature:  # none, as for a linear loss
         return start
     far = min(3 / problem.feature_norm, problem.radius)
-    return min(start, problem.even_bend * (problem.feature_norm * far) ** 2 / (2 * problem.features))
+    return min(start, problem.even_curvature * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelOptions) -> str:
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
-    told = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
-    return f"least predicted risk: {', '.join(told)}"
+    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    return f"least predicted risk: {', '.join(risks)}"
 
 
 def _infeasible(

@@ -273,8 +273,8 @@ def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, o
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
-    told = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
-    return f"least predicted risk: {', '.join(told)}"
+    risks = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    return f"least predicted risk: {', '.join(risks)}"
 
 
 def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Infeasible:

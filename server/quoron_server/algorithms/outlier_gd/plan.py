@@ -153,7 +153,7 @@ def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
     if cohort < 4:
         return
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
-    wish = privacy.epsilon, privacy.delta
+    target = privacy.epsilon, privacy.delta
     sizes, totals = np.full(len(rounds), cohort), np.array(rounds)
     for test in TESTS if options.test == "auto" else (options.test,):
         if options.aggregate == "random" and test != "lottery":
@@ -162,9 +162,9 @@ def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
             lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
             if test == "lottery":
                 ones = [1.0] * len(rounds)
-                noise = lottery_noise(*wish, sizes, ones, rounds, options.kappa, options.aggregate, lost)
+                noise = lottery_noise(*target, sizes, ones, rounds, options.kappa, options.aggregate, lost)
             else:
-                noise = threshold_noise(*wish, sizes, totals, totals, options.kappa, lost)
+                noise = threshold_noise(*target, sizes, totals, totals, options.kappa, lost)
             fit = np.isfinite(noise)
             some = [total for total, each in zip(rounds, fit, strict=True) if each]
             if some:

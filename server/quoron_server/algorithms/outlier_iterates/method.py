@@ -26,7 +26,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.outlier_mean import Observation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters, Phase
+from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
 
@@ -121,7 +121,7 @@ class OutlierIterates:
         )
 
     def _release(
-        self, state: OutlierIterateState, phase: Phase, noise: NoiseSource, index: int
+        self, state: OutlierIterateState, phase: ChainPhase, noise: NoiseSource, index: int
     ) -> tuple[bool, Vector, Observation]:
         """Whether the phase releases, the next phase's start, and what the test saw."""
         release, domain = phase.release, self.plan.problem.domain

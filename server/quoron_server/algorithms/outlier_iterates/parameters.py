@@ -12,7 +12,7 @@ from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ChainPhase:
     """One phase's public numbers."""
 
     users: int  # N: users of a chain, one after another, which is the phase's rounds
@@ -38,7 +38,7 @@ class OutlierIterateParameters(Parameters):
     """Public numbers of one run."""
 
     cohort_size: int  # C: chains side by side, so users asked in a round
-    phases: tuple[Phase, ...]
+    phases: tuple[ChainPhase, ...]
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy mean a phase, behind its test."""

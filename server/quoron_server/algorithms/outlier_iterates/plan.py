@@ -18,12 +18,12 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot
-from quoron_privacy.robust.one_release import Test, Wish, certify, release_scale, verify_scale
+from quoron_privacy.robust.one_release import Target, Test, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
-from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters, Phase
+from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -104,22 +104,24 @@ def choose(
     theorem_for(options.test, _KINDS[options.aggregate], "one-release", kappa=kappa or 2)
     if not lost < 0.5:
         raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {lost:g}.")
-    wish = Wish(privacy.epsilon, left_of_delta(privacy, problem.dimension), options.test, options.aggregate, kappa)
-    if wish.delta <= 0:
+    target = Target(privacy.epsilon, left_of_delta(privacy, problem.dimension), options.test, options.aggregate, kappa)
+    if target.delta <= 0:
         raise Infeasible(NAME, f"delta={privacy.delta:g} is below the resolution of the noise", "a larger delta")
-    found = list(_candidates(problem, wish, options, lost))
+    found = list(_candidates(problem, target, options, lost))
     best = min((float(each.worst.min()) for each in found), default=math.inf)
     if math.isinf(best):
-        raise _infeasible(problem, wish, options, lost)
+        raise _infeasible(problem, target, options, lost)
     chains, drafts = _chosen(found, NEAR * best)
-    built = [one_release.release(wish, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts]
+    built = [
+        one_release.release(target, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts
+    ]
     stages = [
         replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
     forecast = _course(problem, stages, options)
     risk = float(forecast.risk)
     if risk >= trivial_risk(problem):
-        start = max(2 * problem.users, 20 * releases.smallest(wish, lost))
+        start = max(2 * problem.users, 20 * releases.smallest(target, lost))
         raise Infeasible(
             NAME,
             f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
@@ -127,7 +129,7 @@ def choose(
             users=start,
         )
     phases = tuple(
-        Phase(
+        ChainPhase(
             users=int(stage.users),
             averaged=int(stage.averaged),
             step_size=float(stage.step_size),
@@ -151,13 +153,13 @@ def _chosen(found: Sequence[_Candidates], enough: float) -> tuple[int, list[Stag
     return candidates.at(place)
 
 
-def _candidates(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidates]:
+def _candidates(problem: Problem, target: Target, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidates]:
     """What is tried: all sizes and splits into phases that allow a release, steps, and shares that are averaged."""
-    least = releases.smallest(wish, lost)
+    least = releases.smallest(target, lost)
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for rounds, chains in _sizes(problem, options, least):
         for counts in _splits(rounds, options):
-            noise = [one_release.noise(wish, chains, _score(chains, users, lost)) for users in counts]
+            noise = [one_release.noise(target, chains, _score(chains, users, lost)) for users in counts]
             if math.inf not in noise:
                 splits.setdefault(len(counts), []).append((chains, counts, noise))
     for number, tried in splits.items():
@@ -175,7 +177,7 @@ def _candidates(problem: Problem, wish: Wish, options: OutlierIterateOptions, lo
                     noise_multiplier=_column([noise[index] for _, _, noise in tried]),
                     chains=_column([releases.honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
                     lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
-                    reach=float(wish.kappa or 2),
+                    reach=float(target.kappa or 2),
                 )
             )
         worst = np.asarray(_course(problem, stages, options).worst)
@@ -264,8 +266,8 @@ def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
     return radius
 
 
-def _infeasible(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Infeasible:
-    least = releases.smallest(wish, lost)
+def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions, lost: float) -> Infeasible:
+    least = releases.smallest(target, lost)
     if options.cohort_size and options.cohort_size < least:
         return Infeasible(
             NAME,
@@ -322,7 +324,7 @@ def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
 def verify(plan: Plan) -> None:
     """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
     p = plan.parameters_of(OutlierIterateParameters)
-    wish = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
+    target = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
     if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:
         raise VerificationError(
             f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
@@ -331,10 +333,10 @@ def verify(plan: Plan) -> None:
     if plan.guarantee.exposure == "broadcast" and not single:
         raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
     for phase in p.phases:
-        _verify_phase(phase, p.cohort_size, plan.problem.dimension, wish)
+        _verify_phase(phase, p.cohort_size, plan.problem.dimension, target)
 
 
-def _verify_phase(phase: Phase, chains: int, dimension: int, privacy: Privacy) -> None:
+def _verify_phase(phase: ChainPhase, chains: int, dimension: int, privacy: Privacy) -> None:
     mean = phase.release.mean
     if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
         raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")

@@ -7,7 +7,7 @@ import math
 from functools import lru_cache
 
 from quoron_privacy.robust import one_release
-from quoron_privacy.robust.one_release import Wish
+from quoron_privacy.robust.one_release import Target
 
 STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
 _BEYOND = 2**20  # chains, where none that are counted would do
@@ -24,6 +24,6 @@ def expected_score(chains: int, lost: float) -> int:
 
 
 @lru_cache(maxsize=256)
-def smallest(wish: Wish, lost: float) -> int:
+def smallest(target: Target, lost: float) -> int:
     """C_min: the least number of chains with a release when chains are lost with this chance, however noisy."""
-    return one_release.smallest(wish, lambda chains: expected_score(chains, lost)) or _BEYOND
+    return one_release.smallest(target, lambda chains: expected_score(chains, lost)) or _BEYOND

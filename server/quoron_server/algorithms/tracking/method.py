@@ -24,7 +24,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import PrefixTail, Presence, TailMean
+from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.release import Adjacency, Sums
@@ -120,18 +120,18 @@ class Mechanisms:
     """All mechanisms of a plan."""
 
     moment: SecondMomentNoise
-    warmup: TailMean
-    main: TailMean | PrefixTail
+    warmup: NormCountMean
+    main: NormCountMean | PrefixNormCounts
 
 
 def mechanisms(p: TrackingParameters, features: int, dimension: int) -> Mechanisms:
     """The mechanisms with a plan's numbers, for items with so many features and models of so many numbers."""
     return Mechanisms(
         SecondMomentNoise(features, p.feature_norm, p.pilot_divisor, p.adjacency, p.pilot_scale),
-        TailMean(dimension, p.warmup_divisor, p.adjacency, p.warmup_scale),
-        PrefixTail(dimension, p.main_divisor, p.adjacency, p.main_scale, p.main_rounds, p.factorisation)
+        NormCountMean(dimension, p.warmup_divisor, p.adjacency, p.warmup_scale),
+        PrefixNormCounts(dimension, p.main_divisor, p.adjacency, p.main_scale, p.main_rounds, p.factorisation)
         if p.variant == "recursive"
-        else TailMean(dimension, p.main_divisor, p.adjacency, p.main_scale),
+        else NormCountMean(dimension, p.main_divisor, p.adjacency, p.main_scale),
     )
 
 
@@ -184,7 +184,7 @@ class TrackingSRGD:
             radii=np.zeros(p.main_rounds),
             sampling=0.0,
             running=zero,
-            prefix=main.start() if isinstance(main, PrefixTail) else None,
+            prefix=main.start() if isinstance(main, PrefixNormCounts) else None,
         )
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
@@ -228,26 +228,26 @@ class TrackingSRGD:
         main, weight, d = t > p.warmup_rounds, self._weight(state), problem.dimension
         mechanism = self._mechanism(state)
         of_all, sampling = summed(answers, mechanism.reduction(aim.radius)), state.spread**2 / mechanism.users
-        if isinstance(mechanism, PrefixTail):
+        if isinstance(mechanism, PrefixNormCounts):
             before = state.prefix
             assert before is not None
-            told, sums = mechanism.release(before, of_all, noise)
-            total, radii = state.sum + aim.centre + aim.radius * told.mean, state.radii.copy()
+            released, sums = mechanism.release(before, of_all, noise)
+            total, radii = state.sum + aim.centre + aim.radius * released.mean, state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
             error = schedule.prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
             after = replace(state, sum=total, radii=radii, sampling=sampling, prefix=sums)
             after = replace(after, gradient=total / weight, error=error / weight**2)
         else:
-            told = mechanism.told(of_all, noise.stream("release", t))
+            released = mechanism.release_sums(of_all, noise.stream("release", t))
             error = d * (aim.radius * mechanism.scale) ** 2 + sampling
-            after = replace(state, gradient=aim.centre + aim.radius * told.mean, error=error)
-        presence = state.presence.seen(told.presence, mechanism.presence_deviation)
+            after = replace(state, gradient=aim.centre + aim.radius * released.mean, error=error)
+        presence = state.presence.seen(released.presence, mechanism.presence_deviation)
         gradient = float(after.gradient @ after.gradient)  # as far is a centre of zero from the users' mean
         spread, margin = schedule.learnt(
             state.spread,
             state.margin,
-            told,
+            released,
             radius=aim.radius,
             known=max(gradient - error, 0.0) if t == 1 else aim.known,
             present=presence.mean,
@@ -261,7 +261,7 @@ class TrackingSRGD:
         after = replace(after, round=t + 1, x=x, previous=state.x, running=running)
         after = replace(after, spread=spread, margin=margin, presence=presence)
         public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
-        diagnostics = {"answered": of_all.answered, "clipped_fraction": told.clipped / max(1, of_all.answered)}
+        diagnostics = {"answered": of_all.answered, "clipped_fraction": released.clipped / max(1, of_all.answered)}
         return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics)
 
     def model(self, state: TrackingState) -> Vector:
@@ -278,7 +278,7 @@ class TrackingSRGD:
         p = self.parameters
         return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
 
-    def _mechanism(self, state: TrackingState) -> TailMean | PrefixTail:
+    def _mechanism(self, state: TrackingState) -> NormCountMean | PrefixNormCounts:
         return self._mechanisms.main if state.round > self.parameters.warmup_rounds else self._mechanisms.warmup
 
     def _metric(self, state: TrackingState) -> Metric:

@@ -16,7 +16,7 @@ from scipy.special import chdtri
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
@@ -225,7 +225,7 @@ def predicted(
     pilot, warmups, warmup, rounds, main = np.array(tried).T
     r, link, d, p = problem.feature_norm or 1.0, problem.link_curvature or 1.0, problem.dimension, problem.features
     known = problem.beliefs.isotropic
-    guess = UNKNOWN_CURVATURE * (problem.even_bend or 1.0) * r * r / p
+    guess = UNKNOWN_CURVATURE * (problem.even_curvature or 1.0) * r * r / p
     typical = guess if known is None else max(known - problem.ridge, 1e-12)
     least = problem.beliefs.least_curvature if known is not None and problem.beliefs.least_curvature else None
     apart, noise = _UNITS[adjacency]
@@ -273,7 +273,7 @@ def _first_radius(problem: Problem, options: TrackingOptions) -> float:
 
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: of an isotropic design, for a solution at 3/R."""
-    r, bend = problem.feature_norm or 1.0, problem.even_bend or 1.0
+    r, bend = problem.feature_norm or 1.0, problem.even_curvature or 1.0
     far = 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
     return min(trivial_risk(problem), far)
 
@@ -295,9 +295,9 @@ def _calibrated(
     pilot, warm, main = (
         max(1, math.floor(options.attendance * size)) for size in (sizes.pilot, sizes.warmup, sizes.main)
     )
-    warmup = TailMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
+    warmup = NormCountMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
     if options.variant == "recursive":
-        seed = PrefixTail.for_mu(
+        seed = PrefixNormCounts.for_mu(
             dimension=d,
             users=main,
             mu=target,
@@ -306,7 +306,7 @@ def _calibrated(
             adjacency=adjacency,
         ).scale
     else:
-        seed = TailMean.for_mu(dimension=d, users=main, mu=target, adjacency=adjacency).scale
+        seed = NormCountMean.for_mu(dimension=d, users=main, mu=target, adjacency=adjacency).scale
     return TrackingParameters(
         variant=options.variant,
         adjacency=adjacency,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.means.norm_counts import Tail
+from quoron_privacy.means.norm_counts import MeanAndCounts
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_server.algorithms.tracking.metric import Metric
 
@@ -82,7 +82,7 @@ def aim(
 def learnt(
     spread: float,
     margin: float,
-    told: Tail,
+    released: MeanAndCounts,
     *,
     radius: float,
     known: float,
@@ -96,7 +96,7 @@ def learnt(
     The mean length over the radius says how far users were; less what is `known` of that it is their spread. κ moves
     until a share `target` of those `present` is beyond ⅔ of the radius. s is in [SMALLEST · largest, largest].
     """
-    reached, beyond = 1 - told.beyond / present, 1 - told.within / present
+    reached, beyond = 1 - released.beyond / present, 1 - released.within / present
     distance = radius * max(reached, 0.1) if reached < CROWDED else 1.5 * radius
     own = max(distance**2 - known, 0.2 * distance**2)
     spread = spread ** (1 - SPREAD_GAIN) * float(np.sqrt(own)) ** SPREAD_GAIN

@@ -26,7 +26,7 @@ from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.free_presence import Rows, blocks, moment_logs, vector_logs
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import Presence, Tail
+from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
@@ -164,9 +164,9 @@ class WhitenedTracking:
         entries: tuple[Release, ...] = ()
         for stage in (0, 1):
             logs = moment_logs(factors, transform)
-            told = length.release(logs, answered, float(d), noise.stream("length", stage))
-            presence = presence.seen(told.presence, length.presence_deviation)
-            radius = min(float(d), typical_length(told, length, presence.share, float(d)))
+            released = length.release(logs, answered, float(d), noise.stream("length", stage))
+            presence = presence.seen(released.presence, length.presence_deviation)
+            radius = min(float(d), typical_length(released, length, presence.share, float(d)))
             mechanism = p.moment(d, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
             presence = presence.seen(moment.presence, mechanism.presence_deviation)
@@ -174,9 +174,9 @@ class WhitenedTracking:
             transform, doubt = transform @ found.transform, found.doubt
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients, transform)
-        told = length.release(logs, answered, self._bound, noise.stream("length", 2))
-        presence = presence.seen(told.presence, length.presence_deviation)
-        start = typical_length(told, length, presence.share, self._bound)
+        released = length.release(logs, answered, self._bound, noise.stream("length", 2))
+        presence = presence.seen(released.presence, length.presence_deviation)
+        start = typical_length(released, length, presence.share, self._bound)
         after = replace(
             state,
             presence=presence,
@@ -191,10 +191,10 @@ class WhitenedTracking:
         p, d, t = self.parameters, self.plan.problem.dimension, state.round
         theta, c, radius = state.point, state.centre, state.radius
         mechanism = p.gradient(d, t)
-        told = mechanism.release(
+        released = mechanism.release(
             answers.values, answers.answered, state.transform, c, radius, noise.stream("release", t)
         )
-        presence = state.presence.seen(told.presence, mechanism.presence_deviation)
+        presence = state.presence.seen(released.presence, mechanism.presence_deviation)
         share = presence.share
 
         def extended(rows: Vector, row: Vector | float) -> Vector:
@@ -203,7 +203,7 @@ class WhitenedTracking:
             return rows
 
         points, walks = extended(state.points, theta), extended(state.walks, state.walk)
-        gradients = extended(state.gradients, c + radius * told.mean / share)
+        gradients = extended(state.gradients, c + radius * released.mean / share)
         variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
         so_far = slice(0, t + 1)
         model = GradientModel.of(
@@ -217,7 +217,7 @@ class WhitenedTracking:
         gradient, error = model.at(theta, state.walk)
         following, moved = self._moved(state, gradient, error)
         walk = state.walk + WALK**2 * moved / d
-        after = self._aimed(state, told, share, gradient, error, following, moved)
+        after = self._aimed(state, released, share, gradient, error, following, moved)
         after = replace(
             after,
             round=t + 1,
@@ -232,7 +232,7 @@ class WhitenedTracking:
         )
         answered = int(np.sum(answers.answered))
         public = {"radius": radius, "present": share}
-        diagnostics = {"answered": answered, "clipped_fraction": told.clipped / max(1, answered)}
+        diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         return Update(after, (mechanism.entry(),), public, diagnostics)
 
     def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
@@ -257,7 +257,7 @@ class WhitenedTracking:
     def _aimed(
         self,
         state: WhitenedState,
-        told: Tail,
+        released: MeanAndCounts,
         share: float,
         gradient: Vector,
         error: float,
@@ -266,7 +266,7 @@ class WhitenedTracking:
     ) -> WhitenedState:
         """With the radius of the next round: k √(users' spread + error of the centre)."""
         p, d, first = self.parameters, self.plan.problem.dimension, state.round == 0
-        reached, beyond = 1 - told.beyond / share, 1 - told.within / share
+        reached, beyond = 1 - released.beyond / share, 1 - released.within / share
         distance = state.radius * max(reached, 0.1) if reached < 0.93 else 1.5 * state.radius
         lag = max(float(gradient @ gradient) - d * error, 0.0) if first else min(d * state.error, 0.5 * distance**2)
         own = max(distance**2 - lag, 0.2 * distance**2)

@@ -7,7 +7,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
@@ -52,9 +52,9 @@ class WhitenedParameters(Parameters):
         """Of second moments, as whitened so far, stage 0 or 1."""
         return MomentMean(dimension, self.cohort_size, self.adjacency, self.moment_scales[stage])
 
-    def gradient(self, dimension: int, round_: int) -> TailMean:
+    def gradient(self, dimension: int, round_: int) -> NormCountMean:
         """Of the gradients of a round."""
-        return TailMean(dimension, self.cohort_size, self.adjacency, self.gradient_scales[round_])
+        return NormCountMean(dimension, self.cohort_size, self.adjacency, self.gradient_scales[round_])
 
     @property
     def vote(self) -> GaussianNoise:

@@ -13,7 +13,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
@@ -200,7 +200,7 @@ def _calibrated(
             for share in MOMENTS
         ),
         gradient_scales=tuple(
-            TailMean.for_mu(dimension=d, users=users, mu=one, adjacency=adjacency).scale for one in mus
+            NormCountMean.for_mu(dimension=d, users=users, mu=one, adjacency=adjacency).scale for one in mus
         ),
         vote_scale=vote.scale,
         vote_bound=bound,

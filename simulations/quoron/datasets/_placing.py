@@ -1,6 +1,6 @@
-"""Rows on their way into buckets: a value is read once from its column, and written once, scaled, where it will stay.
+"""Rows on their way into chunks: a value is read once from its column, and written once, scaled, where it will stay.
 
-Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the dealt rows is settled by the
+Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the placed rows is settled by the
 index and the order alone, before any value is read. A row that is left out makes its run shorter.
 """
 
@@ -15,27 +15,27 @@ _APART = 16  # numbers between columns of a tile: a power of two apart, they wou
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
-    """Where runs (R,) begin if they lie bucket by bucket, in their order within one: `base` (R,).
+def settle(places: Any, lengths: Any, chunk_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
+    """Where runs (R,) begin if they lie chunk by chunk, in their order within one: `base` (R,).
 
-    `places` are those of their users, -1 for one who is not wanted. Bucket b has room for the rows from starts[b] on,
+    `places` are those of their users, -1 for one who is not wanted. Chunk b has room for the rows from starts[b] on,
     and for its runs from runs[b] on (K + 1,), whole steps of both.
     """
     starts[:] = 0
     runs[:] = 0
     for r in range(len(places)):
         if places[r] >= 0:
-            b = bucket_of[places[r]] + 1
+            b = chunk_of[places[r]] + 1
             starts[b] += lengths[r]
             runs[b] += 1
-    # Counts become places: every bucket begins at a whole step, so none shares one with its neighbour.
+    # Counts become places: every chunk begins at a whole step, so none shares one with its neighbour.
     for b in range(1, len(starts)):
         starts[b] = starts[b - 1] + (starts[b] + step - 1) // step * step
         runs[b] = runs[b - 1] + (runs[b] + step - 1) // step * step
     at = starts.copy()
     for r in range(len(places)):
         if places[r] >= 0:
-            b = bucket_of[places[r]]
+            b = chunk_of[places[r]]
             base[r] = at[b]
             at[b] += lengths[r]
 
@@ -52,7 +52,7 @@ _column: Any = intrinsic(_at)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def deal(
+def place_rows(
     columns: Any,
     like: Any,
     first: int,
@@ -181,10 +181,10 @@ def _write(tile: Any, there: Any, constant: float, features: Any) -> None:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def sort_runs(
-    places: Any, lengths: Any, base: Any, kept: Any, bucket_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
+    places: Any, lengths: Any, base: Any, kept: Any, chunk_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
     weights: Any, out: Any,
 ) -> None:  # fmt: skip
-    """Runs bucket by bucket: the user's place, where it begins in its bucket, and its rows, `out` (all room, 3).
+    """Runs chunk by chunk: the user's place, where it begins in its chunk, and its rows, `out` (all room, 3).
 
     Room that is left is zeros.
     """
@@ -192,7 +192,7 @@ def sort_runs(
     at, ends = runs.copy(), starts.copy()
     for r in range(len(places)):
         if places[r] >= 0:
-            b = bucket_of[places[r]]
+            b = chunk_of[places[r]]
             out[at[b], 0] = places[r]
             out[at[b], 1] = base[r] - starts[b]
             out[at[b], 2] = kept[r]
@@ -214,7 +214,7 @@ def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> N
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
-    """Where each user's rows are, of runs (R, 3) as above; `first` is the bucket's first place.
+    """Where each user's rows are, of runs (R, 3) as above; `first` is the chunk's first place.
 
     False if some user's rows are apart: then `ends` - `begins` are still how many there are.
     """

@@ -1,15 +1,15 @@
 """The items of a run in the order in which rounds ask for their users: in memory, or on this machine's disk.
 
-    deck = Deck.dealt(rows, numbers, order, loss)
-    deck.seen(users)
+    store = ItemStore.filled(rows, numbers, order, loss)
+    store.seen(users)
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
-read from its file once, made an item, and dealt into one of some hundred buckets, each of the users of a stretch of the
-order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. The next are
-read ahead. Within a bucket rows stay in the order of their files, and are used where they lie.
+read from its file once, made an item, and put into one of some hundred chunks, each of the users of a stretch of the
+order; a round then reads the chunks of its own cohort, and a pass over all users reads every item once. The next are
+read ahead. Within a chunk rows stay in the order of their files, and are used where they lie.
 
-Where all items fit into `memory()` bytes there is one bucket, which stays there. Else they are dealt some STAGE bytes
-at a time, and written bucket by bucket to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
+Where all items fit into `memory()` bytes there is one chunk, which stays there. Else they are placed some STAGE bytes
+at a time, and written chunk by chunk to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
 the system's cache if the disk allows. That file has no name: it is gone with the process, however that ends. It takes
 about four bytes a feature of every row. What is read back is compared with what was written, by seals that stay in
 memory.
@@ -30,22 +30,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.datasets._columns import Columns, Scaling
-from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
-from quoron.datasets._scratch import Lent, Scratch, Stack, aligned, unlike_written
+from quoron.datasets._placing import gather, lay_out, place_rows, settle, sort_runs
+from quoron.datasets._scratch import ReusedMemory, RowBuffer, Scratch, aligned, unlike_written
 from quoron.datasets._seal import Seal
-from quoron.datasets.rows import Rows, Stretch
+from quoron.datasets.rows import Rows, RowSpan
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.threads import all_threads, at_once
 
-BUCKET = 32 << 20  # bytes, about
-AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
-HELD = 32 << 20  # bytes of buckets that were read and stay in memory, besides
-SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
-STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
-STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
+CHUNK = 32 << 20  # bytes, about
+AHEAD = 2  # chunks that are read before they are wanted, at once: a disk is never without a question
+HELD = 32 << 20  # bytes of chunks that were read and stay in memory, besides
+SEGMENT = 1 << 20  # bytes of a chunk that are written at a time, about
+STAGE = 32 << 20, 96 << 20  # bytes in which items are placed before they are written, at least and at most; twice
+STEP = 1024  # rows: on disk chunks begin at a multiple, so that disks read and write them without the system's cache
 BLOCK = 8192  # rows that a thread makes items at a time, about
 MEMORY = "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
@@ -67,24 +67,24 @@ def memory() -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What was dealt at a time, on disk: bucket by bucket its features, labels, weights and runs."""
+    """What was placed at a time, on disk: chunk by chunk its features, labels, weights and runs."""
 
     starts: NDArray[np.int64]  # (K + 1,), rows
     runs: NDArray[np.int64]  # (K + 1,), runs
     at: NDArray[np.int64]  # (K + 1,), bytes
-    seals: tuple[bytes, ...]  # (K,), of what each bucket got
+    seals: tuple[bytes, ...]  # (K,), of what each chunk got
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bucket:
+class _Chunk:
     """Users of a stretch of the order, by place in it."""
 
     made: ItemView  # as items of a table in memory are
     bounded: ItemView  # the same within the bounds of the loss; features that obey them already are not copied
 
 
-class Deck:
-    """Items of some users, numbered as `numbers` says, within the bounds of a loss. Made by `dealt`."""
+class ItemStore:
+    """Items of some users, numbered as `numbers` says, within the bounds of a loss. Made by `filled`."""
 
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         known = order if numbers is None else numbers[order]
@@ -100,55 +100,55 @@ class Deck:
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole = int(ends[-1])
         fits = whole * width <= memory() and whole < 2**31
-        self._starts = _starts(ends, whole if fits else max(1, BUCKET // width))
-        self._sizes = width * np.diff(ends[self._starts])  # bytes of each bucket
+        self._starts = _starts(ends, whole if fits else max(1, CHUNK // width))
+        self._sizes = width * np.diff(ends[self._starts])  # bytes of each chunk
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
         self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
-        self._rows = np.empty(0, np.int64)  # of each bucket on disk
+        self._rows = np.empty(0, np.int64)  # of each chunk on disk
         self._scratch: Scratch | None = None
         self._seal = Seal()
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
-        self._memory = Lent()
-        self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-deck")
+        self._held: OrderedDict[int, Future[_Chunk]] = OrderedDict()
+        self._memory = ReusedMemory()
+        self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-store")
 
     @classmethod
-    def dealt(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "Deck":
-        """Read all rows of the users in `order` (a permutation of some of them) once, and deal them out.
+    def filled(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "ItemStore":
+        """Read all rows of the users in `order` (a permutation of some of them) once, and put them in their chunks.
 
         `numbers` is the users' numbers in the index, None where they are the same. DataError as reading the files says;
         RunError where there is no room on disk; ConfigError for memory that is no number.
         """
-        deck = cls(rows, numbers, order, loss)
-        deck._deal(rows)
-        return deck
+        store = cls(rows, numbers, order, loss)
+        store._fill(rows)
+        return store
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""
-        return self._copied(users, lambda bucket: bucket.made)
+        return self._copied(users, lambda chunk: chunk.made)
 
     def of(self, users: Users) -> ItemBatch:
         """The same within the bounds of the loss."""
-        return self._copied(users, lambda bucket: bucket.bounded)
+        return self._copied(users, lambda chunk: chunk.bounded)
 
     def seen(self, users: Users) -> ItemView:
         """The same where they lie, if they are read together; else a copy."""
         places = self.places(users)
-        buckets = self._bucket(places)
-        if len(buckets) and buckets.min() == buckets.max():
-            return self._read(int(buckets[0])).bounded.seen(places - self._starts[buckets[0]])
+        chunks = self._chunk(places)
+        if len(chunks) and chunks.min() == chunks.max():
+            return self._read(int(chunks[0])).bounded.seen(places - self._starts[chunks[0]])
         return self.of(users).seen(np.arange(len(users)))
 
-    def _copied(self, users: Users, which: Callable[["_Bucket"], ItemView]) -> ItemBatch:
+    def _copied(self, users: Users, which: Callable[["_Chunk"], ItemView]) -> ItemBatch:
         places = self.places(users)
-        buckets = self._bucket(places)
-        order = np.argsort(buckets, kind="stable")
+        chunks = self._chunk(places)
+        order = np.argsort(chunks, kind="stable")
         parts = []
-        for own in np.split(order, np.flatnonzero(np.diff(buckets[order])) + 1) if len(order) else []:
-            bucket = int(buckets[own[0]])
-            parts.append(which(self._read(bucket)).of(places[own] - self._starts[bucket]))
+        for own in np.split(order, np.flatnonzero(np.diff(chunks[order])) + 1) if len(order) else []:
+            chunk = int(chunks[own[0]])
+            parts.append(which(self._read(chunk)).of(places[own] - self._starts[chunk]))
         if len(parts) == 1:
             return parts[0]
         back = np.empty(len(order), np.int64)
@@ -170,42 +170,42 @@ class Deck:
         cuts = np.searchsorted(places[order], self._starts[1:-1])
         yield from (own for own in np.split(order, cuts) if len(own))
 
-    def _bucket(self, places: Users) -> Users:
+    def _chunk(self, places: Users) -> Users:
         return np.searchsorted(self._starts, places, side="right") - 1
 
-    def _deal(self, rows: Rows) -> None:
-        buckets = len(self._starts) - 1
-        bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(self._starts))
-        step = 1 if buckets == 1 else STEP
-        room = self._room + 1 + (step - 1) * buckets  # the last row is nobody's
-        stacks = [Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
-        dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
+    def _fill(self, rows: Rows) -> None:
+        chunks = len(self._starts) - 1
+        chunk_of = np.repeat(np.arange(chunks, dtype=np.int32), np.diff(self._starts))
+        step = 1 if chunks == 1 else STEP
+        room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
+        buffers = [RowBuffer.of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
+        placer, placed = _Placer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
-            closing(rows.stretches(self._pieces, self._place, self._room)) as stretches,
+            closing(rows.spans(self._pieces, self._place, self._room)) as spans,
             ThreadPoolExecutor(1, thread_name_prefix="quoron-writer") as writer,
         ):
-            for number, stretch in enumerate(stretches):
+            for number, span in enumerate(spans):
                 if number >= 2:
                     writing[number - 2].result()
-                stack = stacks[number % len(stacks)]
-                base = np.zeros(len(stretch.places), np.int64)
-                starts, runs = np.empty((2, buckets + 1), np.int64)
-                settle(stretch.places, stretch.lengths, bucket_of, step, starts, runs, base)
-                kept = dealer.deal(stretch, base, stack)
-                told = aligned((int(runs[-1]), 3), np.int32)
-                ready = (stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
-                writing.append(writer.submit(self._put_away, stack, starts, runs, told, ready))
+                buffer = buffers[number % len(buffers)]
+                base = np.zeros(len(span.places), np.int64)
+                starts, runs = np.empty((2, chunks + 1), np.int64)
+                settle(span.places, span.lengths, chunk_of, step, starts, runs, base)
+                kept = placer.place(span, base, buffer)
+                placed = aligned((int(runs[-1]), 3), np.int32)
+                ready = (span.places, span.lengths, base, kept, chunk_of, starts, runs, *buffer.arrays, placed)
+                writing.append(writer.submit(self._put_away, buffer, starts, runs, placed, ready))
             for each in writing:
                 each.result()
-        self._within = dealer.within and not self._loss.narrow
-        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(buckets, np.int64))
-        if buckets == 1:
+        self._within = placer.within and not self._loss.narrow
+        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(chunks, np.int64))
+        if chunks == 1:
             self._held[0] = Future()
-            self._held[0].set_result(self._picked_up(0, stacks[0], told))
+            self._held[0].set_result(self._picked_up(0, buffers[0], placed))
 
-    def _put_away(self, stack: Stack, starts: Users, runs: Users, told: NDArray[np.int32], ready: Any) -> None:
-        """What was dealt, to the disk if there are several buckets; the next is dealt meanwhile."""
+    def _put_away(self, buffer: RowBuffer, starts: Users, runs: Users, placed: NDArray[np.int32], ready: Any) -> None:
+        """What was placed, to the disk if there are several chunks; the next is placed meanwhile."""
         sort_runs(*ready)
         if len(self._starts) <= 2:
             return
@@ -213,17 +213,17 @@ class Deck:
             self._scratch = Scratch()
         before = self._written[-1].at[-1] if self._written else 0
         views = []
-        for bucket in range(len(starts) - 1):
-            own = stack.part(*map(int, starts[bucket : bucket + 2]))
-            views.append([*own.arrays, told[runs[bucket] : runs[bucket + 1]]])
-        at = before + stack.width * starts + told.strides[0] * runs
+        for chunk in range(len(starts) - 1):
+            own = buffer.part(*map(int, starts[chunk : chunk + 2]))
+            views.append([*own.arrays, placed[runs[chunk] : runs[chunk + 1]]])
+        at = before + buffer.width * starts + placed.strides[0] * runs
         written = _Written(starts, runs, at, tuple(map(self._seal.of, views)))
         self._scratch.write(chain(*views), int(before))
         self._written.append(written)
 
-    def _read(self, bucket: int) -> _Bucket:
+    def _read(self, chunk: int) -> _Chunk:
         with self._lock:
-            needed = range(bucket, min(bucket + 1 + AHEAD, len(self._starts) - 1))
+            needed = range(chunk, min(chunk + 1 + AHEAD, len(self._starts) - 1))
             wanted, *_ = [self._ask(each) for each in needed]
             room = HELD
             for old in reversed([each for each in self._held if each not in needed]):  # the latest stay
@@ -232,55 +232,55 @@ class Deck:
                     del self._held[old]
         return wanted.result()
 
-    def _ask(self, bucket: int) -> "Future[_Bucket]":
-        if bucket not in self._held:
-            self._held[bucket] = self._reader.submit(self._read_back, bucket)
-        self._held.move_to_end(bucket)
-        return self._held[bucket]
+    def _ask(self, chunk: int) -> "Future[_Chunk]":
+        if chunk not in self._held:
+            self._held[chunk] = self._reader.submit(self._read_back, chunk)
+        self._held.move_to_end(chunk)
+        return self._held[chunk]
 
-    def _read_back(self, bucket: int) -> _Bucket:
-        own_rows, most = int(self._rows[bucket]), 2 * int(np.median(self._rows))  # more has who fills one alone
-        room = Stack.size(most + 1, self._features, weighted=self._weighted)
-        memory = self._memory.lend(room) if own_rows <= most else None
-        stack = Stack.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
-        told, at = [], 0
+    def _read_back(self, chunk: int) -> _Chunk:
+        own_rows, most = int(self._rows[chunk]), 2 * int(np.median(self._rows))  # more has who fills one alone
+        room = RowBuffer.size(most + 1, self._features, weighted=self._weighted)
+        memory = self._memory.take(room) if own_rows <= most else None
+        buffer = RowBuffer.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
+        placed, at = [], 0
         assert self._scratch is not None
         for each in self._written:
-            rows = int(each.starts[bucket + 1] - each.starts[bucket])
-            own = stack.part(at, at + rows)
-            runs = aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
-            self._scratch.read([*own.arrays, runs], int(each.at[bucket]))
-            if self._seal.of([*own.arrays, runs]) != each.seals[bucket]:
+            rows = int(each.starts[chunk + 1] - each.starts[chunk])
+            own = buffer.part(at, at + rows)
+            runs = aligned((int(np.diff(each.runs[chunk : chunk + 2])[0]), 3), np.int32)
+            self._scratch.read([*own.arrays, runs], int(each.at[chunk]))
+            if self._seal.of([*own.arrays, runs]) != each.seals[chunk]:
                 raise unlike_written()
             runs[:, 1] += at
-            told.append(runs)
+            placed.append(runs)
             at += rows
-        return self._picked_up(bucket, stack, np.concatenate(told))
+        return self._picked_up(chunk, buffer, np.concatenate(placed))
 
-    def _picked_up(self, bucket: int, stack: Stack, runs: NDArray[np.int32]) -> _Bucket:
-        """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
-        first, last = self._starts[bucket : bucket + 2]
+    def _picked_up(self, chunk: int, buffer: RowBuffer, runs: NDArray[np.int32]) -> _Chunk:
+        """The users of a chunk where their rows lie; rows are copied only if some user's are apart."""
+        first, last = self._starts[chunk : chunk + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
-        whole = len(stack.labels) - 1
-        for array in stack.arrays:
+        whole = len(buffer.labels) - 1
+        for array in buffer.arrays:
             array[whole:] = 0.0  # the item of those who have none
         if not gather(runs, int(first), begins, ends):
             held = ends - begins
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
             lay_out(runs, int(first), at.copy(), rows)
             rows[-1] = whole
-            stack = Stack(*(array[rows] if len(array) else array for array in stack.arrays))
+            buffer = RowBuffer(*(array[rows] if len(array) else array for array in buffer.arrays))
             begins, ends, whole = at, at + held, len(rows) - 1
         if self._zero_rows:
             without = ends == begins
             begins[without], ends[without] = whole, whole + 1
-        weights = stack.weights if self._weighted else None
-        items = ItemBatch(stack.features, stack.labels, np.array([0, len(stack.labels)]), weights)
+        weights = buffer.weights if self._weighted else None
+        items = ItemBatch(buffer.features, buffer.labels, np.array([0, len(buffer.labels)]), weights)
         within = self._bounded(items)
-        return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
+        return _Chunk((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
     def _bounded(self, items: ItemBatch) -> ItemBatch:
-        """`bounded`, but for reading rows again that were measured when they were dealt."""
+        """`bounded`, but for reading rows again that were measured when they were placed."""
         labels = items.labels
         for first in range(0, len(labels) if self._within else 0, BLOCK):
             own = items.labels[first : first + BLOCK]
@@ -294,18 +294,18 @@ class Deck:
         return replace(items, labels=labels)
 
 
-class _Dealer:
-    """Deals the rows of files into stacks, stretch by stretch, on all threads."""
+class _Placer:
+    """Puts the rows of files into buffers, span by span, on all threads."""
 
     def __init__(self, scaling: Scaling, rows: Rows) -> None:
         self._scaling, self._rules = scaling, rows.encoding
         self.within = True  # no row so far is longer than the loss allows
 
-    def deal(self, stretch: Stretch, base: Users, stack: Stack) -> NDArray[np.int32]:
-        """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
-        kept = np.zeros(len(stretch.places), np.int32)
-        ends, begun = np.cumsum(stretch.lengths, dtype=np.int64), 0
-        for table in stretch.tables:
+    def place(self, span: RowSpan, base: Users, buffer: RowBuffer) -> NDArray[np.int32]:
+        """The rows of a span, to where their runs begin; how many rows of each run are kept (R,)."""
+        kept = np.zeros(len(span.places), np.int32)
+        ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
+        for table in span.tables:
             columns = Columns.of(self._rules, table)
             values = columns.addresses()
             # Pieces begin where a run does, so that no two have rows of one run.
@@ -313,7 +313,7 @@ class _Dealer:
             cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
             borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
             works = [
-                partial(self._piece, columns, values, begun, first, last, ends, stretch, base, kept, stack)
+                partial(self._piece, columns, values, begun, first, last, ends, span, base, kept, buffer)
                 for first, last in pairwise(borders)
             ]
             at_once(works, all_threads())
@@ -328,14 +328,14 @@ class _Dealer:
         first: int,
         last: int,
         ends: Users,
-        stretch: Stretch,
+        span: RowSpan,
         base: Users,
         kept: NDArray[np.int32],
-        stack: Stack,
+        buffer: RowBuffer,
     ) -> None:
-        """Rows `first` to `last` of a stretch, in columns whose first is row `begun` of it."""
+        """Rows `first` to `last` of a span, in columns whose first is row `begun` of it."""
         run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
-        within = deal(
+        within = place_rows(
             *values,
             first - begun,
             last - begun,
@@ -349,19 +349,19 @@ class _Dealer:
             columns.weights,
             columns.kept,
             run,
-            first - int(ends[run] - stretch.lengths[run]),
-            stretch.places,
-            stretch.lengths,
+            first - int(ends[run] - span.lengths[run]),
+            span.places,
+            span.lengths,
             base,
             kept,
-            *stack.arrays,
+            *buffer.arrays,
         )
         if not within:
             self.within = False
 
 
 def _starts(ends: Users, rows: int) -> Users:
-    """Places (K + 1,) at which buckets of about so many rows begin; ends[i] rows (n + 1,) come before place i."""
+    """Places (K + 1,) at which chunks of about so many rows begin; ends[i] rows (n + 1,) come before place i."""
     cuts = np.searchsorted(ends, np.arange(rows, ends[-1], max(1, rows)), side="left")
     inner = np.unique(cuts[cuts < len(ends) - 1])
     return np.concatenate([[0], inner, [len(ends) - 1]]).astype(np.int64)

@@ -1,9 +1,9 @@
 """A log that nobody outside can fill: a few lines of each kind a minute, and then how many there were.
 
-    >>> spare = Sparing(most=1, seconds=60.0, clock=iter([0.0, 1.0, 2.0, 61.0]).__next__)
+    >>> limit = LogLimit(most=1, seconds=60.0, clock=iter([0.0, 1.0, 2.0, 61.0]).__next__)
     >>> record = lambda: logging.LogRecord("quoron", logging.INFO, "plane.py", 7, "refused %s", ("ada",), None)
-    >>> told = [each for each in (record(), record(), record(), record()) if spare.filter(each)]
-    >>> [each.getMessage() for each in told]
+    >>> lines = [each for each in (record(), record(), record(), record()) if limit.filter(each)]
+    >>> [each.getMessage() for each in lines]
     ['refused ada', 'refused ada (and 2 more like it)']
 
 A kind is a place in the source. What happens in other libraries while they serve a call is told in one line.
@@ -20,11 +20,11 @@ class _Kind:
     """Lines of one place in the source, since the last minute began."""
 
     began: float
-    told: int = 0
-    kept: int = 0  # to ourselves
+    written: int = 0
+    held_back: int = 0  # to ourselves
 
 
-class Sparing(logging.Filter):
+class LogLimit(logging.Filter):
     """For a handler."""
 
     def __init__(self, *, most: int = 20, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,12 +38,12 @@ class Sparing(logging.Filter):
         time_ = self._clock()
         kind = self._kinds.setdefault((record.name, record.pathname, record.lineno), _Kind(time_))
         if time_ - kind.began >= self._seconds:
-            kind.began, kind.told = time_, 0
-        if kind.told >= self._most:
-            kind.kept += 1
+            kind.began, kind.written = time_, 0
+        if kind.written >= self._most:
+            kind.held_back += 1
             return False
-        kind.told += 1
-        more, kind.kept = kind.kept, 0
+        kind.written += 1
+        more, kind.held_back = kind.held_back, 0
         if more or record.name.partition(".")[0] in ("grpc", "asyncio"):
             self._shorten(record, more)
         return True

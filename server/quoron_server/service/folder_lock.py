@@ -14,7 +14,7 @@ from quoron_privacy.errors import ConfigError
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Wait until no other process or thread is in such a block for `folder`, and be the one that is.
 
     The lock is on the folder itself: it leaves nothing behind, and a process that dies gives it back. Not to be nested.

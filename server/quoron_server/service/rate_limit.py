@@ -1,9 +1,9 @@
 """How often one client may do what takes the database: a few times at once, and then once a second.
 
->>> pace = Pace(burst=2, seconds=1.0)
->>> [pace.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)]
+>>> limit = RateLimit(burst=2, seconds=1.0)
+>>> [limit.wait("ada", now) for now in (10.0, 10.0, 10.25, 11.0)]
 [0.0, 0.0, 0.75, 0.0]
->>> pace.wait("ben", 10.25)
+>>> limit.wait("ben", 10.25)
 0.0
 """
 
@@ -13,7 +13,7 @@ _MOST = 4096  # names, before those are forgotten that have nothing to wait for
 
 
 @dataclass(slots=True)
-class Pace:
+class RateLimit:
     """A bucket for each name, which holds `burst` and gains one in so many `seconds`."""
 
     burst: int = 10
