@@ -77,6 +77,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
     "backup": lambda place: ["backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
     "restore": lambda place: ["restore", place / "none"],
+    "continue-restored": lambda place: ["continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
     "health": lambda place: ["health", NOBODY, "--insecure"],
     "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
     "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],
