@@ -38,7 +38,7 @@ import federation
 from quoron import config as configs
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import LINES
-from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.simulation import simulate
 from quoron.operate.control import Address, Control
 from quoron.run_folder import RunFolder
@@ -300,7 +300,7 @@ def overhead(options: argparse.Namespace) -> None:
         for file in APPS.glob("*.py"):
             shutil.copy(file, app)
         port = free_port()
-        connection = Connection(home, f"127.0.0.1:{port}")
+        connection = FlowerConnection(home, f"127.0.0.1:{port}")
         connection.begin()
         arguments = ("--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port))
         with Process("flower-superlink", arguments, home=home, log=Path(scratch) / "log") as superlink:

@@ -35,7 +35,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron_server.service import certificates
 
 CONFIG = """\
@@ -126,9 +126,9 @@ class Loopback:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    def connection(self) -> Connection:
+    def connection(self) -> FlowerConnection:
         """For Flower's own command line."""
-        return Connection(self.folder / "operator", self.address, self.authority)
+        return FlowerConnection(self.folder / "operator", self.address, self.authority)
 
     def start_superlink(self) -> None:
         """Start it, or start it again; returns once it is healthy."""
@@ -207,7 +207,7 @@ class Loopback:
         command = [sys.executable, "-S", "-c", KEEPER, self._mark]
         self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
-    def _register(self, connection: Connection, number: int) -> None:
+    def _register(self, connection: FlowerConnection, number: int) -> None:
         done = self.node(number) / "registered"
         if not done.exists():
             connection.register(self.node(number) / "key.pub")

@@ -89,7 +89,7 @@ def until(condition: Callable[[], Any], running: Any, number: int | None = None)
         over = time.monotonic() > ends
         if number is not None and time.monotonic() - asked > 20:
             asked = time.monotonic()
-            status, details = running.connection().told(number)
+            status, details = running.connection().status_and_details(number)
             over = over or (status.startswith("finished") and not condition())
             assert not over, f"{status} {details}\n{running.connection().log(number)[-4000:]}"
         assert not over, f"not within {PATIENCE:g} seconds"

@@ -212,7 +212,7 @@ class FlowerSays:
     def stream(self, run: int) -> Iterator[str]:
         yield from (self.logs.pop(0) if len(self.logs) > 1 else self.logs[0])
 
-    def told(self, run: int) -> tuple[str, str]:
+    def status_and_details(self, run: int) -> tuple[str, str]:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         if state is None:
             raise RunError("`flwr list` failed: it is away.")

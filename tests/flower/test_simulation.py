@@ -98,7 +98,7 @@ class FlowerHere:
         except BaseException as error:
             self.error = error
 
-    def told(self, run: int) -> tuple[str, str]:
+    def status_and_details(self, run: int) -> tuple[str, str]:
         assert self.thread is not None
         ended = not self.thread.is_alive()
         return (
@@ -219,7 +219,7 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeyp
     monkeypatch.setattr(simulation, "_ASK", 0.0)
     here = FlowerHere()
     monkeypatch.setattr(here, "run", lambda app, federation=None: 7)
-    monkeypatch.setattr(here, "told", lambda run: ("finished:failed", "no such component"))
+    monkeypatch.setattr(here, "status_and_details", lambda run: ("finished:failed", "no such component"))
     with pytest.raises(
         RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
     ):

@@ -11,7 +11,7 @@ import pytest
 import quoron
 from quoron import config
 from quoron.cli.app import invoke
-from quoron.training import lifetime, prepared
+from quoron.training import lifetime, start
 from quoron_privacy.noise.sources import SecureNoise
 
 PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own.sqlite"))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
-    monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 7)
+    monkeypatch.setattr(start.secrets, "randbits", lambda bits: 7)
     return tmp_path
 
 

@@ -428,7 +428,7 @@ def test_a_large_delta_is_taken_where_somebody_says_so(people, ledger, tmp_path)
         declare(people, user="who", privacy=Privacy(1.0, 1e-2), categorical=["ill"])
     told = declare(people, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
     assert told.delta == 1e-2
-    given = {"users": 10, "dimension": 2, "epsilon": 1.0, "delta": 0.2, "clip_norm": 1.0, "radius": 1.0}
+    given = {"users": 20, "dimension": 2, "epsilon": 1.0, "delta": 0.1, "clip_norm": 1.0, "radius": 1.0}
     with pytest.raises(ConfigError, match="allow_large_delta"):
         quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(**given))
 

@@ -197,7 +197,8 @@ def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
 
 
 def test_nothing_feasible_is_no_picture() -> None:
-    points = [replace(point, predicted_excess_risk=None) for point in epsilon_curve(NAMED, SCENE.problem, (1.0,))]
+    curve = epsilon_curve(NAMED, SCENE.problem, (1.0,))
+    points = [replace(point, predicted_excess_risk=None, guessed_excess_risk=None) for point in curve]
     with pytest.raises(ConfigError, match="feasible to draw"):
         plots.epsilon_svg(points)
 

@@ -37,7 +37,7 @@ OTHERS = {
     "quoron/cli/app.py": "slots of the plan, public",
     "quoron/config.py": "slots of the plan, public; made-up users",
     "quoron/training/curator.py": "slots of the plan, public",
-    "quoron/training/prepared.py": "slots of the plan, public",
+    "quoron/training/start.py": "slots of the plan, public",
     "quoron/training/rows.py": "slots of the plan, public",
     "quoron_server/algorithms": "slots of the plan, public",
     "quoron_server/black_box.py": "slots of the plan, public",

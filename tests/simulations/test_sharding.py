@@ -274,11 +274,11 @@ class TestProcesses:
 @pytest.mark.programs
 @pytest.mark.parametrize("path", ["d", "one.parquet"])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
-    from quoron.training import prepared
+    from quoron.training import start
 
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
     monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
-    monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 12345)
+    monkeypatch.setattr(start.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
     first = quoron.train(source, keep=Keep(tmp_path / "a", group="a"), engine=EngineChoice.of())
     second = quoron.train(source, keep=Keep(tmp_path / "b", group="b"), engine=EngineChoice.of(workers=2))

@@ -297,7 +297,7 @@ def test_the_measured_risk_is_near_the_predicted_one(kind):
         engine.centres = engine.centres[np.random.default_rng(seed).permutation(PROBLEM.users)]
         model, _ = carried_out(replace(plan, seed=seed), engine)
         risks.append(0.1 * float(np.sum((model - engine.centres.mean(axis=0)) ** 2)))
-    assert np.mean(risks) < 4 * plan.predicted_excess_risk
+    assert np.mean(risks) < 4 * plan.guessed_excess_risk
 
 
 def test_the_noise_source_of_the_run_changes_no_bit(tmp_path):
