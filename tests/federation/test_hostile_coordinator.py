@@ -182,9 +182,7 @@ def sends(*messages: object) -> Script:
 
 
 async def anew_after(fake: FakeCoordinator, message: object) -> None:
-    await fake.to_say.put(message)
-    if not isinstance(message, tuple):
-        await fake.to_say.put(None)
+    await fake.to_say.put(message)  # the client ends such a conversation by itself
     while (await fake.heard.get()).WhichOneof("kind") != "hello":
         pass
 

@@ -23,7 +23,7 @@ import pytest
 from cover import by_default
 from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
-from quoron.training import prepared as preparing
+from quoron.training import start as preparing
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.noise.sources import SecureNoise
