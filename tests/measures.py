@@ -5,6 +5,7 @@ folder's first entry, a module or a folder; a family of algorithms is one, too.
 """
 
 import ast
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -198,21 +199,24 @@ def _takes_what_is_private(arrow: Arrow, packages: frozenset[str]) -> bool:
     return source not in (arrow.target.rpartition(".")[0], arrow.target) and (hidden or named)
 
 
-def distributions(name: str = "quoron") -> frozenset[str]:
-    """What a plain install brings: the distribution, what it requires without extras, what that requires, and so on."""
-    seen: set[str] = set()
-    waiting = [(canonicalize_name(name), frozenset[str]())]
+def distributions() -> frozenset[str]:
+    """What a plain install brings: quoron, what it requires without extras, what that requires, and so on."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    seen = {(str(project["name"]), "")}
+    waiting = [
+        (canonicalize_name(each.name), extra)
+        for each in map(Requirement, project["dependencies"])
+        for extra in ("", *each.extras)
+    ]
     while waiting:
-        each, extras = waiting.pop()
-        seen.add(each)
-        for text in metadata.requires(each) or ():
-            requirement = Requirement(text)
-            wanted = [{"extra": extra} for extra in extras] or [{"extra": ""}]
-            if requirement.marker is None or any(requirement.marker.evaluate(given) for given in wanted):
-                found = canonicalize_name(requirement.name), frozenset(requirement.extras)
-                if found[0] not in seen or found[1]:
-                    waiting.append(found)
-    return frozenset(seen)
+        name, extra = waiting.pop()
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        for each in map(Requirement, metadata.requires(name) or ()):
+            if each.marker is None or each.marker.evaluate({"extra": extra}):
+                waiting += [(canonicalize_name(each.name), wanted) for wanted in ("", *each.extras)]
+    return frozenset(name for name, _ in seen)
 
 
 @cache
