@@ -75,6 +75,9 @@ async def sink(folder: Path) -> None:
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ssl.SSLError):
             writer.write(bytes(3) + b"\4" + bytes(5))  # its settings
+            writer.write(b"\0\0\6\4\0\0\0\0\0\0\4" + (1 << 24).to_bytes(4, "big"))  # windows of its streams
+            writer.write(b"\0\0\4\x08\0\0\0\0\0" + (1 << 30).to_bytes(4, "big"))  # and of the connection
+            writer.write(b"\0\0\0\1\5\0\0\0\1")  # the first call, which some attacks begin with, is over
             while await reader.read(1 << 16):
                 pass
         writer.transport.abort()

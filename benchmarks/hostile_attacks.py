@@ -24,7 +24,7 @@ CLIENTS, CONTROL = "/quoron.v1.ClientPlane", "/quoron.v1.ControlPlane"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, WINDOW = 0x0, 0x1, 0x3, 0x4, 0x8  # kinds of frames
 RESETS = 64 * 500  # calls on one connection, then another
-LARGE = 3_900_000  # bytes of a message that never comes whole
+LARGE = 250_000  # bytes of a message that never comes whole
 
 
 @dataclass
@@ -63,6 +63,7 @@ class Http2:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     stream: int = -1
+    first_window: int = 65535
     windows: dict[int, int] = field(default_factory=lambda: {0: 65535})  # of the connection, and of its streams
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b"") -> None:
@@ -73,7 +74,7 @@ class Http2:
         """Begin a call, of which nothing follows if it is `whole`; its stream."""
         self.stream += 2
         self.frame(HEADERS, 0x4 | whole, self.stream, fields(path))
-        self.windows[self.stream] = 65535
+        self.windows[self.stream] = self.first_window
         return self.stream
 
     async def frames(self) -> AsyncIterator[tuple[int, int, int, bytes]]:
@@ -84,6 +85,8 @@ class Http2:
             payload = await self.reader.readexactly(int.from_bytes(head[:3], "big"))
             if kind == SETTINGS and not flags:
                 self.frame(SETTINGS, 1, 0)
+                given = {payload[at + 1]: payload[at + 2 : at + 6] for at in range(0, len(payload), 6)}
+                self.first_window = int.from_bytes(given.get(4, self.first_window.to_bytes(4, "big")), "big")
             if kind == WINDOW and stream in self.windows:
                 self.windows[stream] += int.from_bytes(payload, "big")
             yield kind, flags, stream, payload

@@ -71,6 +71,20 @@ class TestDoorkeeper:
         assert keeper.look(door.port) == 2
         assert [open_still(far) for far, _ in come] == [False, True, False, True, True, True]
 
+    def test_ends_those_of_a_client_one_after_another_and_at_once_only_what_is_far_beyond(
+        self, door: Door, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever is thrown out comes back with a handshake, which costs more than what the others may send."""
+        monkeypatch.setattr(doorkeeper, "MOST_BESIDE", 4)
+        keeper, come = Doorkeeper(99, each=2), [door.come() for _ in range(9)]
+        for _, peer in come:
+            keeper.admit(peer, "ada")
+        left = []
+        for _ in range(5):
+            keeper.look(door.port)
+            left.append([open_still(far) for far, _ in come].index(True))
+        assert left == [3, 5, 7, 7, 7], "the oldest three, with two beside four more; then two at a look, to two"
+
     def test_touches_nothing_but_connections_to_its_port(self, door: Door) -> None:
         with contextlib.ExitStack() as stack:
             other = [Door(stack).come()[0], *stack.enter_context(pair())]

@@ -34,7 +34,7 @@ from quoron_server.service.conversation import Backlog
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan, require_fitting
 
-DIMENSION = 40_000  # 320 kB, more than the transport takes for one who does not read
+DIMENSION = 30_000  # 240 kB, one message, and more than the transport takes for one who does not read
 QUESTION = 8 * DIMENSION + 200
 NAME = "one-pass-dp-sgd"
 

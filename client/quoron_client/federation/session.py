@@ -39,8 +39,9 @@ _LOG = logging.getLogger("quoron.client")
 _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMessage]
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
+LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
-    ("grpc.max_receive_message_length", parts.MOST + parts.BESIDE),
+    ("grpc.max_receive_message_length", LONGEST_SAID),
     ("grpc.max_send_message_length", parts.MOST + parts.BESIDE),
     ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 10_000),

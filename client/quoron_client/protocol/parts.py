@@ -27,7 +27,7 @@ from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 BESIDE = 4 << 10  # bytes of a question or an answer beside its vectors, and of a part beside its data
-MOST = (4 << 20) - BESIDE  # bytes of one message, and of what a part holds: together what gRPC takes, unless it is told
+MOST = (256 << 10) - BESIDE  # bytes of one message, and of what a part holds: so much of a call that never ends is held
 _DIGEST = 32  # bytes
 
 Long = federation.Question | federation.Answer

@@ -161,7 +161,7 @@ class Conversation:
         if self.ending is not None:
             return 0
         kind, length = message.WhichOneof("kind"), _length(message, body)
-        size = min(length, parts.MOST + parts.BESIDE)
+        size = length if body is None or body.follows is None else parts.MOST + parts.BESIDE
         if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
             which = kind, getattr(message, kind).run
             self._largest[which] = max(self._largest.get(which, 0), size)

@@ -8,7 +8,10 @@ gRPC limits connections by their number alone. Whoever opens as many, and says n
 would keep everybody else out, and each takes 70 KiB. So the coordinator looks at its own sockets, several times a
 second: when connections that have brought no client's call take half of all places, or seven eighths together with the
 others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as does a crowd
-that comes back at once. One client has a few connections, of which its oldest make way.
+that comes back at once.
+
+One client has a few connections, of which its oldest make way, one or two at a look: whoever is thrown out comes back
+at once, and a handshake costs more processor time than what is sent on a connection that is left alone for a while.
 
 A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it.
 """
@@ -24,6 +27,8 @@ from contextlib import suppress
 from urllib.parse import unquote
 
 MOST_EACH = 4  # connections of one client: one is used, others may be dying unnoticed
+MOST_BESIDE = 64  # beyond them, which are ended one after another; those beyond all of these at once
+ENDED_EACH = 2  # of one client's in a look
 LOOK = 0.25  # seconds between two looks
 _SHARE = 10.0  # between two looks passes so many times what a look takes
 _FILES = "/dev/fd"  # the files of this process
@@ -36,7 +41,9 @@ class Doorkeeper:
     def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
         """For a port that takes `most` connections."""
         self._most, self._each = most, each
-        self._known: dict[int, Place | None] = {}  # inode: far end of a client's connection; oldest first
+        self._known: dict[
+            int, Place | None
+        ] = {}  # inode: far end, unless it was ended; oldest first
         self._admitted: dict[Place, str] = {}  # oldest first
 
     def admit(self, peer: str, identity: str) -> None:
@@ -67,7 +74,10 @@ class Doorkeeper:
         of: dict[str, list[int]] = defaultdict(list)
         for place, who in self._admitted.items():
             of[who].append(here[place])
-        leaving += [inode for own in of.values() for inode in own[: max(0, len(own) - self._each)]]
+        for own in of.values():
+            beyond = len(own) - self._each
+            leaving += own[: max(0, min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
+        self._known |= dict.fromkeys(leaving)  # gRPC may take a while to clean up after them
         return sum(_end(found[inode], inode) for inode in leaving)
 
 
