@@ -41,9 +41,7 @@ class Doorkeeper:
     def __init__(self, most: int, *, each: int = MOST_EACH) -> None:
         """For a port that takes `most` connections."""
         self._most, self._each = most, each
-        self._known: dict[
-            int, Place | None
-        ] = {}  # inode: far end, unless it was ended; oldest first
+        self._known: dict[int, Place | None] = {}  # inode: far end, unless it was ended; oldest first
         self._admitted: dict[Place, str] = {}  # oldest first
 
     def admit(self, peer: str, identity: str) -> None:
