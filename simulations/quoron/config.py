@@ -48,7 +48,7 @@ class Simulated(Section):
     seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
 
 
-class Synthetic(Simulated):
+class SyntheticSection(Simulated):
     """Users drawn on demand from a counter-based generator: ten million of them need no memory."""
 
     kind: Literal["synthetic"] = "synthetic"
@@ -86,7 +86,7 @@ class Weighted(Section):
     most: Positive = Field(description="public largest weight, which counts 1; larger values are held at it")
 
 
-class Table(Simulated):
+class TableSection(Simulated):
     """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
@@ -143,7 +143,7 @@ class Table(Simulated):
         return ranges
 
 
-class Flights(Simulated):
+class FlightsSection(Simulated):
     """Flights out of New York in 2013; the user is the aircraft, the label `arr_delay > 15`. Ships with quoron.
 
     A fifth of the aircraft is held out; the loss is logistic.
@@ -152,7 +152,7 @@ class Flights(Simulated):
     kind: Literal["flights"] = "flights"
 
 
-class Cube(Simulated):
+class CubeSection(Simulated):
     """Means of coins on a box, for which a lower bound is known (docs/privacy/linf-filter.md); the loss is linear.
 
     Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
@@ -350,7 +350,9 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[Synthetic | Table | Flights | Cube, Field(discriminator="kind")] = Synthetic()
+    population: Annotated[
+        SyntheticSection | TableSection | FlightsSection | CubeSection, Field(discriminator="kind")
+    ] = SyntheticSection()
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()
@@ -399,7 +401,7 @@ def located(config: Config, folder: Path) -> Config:
     if config.train.ledger is not None:
         ledger = str((folder / Path(config.train.ledger).expanduser()).resolve())
         config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
-    if not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED):
+    if not isinstance(config.population, TableSection) or config.population.path.startswith(PACKAGED):
         return config
     if is_url(config.population.path):
         return config

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.presets import preset
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay
@@ -55,7 +55,7 @@ def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = 
         raise ConfigError(f"Expected user and label with a table, got user={user!r} and label={label!r}.")
     population = {
         **{name: _plain(value) for name, value in given.items()},
-        "kind": Table.model_fields["kind"].default,
+        "kind": TableSection.model_fields["kind"].default,
         "path": path,
         "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
         "categorical": {column: _plain(values) for column, values in _vocabularies(given.get("categorical")).items()},
@@ -72,7 +72,7 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     from quoron_client.data.declared import check_types, types_of
 
     section = with_columns(config, Path.cwd(), frame).population
-    if not isinstance(section, Table):
+    if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
     table = tables.read(frame, (*encoding.columns, section.user))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quoron import config as configs
 from quoron import toml_text
-from quoron.config import Config, Synthetic, Table
+from quoron.config import Config, SyntheticSection, TableSection
 from quoron.presets import presets
 from quoron_privacy.errors import ConfigError
 
@@ -79,7 +79,7 @@ def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> N
     path = tmp_path / "mine.toml"
     path.write_text('[population]\nkind = "table"\npath = "rows.csv"\nuser = "who"\nlabel = "late"\n')
     population = configs.load(path).population
-    assert isinstance(population, Table)
+    assert isinstance(population, TableSection)
     assert population.path == str(tmp_path / "rows.csv")
 
 
@@ -143,7 +143,7 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
 
 
 def test_a_population_without_a_kind_is_synthetic() -> None:
-    assert configs.parse("[population]\nusers = 7\n").population == Synthetic(users=7)
+    assert configs.parse("[population]\nusers = 7\n").population == SyntheticSection(users=7)
 
 
 plain = st.one_of(

@@ -78,7 +78,7 @@ def test_columns_are_those_of_the_header_and_no_row_is_read(kind: str, place: Pa
         frame().iloc[:1].to_parquet(path)
     given = configs.parse(toml(str(path.parent if kind == "folder" else path)))
     found = with_columns(given, place).population
-    assert isinstance(found, configs.Table)
+    assert isinstance(found, configs.TableSection)
     assert found.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
     assert with_columns(configs.parse(with_columns(given, place).as_toml()), place).population == found
 
@@ -116,7 +116,7 @@ def test_simulations_and_their_folders_too(place: Path) -> None:
         frame(),
         **said(**QUICK, user="who", label="x_sick", numeric={"x*": (0, 1)}, settings=SETTINGS, out=place / "run"),
     )
-    assert isinstance(done.config.population, configs.Table)
+    assert isinstance(done.config.population, configs.TableSection)
     assert [*done.config.population.numeric] == [f"x[0:{WIDE}]"]
     assert quoron.resume(place / "run").directory == done.directory  # type: ignore[union-attr]
 

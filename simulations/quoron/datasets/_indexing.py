@@ -29,7 +29,7 @@ _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
 
 
-class Watcher(Protocol):
+class IndexWatcher(Protocol):
     """Is told how far an index is."""
 
     def __call__(self, done: int, of: int) -> None:
@@ -48,7 +48,7 @@ def unsealed(kept: bytes) -> bytes:
     return kept[SEAL:]
 
 
-def make(files: Files, user: str, folder: Path, watcher: Watcher | None) -> None:
+def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) -> None:
     """Write the index of files into a folder; whoever calls has it alone. DataError for rows without a user, and for a
     user in two files that are not sorted."""
     _begin(files, folder)

@@ -6,7 +6,7 @@ declared by patterns its header says which they are, and that is what the coordi
 
 from pathlib import Path
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -136,7 +136,7 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
             f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
             "there."
         ) from None
-    if not isinstance(table, Table):
+    if not isinstance(table, TableSection):
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quoron.config import AlgorithmSection, Config, Flights, Table
+from quoron.config import AlgorithmSection, Config, FlightsSection, TableSection
 from quoron.paths import dataset
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
@@ -237,9 +237,9 @@ def _budget(config: Config) -> Budget:
 def _on_one_machine(config: Config) -> Allowance:
     """What may be asked of the rows of a table; users who are made up stand for a federation."""
     section, budget = config.population, _budget(config)
-    if not isinstance(section, Table | Flights):
+    if not isinstance(section, TableSection | FlightsSection):
         return Allowance(budget)
-    from_files = isinstance(section, Table) and dataset(section.path, Path()) is not None
+    from_files = isinstance(section, TableSection) and dataset(section.path, Path()) is not None
     return Allowance(budget, everybody=True, held=HELD_OF_FILES if from_files else None)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
@@ -82,10 +82,10 @@ def prepare(
     began = time.perf_counter()
     config = with_columns(config, folder, frame)
     scene = setup(config, folder, frame, population)
-    if isinstance(config.population, Table):
+    if isinstance(config.population, TableSection):
         check_delta(config.privacy.delta, scene.population.users, allowed=config.privacy.allow_large_delta)
     planned = choose(config, scene.problem, compare=compare, alternatives=alternatives)
-    if isinstance(config.population, Table):
+    if isinstance(config.population, TableSection):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
         if compare and config.train.health != 0:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
@@ -174,11 +174,13 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
     digest = hashlib.sha256(config.digest().encode())
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
-    elif isinstance(config.population, Table) and (source := dataset(config.population.path, folder)) is not None:
+    elif (
+        isinstance(config.population, TableSection) and (source := dataset(config.population.path, folder)) is not None
+    ):
         from quoron.datasets.files import Files
 
         digest.update(bytes.fromhex(Files.found(source).digest))
-    elif isinstance(config.population, Table):
+    elif isinstance(config.population, TableSection):
         with open(table_file(config.population.path, folder), "rb") as stored:
             digest.update(hashlib.file_digest(stored, "sha256").digest())
     return digest.hexdigest()

@@ -25,7 +25,7 @@ NEAR = 0.99  # of the radius: a model this long would have gone on
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TrainingSummary:
     """One run in public figures."""
 
     run: str
@@ -78,7 +78,7 @@ class Summary:
 class TrainedTable(Trained[Model]):
     """What was trained on a table, and its public figures."""
 
-    summary: Summary
+    summary: TrainingSummary
 
     @property
     def health(self) -> Health | None:
@@ -117,12 +117,12 @@ def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
-    summary = Summary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
+    summary = TrainingSummary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
-def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write report.html, and return its path."""
     from quoron.reports import page
 
@@ -137,13 +137,13 @@ def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequen
 
 def _summary(
     prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
-) -> Summary:
+) -> TrainingSummary:
     looked = prepared.planned.plan.guarantee.health
     health = None if looked is None or seen is None else read(looked, seen, prepared.held.encoding)
     plan, group = prepared.planned.plan, prepared.config.train.group
     with lifetime.opened(prepared.ledger) as ledger:
         spent, account = ledger.spent(group), ledger.account(group)
-    return Summary(
+    return TrainingSummary(
         run=identity.run,
         algorithm=plan.algorithm,
         statement=plan.guarantee.sentence(),

@@ -174,10 +174,10 @@ def _places(slots: Slots, users: int) -> NDArray[np.int64]:
     return place
 
 
-def _section(config: Config) -> configs.Table:
+def _section(config: Config) -> configs.TableSection:
     """The table of a configuration for real; ConfigError where it is none."""
     section, privacy = config.population, config.privacy
-    if not isinstance(section, configs.Table):
+    if not isinstance(section, configs.TableSection):
         raise ConfigError(
             f"Expected population.kind='table' for training, got {section.kind!r}. "
             "Made-up users are for `quoron simulate`."
