@@ -24,6 +24,7 @@ from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
 from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
+from quoron_server.budget import EVERYONE
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -329,7 +330,7 @@ class TrainSection(Section):
     """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
 
     group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
-        default="default",
+        default=EVERYONE,
         description="name for the people in the table: all runs on the same people are charged to one name",
     )
     ledger: str | None = Field(
@@ -385,15 +386,14 @@ def parse(text: str, source: str = "the configuration", settings: Sequence[Setti
     return from_tree(overlay(toml_text.parse(text, source), settings))
 
 
-def load(path: Path, settings: Sequence[Setting] = ()) -> Config:
-    """The configuration of a file; a table's path is taken relative to that file."""
+def read(path: Path) -> toml_text.Tree:
+    """The sections of a file; ConfigError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return toml_text.parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
-    return located(parse(text, str(path), settings), path.parent)
 
 
 def located(config: Config, folder: Path) -> Config:

@@ -162,7 +162,7 @@ class TestLedger:
         assert not own_ledger.exists()
         declare(frame(), items=True, user="who", privacy=Privacy(1.0))
         with Database(f"sqlite:///{own_ledger}") as opened:
-            assert [charge.epsilon for charge in PopulationLedger(opened).charges("default")] == [1.0]
+            assert [charge.epsilon for charge in PopulationLedger(opened).charges("everyone")] == [1.0]
 
 
 def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

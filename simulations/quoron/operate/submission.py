@@ -17,6 +17,7 @@ from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import risk_sentence
+from quoron_server.budget import EVERYONE
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import (
@@ -35,7 +36,7 @@ def specify(
     run: str,
     users: int,
     seconds: float,
-    group: str = "everyone",
+    group: str = EVERYONE,
     simulation_seed: int | None = None,
     early_ends: bool = False,
     whole: bool = False,
