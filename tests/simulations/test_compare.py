@@ -64,7 +64,9 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Com
     assert len(done) == 8
     for row in done[:4]:
         folder = RunFolder(compared.directory / str(row["folder"]))
-        alone = runs.carry_out(runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), page=False)
+        alone = runs.carry_out(
+            runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
+        )
         np.testing.assert_array_equal(folder.model(), alone.model)
         plan = json.loads(dumps(alone.plan.as_json()))
         assert plan == {key: folder.plan()[key] for key in plan}

@@ -15,7 +15,7 @@ from quoron.operate.submission import declared, specify
 from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
-from quoron.sources import framed
+from quoron.sources import described
 from quoron.training import run as training
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError
@@ -107,8 +107,10 @@ def test_a_run_on_a_file_goes_on_where_the_header_has_another_column_since(place
     prepared = training.prepare(configs.parse(toml("x.csv")), place, name="run")
     frame().assign(x_new=0.5).to_csv(place / "x.csv", index=False)
     again = training.prepare(prepared.config, place, name="run")
-    assert prepared.held.encoding == again.held.encoding
-    assert len(training.prepare(configs.parse(toml("x.csv")), place, name="run").held.encoding.features) == WIDE + 2
+    assert prepared.scene.held.encoding == again.scene.held.encoding
+    assert (
+        len(training.prepare(configs.parse(toml("x.csv")), place, name="run").scene.held.encoding.features) == WIDE + 2
+    )
 
 
 def test_simulations_and_their_folders_too(place: Path) -> None:
@@ -182,11 +184,11 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     rules = encoding_of(config.population, loss_of(config.loss))  # type: ignore[arg-type]
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
-    described = [
-        framed({"user": "who", "label": "x_sick", "categorical": {"code": values}}, ()).population
+    told = [
+        described(None, {"user": "who", "label": "x_sick", "categorical": {"code": values}}, (), {})[0].population
         for values in ("0:200", range(200), list(range(200)))
     ]
-    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in described}) == 1
+    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1
 
 
 @pytest.mark.parametrize("values", ["5:5", "0:1048577", "north"])

@@ -158,7 +158,7 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
         shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
-        models.append(runs.carry_out(shared, out, page=False).model)
+        models.append(runs.carry_out(shared, out, report=False).model)
     np.testing.assert_array_equal(*models)
 
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quoron.comparing import page as compared
+from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
@@ -27,7 +29,6 @@ from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    from quoron.comparing.comparison import Comparison
     from quoron.training.result import TrainedTable
 
 
@@ -83,10 +84,8 @@ def show_trained(trained: "TrainedTable", *, as_json: bool) -> None:
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
 
 
-def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
     """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
-    from quoron.comparing.page import algorithm, best_words, short, why_not
-
     if as_json:
         print(dumps(comparison.as_json()))
         return
@@ -112,12 +111,14 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
-            listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
-        _say(out, best_words(rows))
+            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            listed.add_row(
+                *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
+            )
+        _say(out, compared.best_words(rows))
         out.print(listed)
         _say(out, SURE, style="dim")
-        for line in why_not(rows):
+        for line in compared.why_not(rows):
             _say(out, line, style="dim")
     page = comparison.directory / "report.html"
     out.print(

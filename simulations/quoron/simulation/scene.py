@@ -14,6 +14,7 @@ from quoron.config import Config, DomainSection, LossSection
 from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Known
+from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
@@ -179,7 +180,6 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
-            from quoron.run_folder import FRAME
             from quoron_client.data import tables
 
             given = table_file(section.path, folder) if table is None else table
