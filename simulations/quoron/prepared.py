@@ -6,9 +6,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quoron.config import Config
-from quoron.planning.plans import Planned
+from quoron.planning.plans import Planned, budget_of
 from quoron.run_folder import RECORD, RunFolder
-from quoron_server.budget import Budget
 
 if TYPE_CHECKING:  # planning needs no database
     from quoron_server.books.ledger import Ledger
@@ -43,7 +42,7 @@ class Prepared(Generic[S]):
             account=self.account,
             simulation_seed=config.run.simulation_seed if simulated else None,
             trust_clients=config.algorithm.trust_clients if simulated else True,  # a curator answers for all
-            budget=Budget(**config.budget.model_dump()),
+            budget=budget_of(config),
         )
 
     def begin(self, folder: RunFolder, record: Mapping[str, Any] | None = None) -> "Ledger":

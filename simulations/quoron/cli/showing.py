@@ -23,9 +23,9 @@ from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.forecast import risk_sentence, risk_words
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.refused import REFUSED, Refused
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
@@ -193,38 +193,14 @@ def _by(algorithm: str | None, guessed: bool) -> str:
 
 
 def show_algorithms(*, as_json: bool) -> None:
-    """The registry."""
+    """The registry, and what is refused with its reason: that offers nothing."""
+    known: list[Registered | Refused] = [*ALGORITHMS.values(), *REFUSED.values()]
     if as_json:
-        known = [
-            {
-                "name": info.name,
-                "summary": info.summary,
-                "paper": info.paper,
-                "exposure": info.exposure,
-                "adjacency": list(info.adjacency),
-                "constants": list(info.constants),
-                "theorem": info.theorem,
-            }
-            for info in ALGORITHMS.values()
-        ]
-        known += [
-            {
-                "name": each.name,
-                "summary": each.summary,
-                "paper": each.paper,
-                "exposure": each.exposure,
-                "adjacency": [],
-                "constants": [],
-                "theorem": each.theorem,
-            }
-            for each in REFUSED.values()
-        ]
-        print(dumps(known))
+        told = ("name", "summary", "paper", "exposure", "adjacency", "constants", "theorem")
+        print(dumps([{key: getattr(each, key, ()) for key in told} for each in known]))
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
-    for info in ALGORITHMS.values():
-        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.theorem)))
-    for each in REFUSED.values():
+    for each in known:
         listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
     console().print(listed)
 

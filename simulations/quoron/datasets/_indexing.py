@@ -5,10 +5,10 @@ What is done of a piece stays after a kill, with digests of what was written: wh
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +27,7 @@ DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
-
-
-class IndexWatcher(Protocol):
-    """Is told how far an index is."""
-
-    def __call__(self, done: int, of: int) -> None:
-        """So many pieces."""
+IndexWatcher = Callable[[int, int], None]  # is told so many pieces that are done, of so many
 
 
 def sealed(data: bytes) -> bytes:

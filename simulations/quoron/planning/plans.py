@@ -126,7 +126,7 @@ def choose(
         planned = _automatic(config, problem, algorithms, federated=federated)
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
-    _budget(config).check_plan(planned.plan)
+    budget_of(config).check_plan(planned.plan)
     planned = replace(planned, remarks=algorithms[planned.plan.algorithm].choosing.remarks(planned.plan))
     if not compare:
         return planned
@@ -171,7 +171,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federa
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    allowed = Allowance(_budget(config)) if federated else _on_one_machine(config)
+    allowed = Allowance(budget_of(config)) if federated else _on_one_machine(config)
     while True:
         plan, choice = automatic(
             candidates, algorithms, problem, trust_server=config.privacy.trust_server, allowed=allowed
@@ -232,13 +232,14 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     return Planned(plan, candidates)
 
 
-def _budget(config: Config) -> Budget:
+def budget_of(config: Config) -> Budget:
+    """The limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
 
 
 def _on_one_machine(config: Config) -> Allowance:
     """What may be asked of the rows of a table; users who are made up stand for a federation."""
-    section, budget = config.population, _budget(config)
+    section, budget = config.population, budget_of(config)
     if not isinstance(section, TableSection | FlightsSection):
         return Allowance(budget)
     from_files = isinstance(section, TableSection) and dataset(section.path, Path()) is not None

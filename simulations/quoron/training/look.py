@@ -12,7 +12,7 @@ from operator import add
 import numpy as np
 
 from quoron.config import Config
-from quoron.planning.plans import Planned, choose, privacy_of
+from quoron.planning.plans import Planned, budget_of, choose, privacy_of
 from quoron.prepared import Prepared
 from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
@@ -24,7 +24,6 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
 from quoron_server.plan import LEAST_EPSILON, Privacy
 from quoron_server.problem import Problem
 
@@ -53,7 +52,7 @@ def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned,
     if whole is None:
         other = choose(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
-    Budget(**config.budget.model_dump()).check_plan(whole)
+    budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
     return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
 
