@@ -305,13 +305,13 @@ KILLER = textwrap.dedent(
     from quoron_server.books.ledger import Ledger
     from quoron.__main__ import main
 
-    born, begin = [], processes.Process.__init__
+    born, begin = [], processes.WorkerProcess.__init__
 
     def telling(self, *given):
         begin(self, *given)
         born.append(self.number)
 
-    processes.Process.__init__ = telling
+    processes.WorkerProcess.__init__ = telling
     commit, left = Ledger.commit, 4
 
     def dying(*given, **named):
