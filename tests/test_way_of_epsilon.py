@@ -1,4 +1,4 @@
-"""How far ε travels: from a typed command to the noise of the first round, through how many functions of ours.
+"""How far ε travels: from a typed command to the noise of the recommended method, through how many functions of ours.
 
 A stop is a function that holds it on its way, that is, one on the stack when sections become a configuration, when ε
 becomes noise, and when the first round draws that; decorators are left out. A return is a stop in a module that was
@@ -22,7 +22,7 @@ from quoron_privacy.accounts import gdp
 assert Path(quoron.__file__).is_relative_to(ROOT)
 OURS = tuple(str(ROOT / folder / package) for package, folder in FOLDERS.items())
 MOST_STOPS, MOST_RETURNS = 25, 5
-MOMENTS = ("overlay", "assignment", "merge", "from_tree", "privacy_of", "mu_for", "stream")
+MOMENTS = ("sections", "overlay", "assignment", "merge", "from_tree", "privacy_of", "mu_for", "stream")
 EPSILON = 7.8125
 
 
@@ -84,7 +84,7 @@ def test_epsilon_takes_a_short_way_to_the_first_rounds_noise(
     (tmp_path / "visits.csv").write_text(f"who,age,ill\n{rows}\n", encoding="utf-8")
     (tmp_path / "visits.toml").write_text(
         '[population]\nkind = "table"\npath = "visits.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { age = [0, 50] }\n'
-        '[privacy]\ndelta = 1e-4\n[train]\nhealth = 0\n[domain]\nradius = 3.0\n[algorithm]\nname = "one-pass-dp-sgd"\n',
+        '[privacy]\ndelta = 1e-4\n[train]\nhealth = 0\n[domain]\nradius = 3.0\n[algorithm]\nname = "tracking-srgd"\n',
         encoding="utf-8",
     )
     typed = {
