@@ -41,9 +41,10 @@ from quoron.flower.claim import LINES
 from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.simulation import simulate
 from quoron.operate.control import Address, Control
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.run import Prepared
+from quoron.simulation.scene import Setup
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol.questions import Question
 from quoron_client.protocol.wire import question_from_wire
@@ -101,12 +102,12 @@ class Meter:
         """The last round has been seen."""
 
 
-def inline(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
+def inline(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """In this process."""
     return runs.carry_out(prepared, RunFolder(folder), [meter]).model
 
 
-def flower(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
+def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """On Flower's simulation, with Flower and Ray in processes of their own."""
     lines, over = folder / LINES, threading.Event()
 
@@ -129,7 +130,7 @@ def flower(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Nam
         watcher.join()
 
 
-def native(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
+def native(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argparse.Namespace) -> np.ndarray:
     """By a coordinator, and clients that are coroutines of one other process, each with a certificate."""
     token = tokens.add(folder / "tokens.json", name="benchmark", role="operator")
     certificates.make_authority(folder, days=1)
@@ -160,7 +161,7 @@ def native(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Nam
                 process.wait()
 
 
-def specification(prepared: Prepared) -> RunSpecification:
+def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The same run for a coordinator. The columns are never read: its clients draw their users as we do."""
     config, problem = prepared.config, prepared.scene.problem
     columns = Encoding(
@@ -183,7 +184,7 @@ def specification(prepared: Prepared) -> RunSpecification:
     )
 
 
-async def clients(prepared: Prepared, where: str, folder: Path, users: int) -> None:
+async def clients(prepared: Prepared[Setup], where: str, folder: Path, users: int) -> None:
     """All of them, each answering for itself alone."""
     engine = prepared.scene.engine
 
@@ -201,7 +202,7 @@ async def clients(prepared: Prepared, where: str, folder: Path, users: int) -> N
     )
 
 
-ENGINES: Mapping[str, Callable[[Prepared, Meter, Path, argparse.Namespace], np.ndarray]] = {
+ENGINES: Mapping[str, Callable[[Prepared[Setup], Meter, Path, argparse.Namespace], np.ndarray]] = {
     "inline": inline,
     "native": native,
     "flower": flower,

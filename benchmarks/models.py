@@ -28,8 +28,8 @@ from torch import nn
 
 import quoron.torch
 from quoron import Keep, Method, Privacy
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD
 from quoron_privacy.accounts.gdp import mu_for
@@ -152,12 +152,12 @@ def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | 
 def parts(shape: Shape, device: str, chunk: int, rounds: int) -> dict[str, float]:
     """Seconds of rows by themselves, and of clip, sum and noise on the processor."""
     module, items = made(shape)
-    net, noise = Network.of(module, LOSS, device), SecureNoise.fresh()
+    net, noise = TorchModule.of(module, LOSS, device), SecureNoise.fresh()
     point, d = net.flat(), net.dimension
     rows = np.zeros((shape.cohort, d))
     gaussian = GaussianNoise.for_mu(sensitivity=1.0, mu=mu_for(1.0, 1e-6, gaussians=d), dimension=d)
     local = LocalSGD(1, shape.batch, STEP)
-    compute = Rows(net, items, items_per_user=shape.items, local=local, compiled=device == "cuda")
+    compute = ModuleRows(net, items, items_per_user=shape.items, local=local, compiled=device == "cuda")
 
     def computed(number: int) -> None:
         for first in range(0, shape.cohort, chunk):

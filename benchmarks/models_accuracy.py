@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from quoron.sections import Method
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.training.black_box import problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
@@ -66,7 +66,7 @@ def network() -> nn.Module:
 def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed: int) -> float:
     """Of a network trained with this promise, with no noise if None, on images of nobody."""
     torch.manual_seed(seed)
-    net = Network.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
+    net = TorchModule.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
     method = Method(items_per_user=ITEMS, radius=50.0, clip_norm=CLIP)
     problem = problem_of(method, users=items.users, dimension=net.dimension, door="train_rows")
     plan = Setting(
@@ -79,7 +79,7 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     if epsilon is None:
         algorithm.parameters = replace(plan.parameters, noise_scale=0.0)
-    compute = Rows(net, items, items_per_user=ITEMS, local=LocalSGD(batch_size=4, step_size=0.1))
+    compute = ModuleRows(net, items, items_per_user=ITEMS, local=LocalSGD(batch_size=4, step_size=0.1))
     noise, state = SeededNoise(seed), algorithm.init()
     engine = RowsEngine(compute, problem, net.flat(), noise, 64)
     while (question := algorithm.request(state, noise)) is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quoron.config import Config, Cube, Flights, Synthetic, Table
+from quoron.config import Config, CubeSection, FlightsSection, SyntheticSection, TableSection
 from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
@@ -24,7 +24,7 @@ are refused. A complete example with every default written out is the `config.to
 def page() -> str:
     """The whole page."""
     parts = [HEAD]
-    for section in (Synthetic, Table, Flights, Cube):
+    for section in (SyntheticSection, TableSection, FlightsSection, CubeSection):
         parts.append(_section(f'[population], kind = "{section.model_fields["kind"].default}"', section))
     for name, field in Config.model_fields.items():
         if name != "population" and isinstance(field.annotation, type):

@@ -12,14 +12,16 @@ def table() -> str:
     """The marks of `tests/test_layout.py`, and the storeys of rooms as they stand."""
     sys.path.insert(0, str(ROOT / "tests"))
     from measures import FOLDERS, house
-    from test_layout import COUNTS, WAYS
+    from test_layout import COUNTS, READ, WAYS
 
     ways = [f"| `{module}` | {lines:,} | {modules} |" for module, (lines, modules) in WAYS.items()]
+    read = [f"| `{start}` | {lines:,} | {definitions:,} |" for start, (lines, definitions) in READ.items()]
     counts = [f"| {name} | {mark:,} |" for name, mark in COUNTS.items()]
     storeys = [_storeys(package, house().storeys(package)) for package in FOLDERS if package != "quoron_protos"]
     return "\n".join(
         [
             *("| what must be read first, at most | lines | modules |", "| --- | --- | --- |", *ways, ""),
+            *("| definition by definition, at most | lines | definitions |", "| --- | --- | --- |", *read, ""),
             *("| and | at most |", "| --- | --- |", *counts, ""),
             *("Rooms of each package, the lowest first; every arrow runs down:", "", *storeys),
         ]

@@ -21,10 +21,11 @@ from typing import Any
 
 from committed import committed
 from quoron import sources
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, result, run
-from quoron.training.prepared import Prepared
 from quoron.training.start import Identity
+from quoron.training.table import Curated
 from quoron_privacy.errors import RunError
 from quoron_server.books import connections
 from quoron_server.books.ledger import Ledger
@@ -76,12 +77,15 @@ class Watched:
 def quick(folder: Path) -> Any:
     """The configuration, with small pages, one plan for all lives, and a report of one line."""
     connections._SQLITE = ("page_size=512", *connections._SQLITE)
-    planned: list[Prepared] = []
+    planned: list[Prepared[Curated]] = []
     plan = run._planned
 
-    def once(config: Any, base: Path, identity: Identity, *given: Any) -> Prepared:
+    def once(config: Any, base: Path, identity: Identity, *given: Any) -> Prepared[Curated]:
         planned[:] = planned or [plan(config, base, identity, *given)]
-        return replace(planned[0], config=config, identity=identity)
+        scene, account = replace(planned[0].scene, identity=identity), lifetime.account(Path(config.train.ledger))
+        return replace(
+            planned[0], config=config, scene=scene, digest=config.digest(), name=identity.run, account=account
+        )
 
     def report(to: RunFolder, *_: Any) -> Path:
         to.write_text("report.html", "a report")

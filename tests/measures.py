@@ -7,7 +7,7 @@ folder's first entry, a module or a folder; a family of algorithms is one, too.
 import ast
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
@@ -39,6 +39,9 @@ class Arrow:
 
     names: tuple[str, ...]
 
+    late: bool = False
+    """`OnFirstUse`: carried out when one of its names is first used."""
+
 
 @dataclass(frozen=True)
 class House:
@@ -48,10 +51,13 @@ class House:
     packages: frozenset[str]
     """Names that are folders."""
 
+    stubs: Mapping[str, str] = field(default_factory=dict)
+    """Of folders whose names are imported when they are first used: where these stand."""
+
     @classmethod
     def read(cls, root: Path = ROOT) -> "House":
         """The house as it stands in a working tree; code that a compiler wrote is left out."""
-        texts, packages = {}, set()
+        texts, packages, stubs = {}, set(), {}
         for package, folder in FOLDERS.items():
             for path in sorted((root / folder / package).rglob("*.py")):
                 if path.stem.endswith(("_pb2", "_pb2_grpc")):
@@ -60,8 +66,10 @@ class House:
                 name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                 if parts[-1] == "__init__":
                     packages.add(name)
+                    if path.with_suffix(".pyi").is_file():
+                        stubs[name] = path.with_suffix(".pyi").read_text(encoding="utf-8")
                 texts[name] = path.read_text(encoding="utf-8")
-        return cls(texts, frozenset(packages))
+        return cls(texts, frozenset(packages), stubs)
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
@@ -75,12 +83,12 @@ class House:
     def closure(self, *starts: str) -> frozenset[str]:
         """The modules whose heads must have been read to read these: what they import, and so on.
 
-        Imports inside functions and those for types alone are left out; `inside` counts the former. A folder's
-        `__init__` counts where it holds something of its own, and leads to what it gathers.
+        Imports inside functions, on first use and for types alone are left out; `inside` and `late` count the first
+        two. A folder's `__init__` counts where it holds something of its own, and leads to what it gathers.
         """
         ahead: dict[str, set[str]] = {}
         for arrow in self.arrows:
-            if not (arrow.inside or arrow.typing):
+            if not (arrow.inside or arrow.typing or arrow.late):
                 ahead.setdefault(arrow.source, set()).add(arrow.target)
         seen: set[str] = set()
         waiting = list(starts)
@@ -114,12 +122,16 @@ class House:
         return frozenset((a, b) for a, b in pairs if a < b and (b, a) in pairs)
 
     def circles(self) -> frozenset[frozenset[str]]:
-        """Modules that import each other in a ring, imports inside functions included."""
-        return _rings({(arrow.source, arrow.target) for arrow in self.arrows if not arrow.typing})
+        """Modules that import each other in a ring, those inside functions too; loops may know their statement."""
+        return _rings({(arrow.source, arrow.target) for arrow in self.arrows if not (arrow.typing or arrow.late)})
 
     def inside(self) -> tuple[Arrow, ...]:
         """Imports of our own inside functions."""
         return tuple(arrow for arrow in self.arrows if arrow.inside and not arrow.typing)
+
+    def late(self) -> tuple[Arrow, ...]:
+        """Modules that are imported when one of their names is first used."""
+        return tuple(arrow for arrow in self.arrows if arrow.late)
 
     def private(self) -> tuple[Arrow, ...]:
         """Imports of what begins with an underscore from another folder."""
@@ -142,6 +154,7 @@ class House:
 
 
 def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
+    yield from _on_first_use(name, tree, known)
     for node, inside, typing in _imports(tree, False, False):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -156,6 +169,14 @@ def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[A
         for target, names in modules.items():
             if target in known and target != name:
                 yield Arrow(name, target, inside, typing, tuple(names))
+
+
+def _on_first_use(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OnFirstUse":
+            target = str(ast.literal_eval(node.args[0]))
+            if target in known:
+                yield Arrow(name, target, False, False, (target.rpartition(".")[2],), late=True)
 
 
 def _imports(node: ast.AST, inside: bool, typing: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
@@ -197,6 +218,90 @@ def _takes_what_is_private(arrow: Arrow, packages: frozenset[str]) -> bool:
     hidden = any(part.startswith("_") for part in arrow.target.split("."))
     named = any(name.startswith("_") and not name.endswith("__") for name in arrow.names)
     return source not in (arrow.target.rpartition(".")[0], arrow.target) and (hidden or named)
+
+
+Place = tuple[str, str]  # a module, and a function or a class in it; "": the module itself
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What must really be read to know what a function does: definition by definition, not module by module.
+
+    A definition is a function or a class of a module, all of it. Names lead from one to the next: those that its module
+    defines or imports, inside functions and on first use too, and `module.name`. That counts too much where of a class
+    one method is needed, and where a way is never taken (files, where a table is in memory); it counts too little where
+    a name is a text (the algorithms that the registry imports), and where a value of a module stands in between.
+    """
+
+    house: House
+
+    def reached(self, start: str) -> frozenset[Place]:
+        """The definitions to be read from one, or from all of a module, by its dotted name."""
+        whole = start in self.house.texts
+        waiting = [(start, name) for name in self._module(start)[0]] if whole else [_parted(start)]
+        seen = set[Place]()
+        while waiting:
+            place = waiting.pop()
+            if place not in seen:
+                seen.add(place)
+                waiting += self._named(place)
+        return frozenset(seen)
+
+    def way(self, start: str) -> tuple[int, int]:
+        """Lines and number of these definitions."""
+        found = [self._module(module)[0][name] for module, name in self.reached(start)]
+        return sum((node.end_lineno or 0) - node.lineno + 1 for node in found), len(found)
+
+    def _named(self, place: Place) -> list[Place]:
+        found = list[Place]()
+        for node in ast.walk(self._module(place[0])[0][place[1]]):
+            if isinstance(node, ast.Name):
+                found += self._meant(place[0], node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                modules = self._meant(place[0], node.value.id)
+                found += [each for module, name in modules if not name for each in self._meant(module, node.attr)]
+        return [each for each in found if each[1]]
+
+    def _meant(self, module: str, name: str) -> list[Place]:
+        """What a name stands for in a module, if it is a definition or a module of ours."""
+        if module not in self.house.texts:
+            return []
+        defined, imported = self._module(module)
+        if name in defined:
+            return [(module, name)]
+        target, there = imported.get(name, ("", ""))
+        if there:
+            return self._meant(target, there)
+        return [(target, "")] if target in self.house.texts else []
+
+    def _module(self, name: str) -> tuple[Mapping[str, ast.stmt], Mapping[str, Place]]:
+        """What a module defines, and where what it imports under a name is."""
+        if name not in self._read:
+            tree = ast.parse(f"{self.house.texts[name]}\n{self.house.stubs.get(name, '')}")
+            kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+            defined = {node.name: node for node in tree.body if isinstance(node, kinds)}
+            package = name if name in self.house.packages else _parted(name)[0]
+            self._read[name] = defined, dict(self._imported(tree, package))
+        return self._read[name]
+
+    def _imported(self, tree: ast.Module, package: str) -> Iterator[tuple[str, Place]]:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                yield from ((each.asname or each.name, (each.name, "")) for each in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                module = f"{package}.{node.module}" if node.level else str(node.module)
+                for each in node.names:
+                    whole = f"{module}.{each.name}"
+                    yield each.asname or each.name, (whole, "") if whole in self.house.texts else (module, each.name)
+
+    @cached_property
+    def _read(self) -> dict[str, tuple[Mapping[str, ast.stmt], Mapping[str, Place]]]:
+        return {}
+
+
+def _parted(dotted: str) -> Place:
+    module, _, name = dotted.rpartition(".")
+    return module, name
 
 
 def distributions() -> frozenset[str]:

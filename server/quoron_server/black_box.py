@@ -20,6 +20,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import NoBlackBoxes
 from quoron_server.algorithms.options import options_of
+from quoron_server.budget import EVERYONE
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -36,7 +37,7 @@ class Asked:
     algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.no_black_boxes` is None
     clip_norm: float | None  # C: Euclidean norm at which a user's answer is clipped; None: it follows the users
     options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
-    group: str = "default"  # whose lifetime budget it draws on
+    group: str = EVERYONE  # whose lifetime budget it draws on
     simulation_seed: int | None = None  # of a simulation
     start: str = ""  # digest of the model that training starts from
 

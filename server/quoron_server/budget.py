@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from quoron_privacy.errors import BudgetExceeded, count, positive
 from quoron_server.plan import Plan
 
+EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users are enrolled, unless told
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:

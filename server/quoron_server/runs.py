@@ -49,7 +49,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.restoring import continue_held
-from quoron_server.budget import Budget
+from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.serial import dumps
@@ -65,7 +65,7 @@ class Run:
     name: str  # in the lifetime ledger
     plan: Plan
     digest: str  # of all that makes it this run and no other, beside its plan
-    group: str = "default"  # whose lifetime account it is charged to
+    group: str = EVERYONE  # whose lifetime account it is charged to
     account: Account | None = None  # that holds it; None: nothing is charged
     simulation_seed: int | None = None  # of a simulation
     trust_clients: bool = False

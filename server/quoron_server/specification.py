@@ -23,6 +23,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
+from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
@@ -56,7 +57,7 @@ class RunSpecification(_Section):
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
     seed: Seed = 0  # public randomness: slots and partition
-    group: Annotated[str, Field(min_length=1, max_length=64)] = "everyone"  # whose lifetime budget it draws on
+    group: Annotated[str, Field(min_length=1, max_length=64)] = EVERYONE  # whose lifetime budget it draws on
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
     simulation_seed: Seed | None = None
     plan_digest: str | None = None  # of the plan that the submitter saw; another plan is then refused

@@ -17,12 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
+from quoron import engines
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
 from quoron.reports.summary import from_json
-from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
+from quoron.run_folder import FRAME, MODEL, RunFolder, as_parquet, claim, write
 from quoron.sections import Keep, Method, Privacy, door, sections
+from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.run import RunResult
@@ -123,7 +125,7 @@ def plan_training(
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
-    return training.prepare(config, Path.cwd(), name=name, frame=frame).shown
+    return training.prepare(config, Path.cwd(), name=name, frame=frame).planned
 
 
 @door
@@ -169,7 +171,7 @@ def simulate(
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
     with folder.resumable():
-        return where.carry_out(prepared, folder, Path.cwd() if table is None else folder.path, observers)
+        return engines.carry_out(where, prepared, folder, Path.cwd() if table is None else folder.path, observers)
 
 
 @door
@@ -272,8 +274,6 @@ def ask(
         accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
         epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
     """
-    from quoron.simulation import asking
-
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
     table = needed(frame, config)
@@ -308,13 +308,13 @@ def resume(
             from quoron.training import run as training
 
             return training.resume(folder, observers, sharing=training_sharing(where))
-        return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
+        prepared = runs.prepare(folder.config(), folder.path)
+        return engines.carry_out(where, prepared, folder, folder.path, observers)
 
 
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
     from quoron.comparing import comparison as comparisons
-    from quoron.reports import page as report_page
 
     if comparisons.is_comparison(Path(directory)):
         comparisons.write_results(comparisons.stored(Path(directory)))
@@ -325,20 +325,13 @@ def report(directory: str | Path) -> Path:
         from quoron.training import run as training
 
         return training.report(folder)
-    stored = folder.path / "model.json"
-    tables = [("Coefficients", load(stored).table())] if stored.is_file() else []
-    name = folder.path.resolve().name
-    summary = from_json(folder.summary())
-    remarks = summary.remarks_simulation_only
-    page = report_page.page(summary, folder.rounds(), name=name, tables=tables, remarks=remarks)
-    folder.write_text("report.html", page)
-    return folder.path / "report.html"
+    model = load(folder.path) if (folder.path / MODEL).is_file() else None
+    return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
 
 
 def load(path: str | Path) -> "Model":
     """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
     from quoron.model import Model
-    from quoron.training.result import MODEL
 
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)

@@ -24,6 +24,7 @@ from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
 from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
+from quoron_server.budget import EVERYONE
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -48,7 +49,7 @@ class Simulated(Section):
     seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
 
 
-class Synthetic(Simulated):
+class SyntheticSection(Simulated):
     """Users drawn on demand from a counter-based generator: ten million of them need no memory."""
 
     kind: Literal["synthetic"] = "synthetic"
@@ -86,7 +87,7 @@ class Weighted(Section):
     most: Positive = Field(description="public largest weight, which counts 1; larger values are held at it")
 
 
-class Table(Simulated):
+class TableSection(Simulated):
     """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
@@ -143,7 +144,7 @@ class Table(Simulated):
         return ranges
 
 
-class Flights(Simulated):
+class FlightsSection(Simulated):
     """Flights out of New York in 2013; the user is the aircraft, the label `arr_delay > 15`. Ships with quoron.
 
     A fifth of the aircraft is held out; the loss is logistic.
@@ -152,7 +153,7 @@ class Flights(Simulated):
     kind: Literal["flights"] = "flights"
 
 
-class Cube(Simulated):
+class CubeSection(Simulated):
     """Means of coins on a box, for which a lower bound is known (docs/privacy/linf-filter.md); the loss is linear.
 
     Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
@@ -329,7 +330,7 @@ class TrainSection(Section):
     """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
 
     group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
-        default="default",
+        default=EVERYONE,
         description="name for the people in the table: all runs on the same people are charged to one name",
     )
     ledger: str | None = Field(
@@ -350,7 +351,9 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[Synthetic | Table | Flights | Cube, Field(discriminator="kind")] = Synthetic()
+    population: Annotated[
+        SyntheticSection | TableSection | FlightsSection | CubeSection, Field(discriminator="kind")
+    ] = SyntheticSection()
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()
@@ -383,15 +386,14 @@ def parse(text: str, source: str = "the configuration", settings: Sequence[Setti
     return from_tree(overlay(toml_text.parse(text, source), settings))
 
 
-def load(path: Path, settings: Sequence[Setting] = ()) -> Config:
-    """The configuration of a file; a table's path is taken relative to that file."""
+def read(path: Path) -> toml_text.Tree:
+    """The sections of a file; ConfigError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return toml_text.parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
-    return located(parse(text, str(path), settings), path.parent)
 
 
 def located(config: Config, folder: Path) -> Config:
@@ -399,7 +401,7 @@ def located(config: Config, folder: Path) -> Config:
     if config.train.ledger is not None:
         ledger = str((folder / Path(config.train.ledger).expanduser()).resolve())
         config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
-    if not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED):
+    if not isinstance(config.population, TableSection) or config.population.path.startswith(PACKAGED):
         return config
     if is_url(config.population.path):
         return config

@@ -46,6 +46,7 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
+from quoron_server.budget import EVERYONE
 from quoron_server.plan import check_delta
 
 DELTA = 1e-6  # of all categorical columns, unless told
@@ -171,7 +172,7 @@ def declare(
     mu = None if categorical else gdp.compose(*(choice.mu for choice in ends))
     run = None
     if simulation_seed is None or ledger is not None:
-        run = charge(ledger, keep.group or "default", epsilon=epsilon, delta=spent_delta, mu=mu)
+        run = charge(ledger, keep.group or EVERYONE, epsilon=epsilon, delta=spent_delta, mu=mu)
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
     declared = [
         _range(name, columns.numbers(table, name), owners, users, each, most_outside, _stream(noise, name))

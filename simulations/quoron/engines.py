@@ -1,6 +1,6 @@
 """Which engine carries a run out: this process, workers beside it, a Ray cluster, or nodes of Flower: the same bits.
 
-EngineChoice.of("flower", nodes=50).carry_out(prepared, folder, base)
+carry_out(EngineChoice.of("flower", nodes=50), prepared, folder, base)
 """
 
 from collections.abc import Sequence
@@ -9,11 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quoron.prepared import Prepared
 from quoron.processors import processors
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.run import Prepared, RunResult
+from quoron.simulation.run import RunResult
+from quoron.simulation.scene import Setup
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
@@ -89,25 +91,23 @@ class EngineChoice:
             return Sharing(self.workers or processors(), ray=True, address=self.address)
         return None if self.workers is None else Sharing(self.workers)
 
-    def carry_out(
-        self, prepared: Prepared, folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
-    ) -> RunResult:
-        """Run in `folder` from wherever its ledger stands; a table's relative path is relative to `base`."""
-        if self.name != "flower":
-            with shared(prepared, self.sharing) as prepared:
-                return runs.carry_out(prepared, folder, observers)
-        from quoron.flower import simulation
-        from quoron.flower.commands import FlowerConnection
 
-        if self.superlink is None:
-            nodes = self.nodes or simulation.NODES
-            return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=self.cpus)
-        with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
-            connection = FlowerConnection(Path(home), self.superlink, self.authority)
-            return simulation.simulate(prepared, folder, base, observers, connection=connection)
+def carry_out(
+    engine: EngineChoice, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
+) -> RunResult:
+    """A simulation in `folder`, from wherever its ledger stands; a table's relative path is relative to `base`."""
+    if engine.name != "flower":
+        with shared(prepared, engine.sharing) as prepared:
+            return runs.carry_out(prepared, folder, observers)
+    from quoron.flower import simulation
+    from quoron.flower.commands import FlowerConnection
 
-
-INLINE = EngineChoice()
+    if engine.superlink is None:
+        nodes = engine.nodes or simulation.NODES
+        return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=engine.cpus)
+    with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
+        connection = FlowerConnection(Path(home), engine.superlink, engine.authority)
+        return simulation.simulate(prepared, folder, base, observers, connection=connection)
 
 
 def comparison_sharing(choice: EngineChoice) -> Sharing | None:

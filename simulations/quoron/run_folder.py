@@ -10,6 +10,7 @@
 | ledger.sqlite  | rounds, releases and the state to resume from              |
 | rounds.parquet | one row a round                                            |
 | model.npz      | the released model, key `model`                            |
+| model.json     | the same with the columns of its table, if it is of one    |
 | summary.json   | what the run reached and what it cost                      |
 | report.html    | all of it for people, one self-contained page              |
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:  # only a stored table needs it
     import pyarrow as pa
 
 
+MODEL = "model.json"  # the released model, with its columns
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
 DIGEST = "sha256"  # of the rest of a JSON file

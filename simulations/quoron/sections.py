@@ -69,7 +69,7 @@ class Keep:
 
     out: str | Path | None = None  # the run's folder; None: the next under runs/
     _: KW_ONLY
-    group: str | None = None  # whose lifetime account is charged; None: "default", on Flower "everyone"
+    group: str | None = None  # whose lifetime account is charged; None: "everyone"
     ledger: str | Path | None = None  # the file of lifetime accounts; None: QUORON_LEDGER, or the platform's place
     run: str | None = None  # its name in the books of a Flower project; None: "private"
 

@@ -32,6 +32,7 @@ from quoron.sections import Setting, overlay
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron_privacy.errors import RunError
+from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee
 
@@ -84,7 +85,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     bounds: Bounds | None = None  # public (low, high), numbers or (p,), or by name {"x*": (0, 1)}; held within
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
     items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
-    group: str | None = None  # whose lifetime account is charged; None: "default", or "default rows" by row
+    group: str | None = None  # whose lifetime account is charged; None: "everyone", or "rows" by row
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
@@ -200,7 +201,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "algorithm": {"name": self.algorithm},
             "budget": {"rounds": self.rounds},
             "train": {
-                "group": self.group or ("default rows" if by_row else "default"),
+                "group": self.group or ("rows" if by_row else EVERYONE),
                 "ledger": None if self.ledger is None else str(self.ledger),
                 "health": self.health,
             },

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
-from quoron.config import Config, Table
+from quoron import toml_text
+from quoron.config import Config, TableSection
 from quoron.presets import preset
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay
 from quoron.simulation.patterns import with_columns
+from quoron.simulation.scene import encoding_of, loss_of
+from quoron_client.data.declared import check_types, types_of
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -24,55 +27,59 @@ def described(
     source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
 ) -> tuple[Config, str, Frame]:
     """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
-    settings = (*((settings,) if isinstance(settings, Mapping) else settings), said)
+    tree, name, base, frame = _found(source, columns)
+    layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
+    config = configs.from_tree(overlay(tree, layers))
+    return config if base is None else configs.located(config, base), name, frame
+
+
+def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
+    """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
+    config, name, _ = described(source, {}, settings, {})
+    return config, name
+
+
+def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, Path | None, Frame]:
+    """Sections, a name for runs, where relative paths begin, and a DataFrame, if any."""
     if not isinstance(source, str | Path | Config):
-        return framed(columns, settings), "table", source
-    if not isinstance(source, Config) and Path(source).suffix in (".csv", ".parquet"):
-        return configs.located(framed(columns, settings, str(source)), Path.cwd()), Path(source).stem, None
+        return _of_table(columns), "table", None, source
+    path = Path("run") if isinstance(source, Config) else Path(source)
+    if path.suffix in (".csv", ".parquet"):
+        return _of_table(columns, str(source)), path.stem, Path.cwd(), None
     if any(given is not None for given in columns.values()):
         raise ConfigError(f"Expected {', '.join(columns)} with a table only, got a configuration.")
     if isinstance(source, Config):
-        tree = overlay(source.model_dump(mode="json", exclude_none=True), settings)
-        return configs.located(configs.from_tree(tree), Path.cwd()), "run", None
-    return *resolve(source, settings), None
-
-
-def resolve(source: str | Path, settings: Sequence[Setting] = ()) -> tuple[Config, str]:
-    """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
-    path = Path(source)
+        return source.model_dump(mode="json", exclude_none=True), path.stem, Path.cwd(), None
     if path.suffix == ".toml":
-        return configs.load(path, settings), path.stem
+        return configs.read(path), path.stem, path.parent, None
     chosen = preset(str(source))
-    config = configs.parse(chosen.text, f"preset {chosen.name}", settings)
-    return configs.located(config, Path.cwd()), chosen.name
+    return toml_text.parse(chosen.text, f"preset {chosen.name}"), chosen.name, Path.cwd(), None
 
 
-def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = FRAME) -> Config:
-    """The configuration of a table whose columns are described so. ConfigError without a user or a label."""
+def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
+    """The section of a table whose columns are described so. ConfigError without a user or a label."""
     given = {name: value for name, value in columns.items() if value is not None}
     if "user" not in given or "label" not in given:
         user, label = columns.get("user"), columns.get("label")
         raise ConfigError(f"Expected user and label with a table, got user={user!r} and label={label!r}.")
     population = {
         **{name: _plain(value) for name, value in given.items()},
-        "kind": Table.model_fields["kind"].default,
+        "kind": TableSection.model_fields["kind"].default,
         "path": path,
         "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
         "categorical": {column: _plain(values) for column, values in _vocabularies(given.get("categorical")).items()},
     }
-    return configs.from_tree(overlay({"population": population}, settings))
+    return {"population": population}
 
 
 def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     """The columns of a DataFrame, if any, that a configuration names. ConfigError where their types do not fit it."""
     if frame is None:
         return None
-    from quoron.simulation.scene import encoding_of, loss_of
-    from quoron_client.data import tables
-    from quoron_client.data.declared import check_types, types_of
+    from quoron_client.data import tables  # it brings pyarrow
 
     section = with_columns(config, Path.cwd(), frame).population
-    if not isinstance(section, Table):
+    if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
     table = tables.read(frame, (*encoding.columns, section.user))

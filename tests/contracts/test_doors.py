@@ -482,7 +482,7 @@ class TestClient:
     def test_takes_part_whatever_its_cells_hold(self, suffix, count, tmp_path):
         rules = configs.parse(RULES.format(path="mine", missing="drop"))
         section = rules.population
-        assert isinstance(section, configs.Table)
+        assert isinstance(section, configs.TableSection)
         encoding = encoding_of(section, Logistic())
         terms = terms_of(encoding)
         draw = np.random.default_rng(8)

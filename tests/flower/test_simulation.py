@@ -20,7 +20,7 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import api, sources
+from quoron import api, engines, sources
 from quoron.cli.app import invoke
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
@@ -28,10 +28,12 @@ from quoron.flower import simulated, simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
+from quoron.prepared import Prepared
 from quoron.reports import page as report_page
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
+from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, LedgerError, RunError
 from said import said
@@ -124,7 +126,7 @@ def context_of(config: dict[str, Any]) -> Context:
     return Context(1, 1, {}, RecordDict(), config)
 
 
-def prepared_in(folder: Path, *settings: str) -> tuple[runs.Prepared, RunFolder]:
+def prepared_in(folder: Path, *settings: str) -> tuple[Prepared[Setup], RunFolder]:
     config, _ = sources.resolve("quickstart", [*SMALL, *settings])
     folder.mkdir()
     return runs.prepare(config, folder), RunFolder(folder)
@@ -304,11 +306,11 @@ def test_the_command_line_passes_the_choice_on(
 ) -> None:
     given: list[EngineChoice] = []
 
-    def remembered(self: EngineChoice, *arguments: Any) -> Any:
-        given.append(self)
+    def remembered(engine: EngineChoice, *arguments: Any) -> Any:
+        given.append(engine)
         raise RunError("Enough.")
 
-    monkeypatch.setattr(EngineChoice, "carry_out", remembered)
+    monkeypatch.setattr(engines, "carry_out", remembered)
     prepared, folder = prepared_in(tmp_path / "run")
     folder.write_text("config.toml", prepared.config.as_toml())
     settings = [word for setting in SMALL for word in ("--set", setting)]

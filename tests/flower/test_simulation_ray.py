@@ -27,8 +27,10 @@ from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, alive
 from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
+from quoron.simulation.scene import Setup
 from quoron_privacy.errors import RunError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
@@ -52,7 +54,7 @@ def settings_of(name: str) -> list[str]:
     return [*PEOPLE, *PROMISE, *adjacency, f"population.users={users}", f"algorithm.name={name}", *chosen]
 
 
-def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> tuple[runs.Prepared, RunFolder]:
+def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> tuple[Prepared[Setup], RunFolder]:
     config, _ = sources.resolve("quickstart", settings)
     folder.mkdir()
     return runs.prepare(config, folder), RunFolder(folder)

@@ -18,8 +18,8 @@ from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.flower.commands import environment, program
 from quoron.torch import LocalSGD, answering, weights, with_weights
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
 from quoron.training.items import Items
 from quoron_privacy.noise.sources import SeededNoise
@@ -73,8 +73,8 @@ def test_what_a_client_answers_is_its_row_on_one_machine(local: LocalSGD | None)
 
     held = [task.items(user) for user in range(3)]
     parts = tuple(torch.cat(each).numpy() for each in zip(*held, strict=True))
-    together = Rows(
-        Network.of(task.network(), task.loss, "cpu"),
+    together = ModuleRows(
+        TorchModule.of(task.network(), task.loss, "cpu"),
         Items(parts, np.arange(0, 61, 20)),
         items_per_user=20,
         local=local,

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import quoron.jax
 from flower.plugged import Killed
-from quoron.jax.computing import Rows
+from quoron.jax.computing import LossRows
 from quoron.training import lifetime
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD, Timetable
@@ -60,9 +60,9 @@ def items(seed: int = 0) -> Items:
     return Items((x, y), np.concatenate([[0], np.cumsum(COUNTS)]))
 
 
-def rows_of(local: LocalSGD | None, held: Items | None = None, loss: Any = loss, **more: Any) -> Rows:
+def rows_of(local: LocalSGD | None, held: Items | None = None, loss: Any = loss, **more: Any) -> LossRows:
     held = items() if held is None else held
-    return Rows(loss, params(), held, items_per_user=MOST, local=local, **({"chunk": CHUNK} | more))
+    return LossRows(loss, params(), held, items_per_user=MOST, local=local, **({"chunk": CHUNK} | more))
 
 
 def slowly(local: LocalSGD | None, users: np.ndarray) -> np.ndarray:
@@ -171,17 +171,17 @@ def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
 def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more: dict[str, Any] = {"local": local, "loss": dropped, "draws": True}
-    whole, real = trained(tmp_path / "whole", **more).weights, Rows.__call__
+    whole, real = trained(tmp_path / "whole", **more).weights, LossRows.__call__
 
-    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+    def dying(self: LossRows, round_: int, *given: Any) -> np.ndarray:
         if round_ == 1:
             raise Killed
         return real(self, round_, *given)
 
-    monkeypatch.setattr(Rows, "__call__", dying)
+    monkeypatch.setattr(LossRows, "__call__", dying)
     with pytest.raises(Killed):
         trained(tmp_path / "run", **more)
-    monkeypatch.setattr(Rows, "__call__", real)
+    monkeypatch.setattr(LossRows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, whole)
 
 
@@ -190,16 +190,16 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
 ) -> None:
     first = params()
     other = jax.tree.map(lambda leaf: 1.0 - leaf, first)
-    whole, real = trained(tmp_path / "whole", params=first).weights, Rows.__call__
+    whole, real = trained(tmp_path / "whole", params=first).weights, LossRows.__call__
 
-    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+    def dying(self: LossRows, round_: int, *given: Any) -> np.ndarray:
         if round_ == 1:
             raise Killed
         return real(self, round_, *given)
 
-    monkeypatch.setattr(Rows, "__call__", dying)
+    monkeypatch.setattr(LossRows, "__call__", dying)
     with pytest.raises(Killed):
         trained(tmp_path / "run", params=first)
-    monkeypatch.setattr(Rows, "__call__", real)
+    monkeypatch.setattr(LossRows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", params=other).weights, whole)
     assert "are not those that the run in" in caplog.text

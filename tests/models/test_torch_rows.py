@@ -12,8 +12,8 @@ from torch import nn
 
 from audits.harness import epsilon_lower_bound
 from quoron.sections import Method
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.training.black_box import problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
@@ -91,13 +91,13 @@ def items(seed: int = 0) -> Items:
     return Items((x, y), np.concatenate([[0], np.cumsum(COUNTS)]))
 
 
-def rows_of(name: str, local: LocalSGD | None, held: Items | None = None) -> Rows:
-    return Rows(
-        Network.of(made(name), CROSS, "cpu"), items() if held is None else held, items_per_user=MOST, local=local
+def rows_of(name: str, local: LocalSGD | None, held: Items | None = None) -> ModuleRows:
+    return ModuleRows(
+        TorchModule.of(made(name), CROSS, "cpu"), items() if held is None else held, items_per_user=MOST, local=local
     )
 
 
-def slowly(rows: Rows, name: str, local: LocalSGD | None, users: np.ndarray, held: Items) -> np.ndarray:
+def slowly(rows: ModuleRows, name: str, local: LocalSGD | None, users: np.ndarray, held: Items) -> np.ndarray:
     """One user after the other, with torch's own optimiser and nothing of torch.func."""
     minibatches, found = rows.timetable.minibatches(0, users, NOISE), []
     for place in range(len(users)):
@@ -124,7 +124,7 @@ def slowly(rows: Rows, name: str, local: LocalSGD | None, users: np.ndarray, hel
 def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | None) -> None:
     rows, users = rows_of(name, local), np.array([3, 0, 2, 4, 1])
     assert (rows.why_looped is not None) == (name in ("gru", "branches"))
-    found = rows(0, users, Network.of(made(name), CROSS, "cpu").flat(), NOISE)
+    found = rows(0, users, TorchModule.of(made(name), CROSS, "cpu").flat(), NOISE)
     np.testing.assert_allclose(found, slowly(rows, name, local, users, items()), atol=3e-6)
     assert not found[2].any()
 
@@ -132,7 +132,7 @@ def test_rows_are_those_of_a_slow_loop_over_users(name: str, local: LocalSGD | N
 @pytest.mark.parametrize("local", TASKS)
 def test_the_loop_gives_the_rows_of_the_batch(local: LocalSGD | None) -> None:
     rows, users = rows_of("layers", local), np.arange(5)
-    point = Network.of(made("layers"), CROSS, "cpu").flat()
+    point = TorchModule.of(made("layers"), CROSS, "cpu").flat()
     together = rows(0, users, point, NOISE)
     rows.why_looped = "asked to"
     np.testing.assert_allclose(rows(0, users, point, NOISE), together, atol=3e-6)
@@ -160,7 +160,7 @@ def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() 
 def test_rows_of_others_are_the_same_bits_whatever_one_user_holds(
     name: str, local: LocalSGD | None, bad: float
 ) -> None:
-    users, point = np.array([0, 3, 1, 4, 2]), Network.of(made(name), CROSS, "cpu").flat()
+    users, point = np.array([0, 3, 1, 4, 2]), TorchModule.of(made(name), CROSS, "cpu").flat()
     honest = rows_of(name, local)(0, users, point, NOISE)
     held = items()
     held.parts[0][held.offsets[3] : held.offsets[4]] = bad
@@ -221,7 +221,7 @@ def test_the_sum_does_not_depend_on_the_order_of_users_and_rows_not_on_chunks_bu
         Method(radius=9.0, items_per_user=MOST, clip_norm=1.0), users=5, dimension=53, door="train_rows"
     )
     question = Question(0, np.arange(5), AverageGradient(np.zeros((1, 53)), (1.0,)))
-    start = Network.of(made("layers"), CROSS, "cpu").flat()
+    start = TorchModule.of(made("layers"), CROSS, "cpu").flat()
     whole = RowsEngine(compute, problem, start, noise, None).ask(question).values
     for chunk in (1, 2, 3):
         parts = RowsEngine(compute, problem, start, noise, chunk).ask(question).values
@@ -232,8 +232,8 @@ def test_users_drop_out_by_dice_of_their_own() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
     ones = Items((np.ones((16, 4), np.float32), np.zeros(16, np.int64)), np.arange(0, 17, 2))
-    rows = Rows(Network.of(module, CROSS, "cpu"), ones, items_per_user=2, local=None)
-    point, users = Network.of(module, CROSS, "cpu").flat(), np.arange(8)
+    rows = ModuleRows(TorchModule.of(module, CROSS, "cpu"), ones, items_per_user=2, local=None)
+    point, users = TorchModule.of(module, CROSS, "cpu").flat(), np.arange(8)
     found = rows(0, users, point, NOISE)
     assert len(np.unique(found.round(5), axis=0)) > 4  # the same for all with probability below 1e-9
     np.testing.assert_array_equal(found, rows(0, users, point, NOISE))
@@ -244,8 +244,8 @@ def drawn(own: float, *, per_example: bool = False, leaks: bool = False) -> Any:
     """One coordinate of released means; twins: a clip of examples instead of users, statistics of all users."""
     held = Items((np.zeros((20, 4), np.float32), np.zeros(20, np.int64)), np.arange(0, 21, 4))
     held.parts[0][8:12] = own
-    network = Network.of(made("linear"), lambda out, y: out.sum(), "cpu")
-    compute = Rows(network, held, items_per_user=4, local=None)
+    network = TorchModule.of(made("linear"), lambda out, y: out.sum(), "cpu")
+    compute = ModuleRows(network, held, items_per_user=4, local=None)
     users = np.arange(5)
     rows = compute(0, users, network.flat(), NOISE)[:, [0]]
     if leaks:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from quoron.sections import Method
 from quoron.torch import summing
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.torch.summing import sum_clipped
 from quoron.training.black_box import problem_of
 from quoron.training.items import Items
@@ -117,11 +117,11 @@ class Overflows(torch.nn.Module):
 ACTIVATIONS = (torch.nn.SiLU, torch.nn.ReLU, torch.nn.Hardtanh, torch.nn.Softsign, Overflows)
 
 
-def rows_of(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiLU) -> tuple[Rows, np.ndarray]:
+def rows_of(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiLU) -> tuple[ModuleRows, np.ndarray]:
     torch.manual_seed(1)
     module = torch.nn.Sequential(torch.nn.Linear(4, 5), activation(), torch.nn.Linear(5, 3))
-    network = Network.of(module, torch.nn.functional.cross_entropy, "cpu")
-    return Rows(network, held, items_per_user=5, local=local), network.flat()
+    network = TorchModule.of(module, torch.nn.functional.cross_entropy, "cpu")
+    return ModuleRows(network, held, items_per_user=5, local=local), network.flat()
 
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])

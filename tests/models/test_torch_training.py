@@ -13,8 +13,8 @@ from torch import nn
 
 import quoron.torch
 from flower.plugged import Killed
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import TorchModule
 from quoron.training import lifetime
 from quoron.training.items import items_of
 from quoron.training.trained import TrainedRows
@@ -273,9 +273,9 @@ def test_on_a_processor_nothing_is_compiled_unless_asked(tmp_path: Path, monkeyp
 def test_compiled_rows_are_the_rows(local: Any) -> None:
     data, owners = people()
     held = items_of(data, user=owners, offsets=None, features=None, label=None)
-    net = Network.of(network(), CROSS, "cpu")
+    net = TorchModule.of(network(), CROSS, "cpu")
     rows = [
-        Rows(net, held, items_per_user=ITEMS, local=local, compiled=compiled)(
+        ModuleRows(net, held, items_per_user=ITEMS, local=local, compiled=compiled)(
             0, np.arange(USERS), net.flat(), SeededNoise(1)
         )
         for compiled in (True, False)
@@ -287,18 +287,18 @@ def test_compiled_rows_are_the_rows(local: Any) -> None:
 def test_a_killed_run_goes_on_to_the_same_bits_with_dropout(
     local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, real = trained(tmp_path / "whole", network(nn.Dropout(0.5)), local=local).weights, Rows.__call__
+    whole, real = trained(tmp_path / "whole", network(nn.Dropout(0.5)), local=local).weights, ModuleRows.__call__
     for dies_at in (0, 1, 2):
 
-        def dying(self: Rows, round_: int, *more: Any, dies_at: int = dies_at) -> np.ndarray:
+        def dying(self: ModuleRows, round_: int, *more: Any, dies_at: int = dies_at) -> np.ndarray:
             if round_ == dies_at:
                 raise Killed
             return real(self, round_, *more)
 
-        monkeypatch.setattr(Rows, "__call__", dying)
+        monkeypatch.setattr(ModuleRows, "__call__", dying)
         with pytest.raises(Killed):
             trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local)
-        monkeypatch.setattr(Rows, "__call__", real)
+        monkeypatch.setattr(ModuleRows, "__call__", real)
         again = trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local).weights
         np.testing.assert_array_equal(again, whole)
 
@@ -323,17 +323,17 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
     seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     more: dict[str, Any] = {"radius": 1e-3, "simulation_seed": seed}
-    whole, real = trained(tmp_path / "whole", Own(1), **more), Rows.__call__
+    whole, real = trained(tmp_path / "whole", Own(1), **more), ModuleRows.__call__
 
-    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+    def dying(self: ModuleRows, round_: int, *given: Any) -> np.ndarray:
         if round_ == 1:
             raise Killed
         return real(self, round_, *given)
 
-    monkeypatch.setattr(Rows, "__call__", dying)
+    monkeypatch.setattr(ModuleRows, "__call__", dying)
     with pytest.raises(Killed):
         trained(tmp_path / "run", Own(1), **more)
-    monkeypatch.setattr(Rows, "__call__", real)
+    monkeypatch.setattr(ModuleRows, "__call__", real)
     again = trained(tmp_path / "run", Own(2), **more)
     assert "is not the one that the run in" in caplog.text
     begun = torch.nn.utils.parameters_to_vector(Own(1).last.parameters()).detach().double().numpy()

@@ -90,7 +90,7 @@ def test_a_run_beyond_the_limit_is_refused_with_nothing_written(tmp_path: Path) 
     database = Database(f"sqlite:///{tmp_path / 'l.sqlite'}")
     population = PopulationLedger(database)
     half = PLAN.guarantee.epsilon / 2
-    population.limit("default", epsilon=half, delta=1e-3)
+    population.limit("everyone", epsilon=half, delta=1e-3)
     charged = run(account=partial(nullcontext, population))
     for step in (charged.check, charged.charge):
         with pytest.raises(BudgetExceeded):

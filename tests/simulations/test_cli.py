@@ -211,7 +211,7 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
     assert {path.name for path in (place / "mine").iterdir()} == FILES
 
 
-class Impatient(progress.Silence):
+class Impatient(progress.Display):
     """Somebody who presses Ctrl-C in round 4."""
 
     def round_finished(self, event: RoundEvent) -> None:

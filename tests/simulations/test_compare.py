@@ -24,8 +24,8 @@ from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, cell_rows, interval, run_rows
 from quoron.comparing.request import Request, sweep
 from quoron.engines import EngineChoice
-from quoron.reports.progress import RunBars, RunLines, SilentRuns, runs_display
-from quoron.reports.summary import EXAMPLE, Summary
+from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
+from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep, Privacy
 from quoron.sharding.choice import Sharing
@@ -34,6 +34,7 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.serial import dumps
 from small_run import TOML
+from summaries import EXAMPLE
 
 SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
 REQUEST = Request.of(
@@ -41,7 +42,7 @@ REQUEST = Request.of(
 )
 
 
-class Watched(SilentRuns):
+class Watched(Runs):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
@@ -64,7 +65,9 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Com
     assert len(done) == 8
     for row in done[:4]:
         folder = RunFolder(compared.directory / str(row["folder"]))
-        alone = runs.carry_out(runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), page=False)
+        alone = runs.carry_out(
+            runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
+        )
         np.testing.assert_array_equal(folder.model(), alone.model)
         plan = json.loads(dumps(alone.plan.as_json()))
         assert plan == {key: folder.plan()[key] for key in plan}
@@ -375,7 +378,7 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = pool.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
-    for kind in (SilentRuns, RunLines, RunBars):
+    for kind in (Runs, RunLines, RunBars):
         with kind() as shown:
             shown.planned(1)
             shown.began(0, job)
@@ -386,7 +389,7 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
         assert ("run 1/1, srgd seed 0: failed: its reason" in told.err) is (kind is RunLines)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert type(runs_display(quiet=False)) is RunBars
-    assert type(runs_display(quiet=True)) is SilentRuns
+    assert type(runs_display(quiet=True)) is Runs
 
 
 def _made(folder: Path) -> RunFolder:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from quoron import config as configs
 from quoron import toml_text
-from quoron.config import Config, Synthetic, Table
+from quoron.config import Config, SyntheticSection, TableSection
 from quoron.presets import presets
+from quoron.sources import resolve
 from quoron_privacy.errors import ConfigError
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
@@ -66,20 +67,20 @@ def test_text_that_is_not_toml_is_refused_with_its_place() -> None:
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Expected a readable configuration file, got .*absent\.toml"):
-        configs.load(tmp_path / "absent.toml")
+        configs.read(tmp_path / "absent.toml")
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):
-        configs.load(tmp_path / "noise.toml")
+        configs.read(tmp_path / "noise.toml")
 
 
 def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[population]\nkind = "table"\npath = "rows.csv"\nuser = "who"\nlabel = "late"\n')
-    population = configs.load(path).population
-    assert isinstance(population, Table)
+    population = resolve(path)[0].population
+    assert isinstance(population, TableSection)
     assert population.path == str(tmp_path / "rows.csv")
 
 
@@ -143,7 +144,7 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
 
 
 def test_a_population_without_a_kind_is_synthetic() -> None:
-    assert configs.parse("[population]\nusers = 7\n").population == Synthetic(users=7)
+    assert configs.parse("[population]\nusers = 7\n").population == SyntheticSection(users=7)
 
 
 plain = st.one_of(

@@ -55,7 +55,7 @@ def assert_same(found, expected) -> None:
 def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path, monkeypatch):
     table = WRITE[layout](rows(400), tmp_path / "d")
     ours, theirs = both(tmp_path / "d", table)
-    assert (ours.users, ours.dimension, ours.columns) == (theirs.users, theirs.dimension, theirs.columns)
+    assert (ours.users, ours.dimension, ours.encoding.names) == (theirs.users, theirs.dimension, theirs.encoding.names)
     order = np.random.Generator(np.random.Philox(1)).permutation(ours.users)
     for crowd in (ours, ours.read_in(order), in_memory(ours, monkeypatch)):
         for users in (order, np.sort(order), order[7:90], order[::-1], order[:1], order[:0]):
@@ -185,7 +185,7 @@ def test_keys_of_hive_partitions_are_columns(tmp_path):
         (Categorical("ward", "from-data"), Numeric("year", 2020, 2030), Numeric("a", 0, 1)), label=read_label("sick")
     )
     crowd = from_dataset(tmp_path / "d", rules, user="who", loss=Logistic(), test_fraction=0.0)
-    assert crowd.columns == ("ward=x", "ward=y y", "year", "a", "intercept")
+    assert crowd.encoding.names == ("ward=x", "ward=y y", "year", "a", "intercept")
     first = crowd.items(np.array([0, crowd.users - 1])).features / crowd.encoding.scale
     np.testing.assert_allclose(first[0, :3], [1, 0, -0.4], atol=1e-6)
     np.testing.assert_allclose(first[-1, :3], [0, 1, -0.2], atol=1e-6)
@@ -197,7 +197,7 @@ def test_a_url_is_the_folder_that_it_names(tmp_path):
         from_dataset(each, RULES, user="who", loss=Logistic()) for each in (tmp_path / "d", (tmp_path / "d").as_uri())
     )
     assert_same(there.items(np.arange(40)), here.items(np.arange(40)))
-    assert there.digest == here.digest
+    assert there.rows.digest == here.rows.digest
 
 
 @pytest.mark.parametrize("algorithm", ["tracking-srgd", "filtered-sgd", "local-model"])

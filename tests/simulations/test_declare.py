@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.config import Table
+from quoron.config import TableSection
 from quoron.declare import VARIATION, declare
 from quoron.sections import Keep, Privacy
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
@@ -87,7 +87,7 @@ def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> 
     assert sum(each.epsilon for each in declaration.declared) == pytest.approx(8.0)
     assert sum(each.delta for each in declaration.declared) == pytest.approx(1e-6)
     assert "SIMULATED" in declaration.toml()
-    Table.model_validate_json(json.dumps({"path": "visits.csv"} | told["population"]))
+    TableSection.model_validate_json(json.dumps({"path": "visits.csv"} | told["population"]))
 
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
@@ -162,7 +162,7 @@ class TestLedger:
         assert not own_ledger.exists()
         declare(frame(), items=True, user="who", privacy=Privacy(1.0))
         with Database(f"sqlite:///{own_ledger}") as opened:
-            assert [charge.epsilon for charge in PopulationLedger(opened).charges("default")] == [1.0]
+            assert [charge.epsilon for charge in PopulationLedger(opened).charges("everyone")] == [1.0]
 
 
 def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def classifier(**more: Any) -> PrivateLogisticRegression:
     return PrivateLogisticRegression(**DECLARED | {"classes": [0, 1]} | more)
 
 
-def charges(ledger: Path, population: str = "default") -> list[Charge]:
+def charges(ledger: Path, population: str = "everyone") -> list[Charge]:
     with lifetime.opened(ledger) as kept:
         return list(kept.charges(population))
 
@@ -113,7 +113,7 @@ def test_rows_as_users_are_said_to_be_and_have_an_account_of_their_own(ledger):
     assert fitted.plan_.problem.users == 600
     assert "assuming every row is a user of its own" in fitted.guarantee_.sentence()
     assert "every row is a user of its own" in fitted.model_.promise.statement
-    assert (len(charges(ledger)), len(charges(ledger, "default rows"))) == (0, 1)
+    assert (len(charges(ledger)), len(charges(ledger, "rows"))) == (0, 1)
 
 
 def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(ledger):
@@ -316,7 +316,7 @@ def test_a_folder_is_kept_for_every_fit_where_one_is_given(ledger, tmp_path, tem
 
 def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
     with lifetime.opened(ledger) as kept:
-        kept.limit("default", epsilon=7.0, delta=1e-4)
+        kept.limit("everyone", epsilon=7.0, delta=1e-4)
     with pytest.raises(BudgetExceeded, match="limit"):
         classifier().fit(X, Y, USERS)
     with pytest.raises(Infeasible):

@@ -50,7 +50,7 @@ def classifier(**more: Any) -> PrivateLogisticRegression:
 
 def spent(ledger: Path) -> list[float]:
     with lifetime.opened(ledger) as kept:
-        return [charge.epsilon for charge in kept.charges("default")]
+        return [charge.epsilon for charge in kept.charges("everyone")]
 
 
 @pytest.mark.filterwarnings("ignore::quoron.sklearn.DataDependentBounds", "ignore::quoron.sklearn.NoiseFromSeed")

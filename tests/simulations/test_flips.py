@@ -51,7 +51,7 @@ class Scene:
         config = described(at, str(at / "d"), algorithm="one-pass-dp-sgd")
         settings = ["algorithm.options.rounds=4"]
         with lifetime.opened(scene.at / "lifetime.sqlite") as ledger:
-            ledger.limit("default", epsilon=40.0, delta=0.1)
+            ledger.limit("everyone", epsilon=40.0, delta=0.1)
         quoron.train(config, keep=Keep(scene.at / "done"), settings=settings)
         commit = Ledger.commit
 
@@ -77,7 +77,7 @@ class Scene:
         try:
             run = quoron.resume(self.at / name)
             with lifetime.opened(self.at / "lifetime.sqlite") as ledger:
-                charges, account = ledger.charges("default"), ledger.account("default")
+                charges, account = ledger.charges("everyone"), ledger.account("everyone")
             told = [run.summary.users, run.summary.statement, run.summary.rounds, run.plan["problem"], charges, account]
             told += [run.model.promise, run.model.encoding, run.summary.group_limit]
             told += (

@@ -10,10 +10,11 @@ from quoron.operate.submission import promised
 from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, RoundsCurve
 from quoron.planning.questions import EpsilonPoint
-from quoron.reports.summary import EXAMPLE, Summary
+from quoron.reports.summary import Summary
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import risk_words
+from summaries import EXAMPLE
 
 
 def told(name: str) -> list[str]:

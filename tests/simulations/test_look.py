@@ -116,7 +116,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
     trained = train(people, tmp_path / "run")
     with lifetime.opened(ledger) as kept:
-        (charge,) = kept.charges("default")
+        (charge,) = kept.charges("everyone")
     assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
     assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
     assert "table-health.md#h1" in trained.summary.statement
@@ -156,7 +156,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
 
     def looking(rules: Any, table: Any) -> Any:
         with lifetime.opened(ledger) as kept:
-            order.append(f"look after {len(kept.charges('default'))} charges")
+            order.append(f"look after {len(kept.charges('everyone'))} charges")
         return real(rules, table)
 
     spend = Ledger.spend
@@ -199,7 +199,7 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
     if at == "before":
         assert not np.array_equal(drawn[0], drawn[1])
     with lifetime.opened(ledger) as accounts:
-        assert len(accounts.charges("default")) == 1
+        assert len(accounts.charges("everyone")) == 1
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
@@ -469,7 +469,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
         assert before in (None, own.preface())
         assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["table-health"]
     with lifetime.opened(life) as kept:
-        assert len(kept.charges("default")) == 1
+        assert len(kept.charges("everyone")) == 1
 
 
 def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(people, ledger, tmp_path):

@@ -15,7 +15,7 @@ from quoron.operate.submission import declared, specify
 from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
-from quoron.sources import framed
+from quoron.sources import described
 from quoron.training import run as training
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError
@@ -78,7 +78,7 @@ def test_columns_are_those_of_the_header_and_no_row_is_read(kind: str, place: Pa
         frame().iloc[:1].to_parquet(path)
     given = configs.parse(toml(str(path.parent if kind == "folder" else path)))
     found = with_columns(given, place).population
-    assert isinstance(found, configs.Table)
+    assert isinstance(found, configs.TableSection)
     assert found.numeric == {f"x[0:{WIDE}]": (0.0, 1.0), "age": (0.0, 100.0)}
     assert with_columns(configs.parse(with_columns(given, place).as_toml()), place).population == found
 
@@ -107,8 +107,10 @@ def test_a_run_on_a_file_goes_on_where_the_header_has_another_column_since(place
     prepared = training.prepare(configs.parse(toml("x.csv")), place, name="run")
     frame().assign(x_new=0.5).to_csv(place / "x.csv", index=False)
     again = training.prepare(prepared.config, place, name="run")
-    assert prepared.held.encoding == again.held.encoding
-    assert len(training.prepare(configs.parse(toml("x.csv")), place, name="run").held.encoding.features) == WIDE + 2
+    assert prepared.scene.held.encoding == again.scene.held.encoding
+    assert (
+        len(training.prepare(configs.parse(toml("x.csv")), place, name="run").scene.held.encoding.features) == WIDE + 2
+    )
 
 
 def test_simulations_and_their_folders_too(place: Path) -> None:
@@ -116,7 +118,7 @@ def test_simulations_and_their_folders_too(place: Path) -> None:
         frame(),
         **said(**QUICK, user="who", label="x_sick", numeric={"x*": (0, 1)}, settings=SETTINGS, out=place / "run"),
     )
-    assert isinstance(done.config.population, configs.Table)
+    assert isinstance(done.config.population, configs.TableSection)
     assert [*done.config.population.numeric] == [f"x[0:{WIDE}]"]
     assert quoron.resume(place / "run").directory == done.directory  # type: ignore[union-attr]
 
@@ -182,11 +184,11 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     rules = encoding_of(config.population, loss_of(config.loss))  # type: ignore[arg-type]
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
-    described = [
-        framed({"user": "who", "label": "x_sick", "categorical": {"code": values}}, ()).population
+    told = [
+        described(None, {"user": "who", "label": "x_sick", "categorical": {"code": values}}, (), {})[0].population
         for values in ("0:200", range(200), list(range(200)))
     ]
-    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in described}) == 1
+    assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1
 
 
 @pytest.mark.parametrize("values", ["5:5", "0:1048577", "north"])

@@ -83,7 +83,7 @@ class TestEncoding:
 
     def test_a_vocabulary_from_data_is_sorted_and_said_to_be_for_simulation_only(self):
         crowd = clinic(features=(Categorical("ward", "from-data"),))
-        assert crowd.columns == ("ward=A", "ward=B", "ward=C", "intercept")
+        assert crowd.encoding.names == ("ward=A", "ward=B", "ward=C", "intercept")
         assert any("'ward'" in text and "simulation only" in text for text in crowd.knowledge.assumptions)
         assert clinic(items_per_user=5).knowledge.assumptions == ()
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quoron import config as configs
-from quoron.reports.progress import Bar, Lines, Silence, display
+from quoron.reports.progress import Bar, Display, Lines, display
 from quoron.simulation import run as runs
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
@@ -22,8 +22,8 @@ def event(round_: int) -> RoundEvent:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [Silence, Lines, Bar])
-def test_no_form_of_progress_writes_to_standard_output(kind: type[Silence], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("kind", [Display, Lines, Bar])
+def test_no_form_of_progress_writes_to_standard_output(kind: type[Display], capsys: pytest.CaptureFixture[str]) -> None:
     with kind() as shown:
         shown.started(PLAN)
         for round_ in range(20):
@@ -43,7 +43,7 @@ def test_plain_lines_are_few_and_say_where_the_run_stands(capsys: pytest.Capture
 
 def test_the_form_follows_the_terminal_and_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert type(display(quiet=True)) is Silence
+    assert type(display(quiet=True)) is Display
     assert type(display(quiet=False)) is Bar
     monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
     assert type(display(quiet=False)) is Lines

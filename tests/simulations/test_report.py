@@ -10,9 +10,10 @@ import pytest
 from quoron.network import Times
 from quoron.reports import page as report_page
 from quoron.reports import plots
-from quoron.reports.summary import EXAMPLE, Summary, from_json, size
+from quoron.reports.summary import Summary, from_json, size
 from quoron.run_folder import RunFolder, flat
 from quoron_privacy.errors import ConfigError, RunError
+from summaries import EXAMPLE
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -173,3 +174,7 @@ def test_without_matplotlib_a_page_is_whole_and_says_what_draws_plots(monkeypatc
     assert SUMMARY.statement in page
     with pytest.raises(ConfigError, match=r"pip install 'quoron\[plots\]'"):
         report_page.pictures()
+
+
+def test_a_risk_stands_beside_what_was_predicted_and_that_of_the_start() -> None:
+    assert dict(SUMMARY.rows())["excess risk"] == "4.6e-06 (predicted at most 5e-06, at the start 0.089)"

@@ -60,7 +60,7 @@ def interrupted(work: Any, out: Path, monkeypatch: pytest.MonkeyPatch, **more: A
 
 def charges(account: Path) -> list[Charge]:
     with lifetime.opened(account) as ledger:
-        return ledger.charges("default")
+        return ledger.charges("everyone")
 
 
 def restored(out: Path, *more: str) -> int:
@@ -88,12 +88,12 @@ def test_does_not_go_on_without_room_or_the_account_that_it_was_charged_to(
 ) -> None:
     interrupted(work, tmp_path / "run", monkeypatch)
     with lifetime.opened(account) as ledger:
-        ledger.limit("default", epsilon=7.0, delta=0.1)
+        ledger.limit("everyone", epsilon=7.0, delta=0.1)
     assert restored(tmp_path / "run", "--continue-restored") == 1
     with lifetime.opened(account) as ledger:
-        ledger.limit("default", epsilon=9.0, delta=0.1)
+        ledger.limit("everyone", epsilon=9.0, delta=0.1)
     with lifetime.opened(tmp_path / "another.sqlite") as ledger:
-        ledger.limit("default", epsilon=9.0, delta=0.1)
+        ledger.limit("everyone", epsilon=9.0, delta=0.1)
     monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "another.sqlite"))
     assert restored(tmp_path / "run", "--continue-restored") == 1
     assert "found none: one more copy costs as much" in " ".join(capsys.readouterr().err.split())

@@ -17,10 +17,11 @@ from quoron.cli.app import invoke
 from quoron.datasets.index import opened
 from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
-from quoron.training import lifetime, room, run, table
-from quoron.training.prepared import Prepared
+from quoron.training import room, run, table
 from quoron.training.room import Room
+from quoron.training.table import Curated
 from quoron_client.data import csv_file, first_rows, tables
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
@@ -225,9 +226,10 @@ def charged_in(folder: Path, path: Path | str) -> configs.Config:
     return config.model_copy(update={"train": config.train.model_copy(update={"ledger": str(folder / "book")})})
 
 
-def charges(prepared: Prepared) -> int:
+def charges(prepared: Prepared[Curated]) -> int:
     """How often the population was charged."""
-    with lifetime.opened(prepared.ledger) as ledger:
+    assert prepared.account is not None
+    with prepared.account() as ledger:
         return sum(len(ledger.charges(group)) for group in ledger.groups())
 
 

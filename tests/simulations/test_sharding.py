@@ -158,7 +158,7 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
         shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
-        models.append(runs.carry_out(shared, out, page=False).model)
+        models.append(runs.carry_out(shared, out, report=False).model)
     np.testing.assert_array_equal(*models)
 
 
@@ -305,13 +305,13 @@ KILLER = textwrap.dedent(
     from quoron_server.books.ledger import Ledger
     from quoron.__main__ import main
 
-    born, begin = [], processes.Process.__init__
+    born, begin = [], processes.WorkerProcess.__init__
 
     def telling(self, *given):
         begin(self, *given)
         born.append(self.number)
 
-    processes.Process.__init__ = telling
+    processes.WorkerProcess.__init__ = telling
     commit, left = Ledger.commit, 4
 
     def dying(*given, **named):

@@ -50,7 +50,7 @@ def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
     return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
 
 
-def charged(ledger: Path, population: str = "default") -> list[float]:
+def charged(ledger: Path, population: str = "everyone") -> list[float]:
     with lifetime.opened(ledger) as kept:
         return [charge.epsilon for charge in kept.charges(population)]
 
@@ -79,9 +79,9 @@ def test_the_sentence_trusts_the_machine_and_nobody_else(people, ledger, tmp_pat
 
 def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
-        kept.limit("default", epsilon=7.0, delta=1e-4)
+        kept.limit("everyone", epsilon=7.0, delta=1e-4)
     monkeypatch.setattr(Encoding, "encode", lambda *_: pytest.fail("the table was looked at"))
-    with pytest.raises(BudgetExceeded, match="limit of group 'default'"):
+    with pytest.raises(BudgetExceeded, match="limit of group 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
     assert not (tmp_path / "run").exists()

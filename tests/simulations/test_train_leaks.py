@@ -235,7 +235,7 @@ def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
 def test_a_plan_with_items_per_user_from_the_table_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reading(config: Any, base: Path, frame: Any = None) -> table.Held:
+    def reading(config: Any, base: Path, frame: Any = None) -> table.HeldRows:
         held = table.hold(config, base, frame)
         most = int(np.bincount(held._owners).max())
         return replace(held, declared=replace(held.declared, items_per_user=most))
@@ -247,7 +247,7 @@ def test_a_plan_with_items_per_user_from_the_table_is_caught(
 def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counting(config: Any, base: Path, frame: Any = None) -> table.Held:
+    def counting(config: Any, base: Path, frame: Any = None) -> table.HeldRows:
         held = table.hold(config, base, frame)
         kept = held.encoding.encode(held._table).kept
         _, owners = np.unique(held._owners[kept], return_inverse=True)
@@ -264,7 +264,7 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
     write_files = run.result.write
 
     def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
-        folder.write_text("inputs", run._digest(prepared.held.items()).hex())
+        folder.write_text("inputs", run._digest(prepared.scene.held.items()).hex())
         return write_files(prepared, folder, *given)
 
     monkeypatch.setattr(run.result, "write", keeping)

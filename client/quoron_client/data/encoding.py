@@ -31,9 +31,14 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
+
+    from quoron_client.data import columns
+else:
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -198,8 +203,6 @@ class Encoding:
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
-        from quoron_client.data import columns
-
         for name in self.columns:
             columns.check(table, name)
 
@@ -268,8 +271,6 @@ class Encoding:
 
     def resolved(self, table: "pa.Table") -> "Encoding":
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        from quoron_client.data import columns
-
         found = (
             Categorical(f.column, columns.vocabulary(table, f.column))
             if isinstance(f, Categorical) and f.categories == "from-data"
@@ -322,8 +323,6 @@ class Encoding:
             raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
 
     def _feature(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> NDArray[np.float32]:
-        from quoron_client.data import columns
-
         if isinstance(feature, Categorical):
             if feature.categories == "from-data":
                 raise ConfigError(f"Expected declared values of {feature.column!r}, got 'from-data'. List them.")
@@ -361,8 +360,6 @@ class Encoding:
     def _weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
         if self.weight is None:
             return None
-        from quoron_client.data import columns
-
         values = columns.numbers(table, self.weight.column)
         usable = values >= 0
         tally.unusable[self.weight.column] = int(np.count_nonzero(~usable))
@@ -388,8 +385,6 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     """
     import pyarrow as pa
     import pyarrow.compute as pc
-
-    from quoron_client.data import columns
 
     values = columns.column(table, user)
     if (unnamed := columns.unnamed(values)) > 0:

@@ -18,9 +18,14 @@ from pydantic import ConfigDict, Field
 
 from quoron_client.data.features import check_vocabulary
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
+
+    from quoron_client.data import columns
+else:
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
 
 Vector = NDArray[np.float64]
 
@@ -55,8 +60,6 @@ class Comparison:
 
     def of(self, table: "pa.Table") -> Vector:
         """Labels of all rows, shape (N,); NaN where there is none."""
-        from quoron_client.data import columns
-
         values = columns.numbers(table, self.column)
         return np.where(np.isnan(values), np.nan, _signs(_OPERATORS[self.operator](values, self.number)))
 
@@ -76,8 +79,6 @@ class Positive:
 
     def of(self, table: "pa.Table") -> Vector:
         """Labels of all rows, shape (N,); NaN where there is none."""
-        from quoron_client.data import columns
-
         if isinstance(self.value, str):
             missing = np.asarray(columns.texts(table, self.column).is_null().to_numpy(zero_copy_only=False))
         else:
@@ -103,8 +104,6 @@ class Classes:
 
     def of(self, table: "pa.Table") -> Vector:
         """Labels of all rows, shape (N,); NaN where there is none."""
-        from quoron_client.data import columns
-
         found = columns.places(table, self.column, self.values)
         labels = _signs(found == 1) if len(self.values) == 2 else found.astype(np.float64)
         return np.where(found < 0, np.nan, labels)
@@ -146,15 +145,11 @@ class Range:
 
     def of(self, table: "pa.Table") -> Vector:
         """Labels of all rows, shape (N,); NaN where there is none."""
-        from quoron_client.data import columns
-
         values = np.clip(columns.numbers(table, self.column), self.low, self.high)
         return np.clip((values - self.middle) / self.unit, -self.bound, self.bound)
 
     def outside(self, table: "pa.Table") -> NDArray[np.bool_]:
         """Which values were held at an end, shape (N,)."""
-        from quoron_client.data import columns
-
         values = columns.numbers(table, self.column)
         return np.asarray((values < self.low) | (values > self.high))
 
@@ -170,8 +165,6 @@ class Signs:
 
     def of(self, table: "pa.Table") -> Vector:
         """Labels of all rows, shape (N,); NaN where there is none."""
-        from quoron_client.data import columns
-
         values = columns.numbers(table, self.column)
         labels: Vector = np.copysign(1.0, values - 0.5)
         labels[(values != 0.0) & (np.abs(values) != 1.0)] = np.nan

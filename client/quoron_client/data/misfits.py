@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding, Mask, Owners
 from quoron_client.data.labels import Classes, Comparison, Positive, Range, Signs
 
@@ -85,8 +86,6 @@ class Misfits:
     @classmethod
     def of(cls, rules: Encoding, table: "pa.Table") -> "Misfits":
         """Of all rows of a table. DataError as of `Encoding.check`, and never for a value."""
-        from quoron_client.data import columns
-
         rules.check(table)
         usable, unfit = np.ones(table.num_rows, np.bool_), []
         for each in rules.features:
@@ -164,8 +163,6 @@ def _places(
     label: Classes | Comparison | Positive | Range | Signs, raw: Shares, table: "pa.Table"
 ) -> NDArray[np.int64]:
     if isinstance(label, Range):
-        from quoron_client.data import columns
-
         values = columns.numbers(table, label.column)
         return np.select([values < label.low, values > label.high], [0, 1], -1)
     signs = not isinstance(label, Classes) or len(label.values) == 2

@@ -54,24 +54,8 @@ class Registered(AlgorithmInfo):
         """
         options = self.options() if options is None else options
         problem = problem.settled(wide=self.noise_ignores_domain)
-        if privacy.quorum is None:
-            return self._own_plan(problem, privacy, options, constants, seed)
-        free = self.exposure == "local"  # whoever that protects against sees who answers
-        left = left_by_quorum(privacy, spent=not free)
-        made = self._own_plan(problem, left, options, constants, seed)
-        try:
-            return resting(with_quorum(made, privacy, free=free))
-        except Infeasible:
-            if getattr(options, "rounds", 0) is not None:
-                raise
-            rounds = made.cost.rounds
-            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
-                with suppress(Infeasible):
-                    fewer = self._own_plan(problem, left, replace(options, rounds=rounds), constants, seed)
-                    return resting(with_quorum(fewer, privacy, free=free))
-            raise
-
-    def _own_plan(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+        if privacy.quorum is not None:
+            return self._with_quorum(problem, privacy, options, constants, seed)
         planner = self.paper_planner if constants == "paper" else self.planner
         if planner is None:
             raise ConfigError(
@@ -85,6 +69,22 @@ class Registered(AlgorithmInfo):
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
+
+    def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+        free = self.exposure == "local"  # whoever that protects against sees who answers
+        left = left_by_quorum(privacy, spent=not free)
+        made = self.plan(problem, left, options, constants, seed)
+        try:
+            return resting(with_quorum(made, privacy, free=free))
+        except Infeasible:
+            if getattr(options, "rounds", 0) is not None:
+                raise
+            rounds = made.cost.rounds
+            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
+                with suppress(Infeasible):
+                    fewer = self.plan(problem, left, replace(options, rounds=rounds), constants, seed)
+                    return resting(with_quorum(fewer, privacy, free=free))
+            raise
 
     def _with_bound(self, plan: Plan) -> Plan:
         """The planner's guess by that name, and beside it a bound that holds in nine of ten problems, if measured."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
+from quoron_server.budget import EVERYONE as EVERYONE
 
-EVERYONE = "everyone"
 State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
 OPEN = ("waiting", "running")  # states of a run that has not ended
 Front = Literal["service", "flower", "flower-app"]

@@ -18,11 +18,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_server.budget import EVERYONE
 from quoron_server.service import certificates
 from quoron_server.service.revocation import Revocations
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
-EVERYONE = "everyone"  # the group of users without one
 EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
 WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
 FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."

@@ -72,7 +72,7 @@ def _program(
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineOptions:
     """Options that say which engine carries a run out."""
 
     engine: Annotated[
@@ -110,7 +110,7 @@ class Engine:
 @app.command()
 @shared_options
 def simulate(
-    engine: Engine,
+    engine: EngineOptions,
     source: Source = "quickstart",
     seed: Seed = None,
     simulation_seed: SimulationSeed = None,
@@ -140,7 +140,7 @@ def simulate(
 
 @app.command()
 @shared_options
-def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
+def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     from quoron import api
     from quoron.cli import showing

@@ -1,7 +1,8 @@
 """A copy of the books while they are used, books put back from one, and runs that go on in restored books."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
 import typer
@@ -11,11 +12,31 @@ from quoron.cli.connection import Connection, shared_options
 from quoron.cli.ledger import Source
 from quoron_privacy.errors import ConfigError, LedgerUnavailable
 
+if TYPE_CHECKING:  # imported by the commands when they are called
+    from quoron_server.runs import Books
+
+T = TypeVar("T")
 _MAGIC = b"SQLite format 3\0"
 Url = Annotated[
     str | None,
     typer.Option("--database", envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME."),
 ]
+
+
+def in_books(database: str, run: str, act: "Callable[[Books], T | None]") -> T:
+    """What is done to a run in books that no process has open; ConfigError where there is none of that name."""
+    from quoron_server.books.database import Database
+    from quoron_server.runs import Books
+
+    try:
+        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
+    except LedgerUnavailable as error:
+        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+    with opened:
+        found = act(Books(opened))
+    if found is None:
+        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    return found
 
 
 @shared_options
@@ -120,16 +141,7 @@ def continue_restored(
         with connection.open() as control:
             print(f"{run}: {control.continue_restored(run)['state']}")
         return
-    from quoron_server.books.database import Database
-    from quoron_server.runs import Books
     from quoron_server.specification import planned
 
-    try:
-        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
-    except LedgerUnavailable as error:
-        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
-    with opened:
-        copies = Books(opened).continue_held(run, planned)
-    if copies is None:
-        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    copies = in_books(database, run, lambda books: books.continue_held(run, planned))
     print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

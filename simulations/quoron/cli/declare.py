@@ -33,8 +33,8 @@ def declare(
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
     ] = False,
     group: Annotated[
-        str, typer.Option("--group", metavar="NAME", help="Whose lifetime account is charged.")
-    ] = "default",
+        str | None, typer.Option("--group", metavar="NAME", help="Whose lifetime account is charged.")
+    ] = None,
     ledger: Annotated[
         Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
     ] = None,

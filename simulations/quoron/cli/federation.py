@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from quoron.cli.books import in_books
 from quoron.cli.client import client
 from quoron.cli.connection import (
     CLIENTS,
@@ -29,7 +30,7 @@ from quoron.cli.connection import (
     limit_log,
     shared_options,
 )
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
@@ -223,18 +224,7 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    from quoron_server.books.database import Database
-    from quoron_server.runs import Books
-
-    try:
-        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
-    except LedgerUnavailable as error:
-        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
-    with opened:
-        state = Books(opened).cancel(run)
-    if state is None:
-        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
-    print(f"{run}: {state}")
+    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run))}")
 
 
 @shared_options

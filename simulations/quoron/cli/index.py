@@ -33,8 +33,8 @@ def index(
 
     if source.endswith(".toml"):
         section = sources.resolve(source)[0].population
-        found = dataset(section.path, Path.cwd()) if isinstance(section, configs.Table) else None
-        if found is None or not isinstance(section, configs.Table):
+        found = dataset(section.path, Path.cwd()) if isinstance(section, configs.TableSection) else None
+        if found is None or not isinstance(section, configs.TableSection):
             raise ConfigError(
                 f"Expected {source} to name a folder or a URL as population.path, got another population."
             )

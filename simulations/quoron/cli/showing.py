@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quoron.comparing import page as compared
+from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
@@ -21,13 +23,12 @@ from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.forecast import risk_sentence, risk_words
-from quoron_server.algorithms.refused import REFUSED
+from quoron_server.algorithms.refused import REFUSED, Refused
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
-    from quoron.comparing.comparison import Comparison
     from quoron.training.result import TrainedTable
 
 
@@ -83,10 +84,8 @@ def show_trained(trained: "TrainedTable", *, as_json: bool) -> None:
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
 
 
-def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
     """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
-    from quoron.comparing.page import algorithm, best_words, short, why_not
-
     if as_json:
         print(dumps(comparison.as_json()))
         return
@@ -112,12 +111,14 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
-            listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
-        _say(out, best_words(rows))
+            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            listed.add_row(
+                *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
+            )
+        _say(out, compared.best_words(rows))
         out.print(listed)
         _say(out, SURE, style="dim")
-        for line in why_not(rows):
+        for line in compared.why_not(rows):
             _say(out, line, style="dim")
     page = comparison.directory / "report.html"
     out.print(
@@ -192,38 +193,14 @@ def _by(algorithm: str | None, guessed: bool) -> str:
 
 
 def show_algorithms(*, as_json: bool) -> None:
-    """The registry."""
+    """The registry, and what is refused with its reason: that offers nothing."""
+    known: list[Registered | Refused] = [*ALGORITHMS.values(), *REFUSED.values()]
     if as_json:
-        known = [
-            {
-                "name": info.name,
-                "summary": info.summary,
-                "paper": info.paper,
-                "exposure": info.exposure,
-                "adjacency": list(info.adjacency),
-                "constants": list(info.constants),
-                "theorem": info.theorem,
-            }
-            for info in ALGORITHMS.values()
-        ]
-        known += [
-            {
-                "name": each.name,
-                "summary": each.summary,
-                "paper": each.paper,
-                "exposure": each.exposure,
-                "adjacency": [],
-                "constants": [],
-                "theorem": each.theorem,
-            }
-            for each in REFUSED.values()
-        ]
-        print(dumps(known))
+        told = ("name", "summary", "paper", "exposure", "adjacency", "constants", "theorem")
+        print(dumps([{key: getattr(each, key, ()) for key in told} for each in known]))
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
-    for info in ALGORITHMS.values():
-        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.theorem)))
-    for each in REFUSED.values():
+    for each in known:
         listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
     console().print(listed)
 

@@ -13,7 +13,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +24,12 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.populations import Population
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
 from quoron.simulation.pieces import engine_for
-from quoron.simulation.run import Prepared
-from quoron.simulation.scene import make_domain
+from quoron.simulation.scene import Setup, make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
@@ -69,7 +68,7 @@ def _listen(tasks: "queue.SimpleQueue[str]") -> None:
 class Work:
     """Carries runs out, and keeps the last users and plan: the next run often has the same."""
 
-    last: Prepared | None = None
+    last: Prepared[Setup] | None = None
     base: Path | None = None
 
     def carry_out(
@@ -85,12 +84,12 @@ class Work:
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             with shared(prepared, sharing) as given:
-                runs.carry_out(given, folder, [_Progress(tell)], page=False)
+                runs.carry_out(given, folder, [_Progress(tell)], report=False)
         except QuoronError as error:
             return {"end": "failed", "why": str(error)}
         return {"end": "done", "why": None}
 
-    def _prepared(self, config: Config, base: Path) -> Prepared:
+    def _prepared(self, config: Config, base: Path) -> Prepared[Setup]:
         if (
             self.last is not None
             and base == self.base
@@ -110,14 +109,14 @@ class Work:
         return population if population.domain == make_domain(config.domain, population.loss.feature_norm) else None
 
 
-def reseeded(prepared: Prepared, config: Config, base: Path) -> Prepared:
+def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
     engine = engine_for(prepared.scene.population, seed=config.run.simulation_seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)
     digest = runs.fingerprint(config, base)
-    return Prepared(config, scene, planned, digest, time.perf_counter())
+    return Prepared(config, scene, planned, digest)
 
 
 def _but_for_the_seed(config: Config) -> dict[str, Any]:

@@ -5,10 +5,10 @@ What is done of a piece stays after a kill, with digests of what was written: wh
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +27,7 @@ DONE = "index"
 SEAL = 64  # digits before what they are the digest of
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
-
-
-class Watcher(Protocol):
-    """Is told how far an index is."""
-
-    def __call__(self, done: int, of: int) -> None:
-        """So many pieces."""
+IndexWatcher = Callable[[int, int], None]  # is told so many pieces that are done, of so many
 
 
 def sealed(data: bytes) -> bytes:
@@ -48,7 +42,7 @@ def unsealed(kept: bytes) -> bytes:
     return kept[SEAL:]
 
 
-def make(files: Files, user: str, folder: Path, watcher: Watcher | None) -> None:
+def make(files: Files, user: str, folder: Path, watcher: IndexWatcher | None) -> None:
     """Write the index of files into a folder; whoever calls has it alone. DataError for rows without a user, and for a
     user in two files that are not sorted."""
     _begin(files, folder)

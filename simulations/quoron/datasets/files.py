@@ -41,7 +41,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FoundFile:
     """One file, as it was when it was found."""
 
     path: str  # in its file system
@@ -84,7 +84,7 @@ class Files:
     """All files of a source. `parts` are in the order of their paths."""
 
     source: str
-    parts: tuple[Part, ...]
+    parts: tuple[FoundFile, ...]
     schema: pa.Schema = field(repr=False, compare=False)  # of the first file, and the partitions' keys
 
     @classmethod
@@ -135,7 +135,7 @@ class Files:
                 found = ", ".join(self.schema.names)
                 raise DataError(f"Expected one column {name!r} in {self.source!r}, got columns {found}.")
 
-    def opened(self, part: Part) -> pq.ParquetFile:
+    def opened(self, part: FoundFile) -> pq.ParquetFile:
         """A file's footer. DataError if it has changed since it was found, or is no Parquet."""
         with _reached(part.name):
             info = self.system.get_file_info(part.path)
@@ -145,13 +145,13 @@ class Files:
             raise DataError(f"Expected {part.name!r} in {self.source!r} as it was, but it has changed. {_AGAIN}")
         return _opened(self.system, part)
 
-    def rows(self, part: Part) -> tuple[int, ...]:
+    def rows(self, part: FoundFile) -> tuple[int, ...]:
         """Rows of each row group."""
         footer = self.opened(part).metadata
         return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
 
     def batches(
-        self, part: Part, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int = ROWS
+        self, part: FoundFile, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int = ROWS
     ) -> Iterator[tuple[int, pa.Table]]:
         """(row group, rows of it), in order, with these columns, and at most `rows` at a time."""
         stored = self.opened(part)
@@ -177,7 +177,7 @@ class Files:
                 held[name] = pa.repeat(pa.scalar(keys[name]).cast(self.schema.field(name).type), rows)
         return pa.table({name: held[name] for name in dict.fromkeys(columns)})
 
-    def _check_types(self, stored: pq.ParquetFile, part: Part, columns: Sequence[str]) -> None:
+    def _check_types(self, stored: pq.ParquetFile, part: FoundFile, columns: Sequence[str]) -> None:
         theirs = stored.schema_arrow
         for name in columns:
             if theirs.names.count(name) != 1:
@@ -189,7 +189,7 @@ class Files:
                     f"got {found}. Write all files with one type."
                 )
 
-    def _unreadable(self, part: Part, group: int, columns: Sequence[str], error: Exception) -> DataError:
+    def _unreadable(self, part: FoundFile, group: int, columns: Sequence[str], error: Exception) -> DataError:
         """What to say of a row group: which column it is, found by reading each alone."""
         self.opened(part)  # a file that has changed is the first thing to say
         bad = [name for name in columns if not _readable(self.system, part, group, name)]
@@ -208,7 +208,7 @@ def _cut(count: int, most: int) -> Iterator[int]:
     yield from (min(most, count - start) for start in range(0, count, most))
 
 
-def _readable(system: pa.fs.FileSystem, part: Part, group: int, column: str) -> bool:
+def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str) -> bool:
     try:
         for _ in _opened(system, part).iter_batches(batch_size=ROWS, row_groups=[group], columns=[column]):
             pass
@@ -217,7 +217,7 @@ def _readable(system: pa.fs.FileSystem, part: Part, group: int, column: str) -> 
     return True
 
 
-def _opened(system: pa.fs.FileSystem, part: Part) -> pq.ParquetFile:
+def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(system.open_input_file(part.path), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
@@ -249,14 +249,14 @@ def _listed(system: pa.fs.FileSystem, root: str) -> list[pa.fs.FileInfo]:
     )
 
 
-def _part(info: pa.fs.FileInfo, start: int) -> Part:
+def _part(info: pa.fs.FileInfo, start: int) -> FoundFile:
     name = info.path[start:]
     keys = (step.partition("=") for step in name.split("/")[:-1] if "=" in step)
     named = tuple((unquote(key), None if value == _NULL else unquote(value)) for key, _, value in keys)
-    return Part(info.path, name, info.size, info.mtime_ns or 0, named)
+    return FoundFile(info.path, name, info.size, info.mtime_ns or 0, named)
 
 
-def _key_fields(parts: Sequence[Part]) -> list[pa.Field]:
+def _key_fields(parts: Sequence[FoundFile]) -> list[pa.Field]:
     """A partition's key is of integers where all files say so, else of text."""
     fields = []
     for name in dict.fromkeys(name for part in parts for name, _ in part.keys):

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.datasets._folder import fingerprint, place, read, turn
-from quoron.datasets._indexing import DONE, VERSION, Ranks, Watcher, make, name_of, told_of, unsealed
+from quoron.datasets._indexing import DONE, VERSION, IndexWatcher, Ranks, make, name_of, told_of, unsealed
 from quoron.datasets.files import Files, Piece
 from quoron_privacy.errors import DataError
 
@@ -152,7 +152,7 @@ class Index:
         return np.argsort(first, kind="stable")
 
 
-def opened(source: str | Path, user: str, *, watcher: Watcher | None = None) -> Index:
+def opened(source: str | Path, user: str, *, watcher: IndexWatcher | None = None) -> Index:
     """The index of a source, made if there is none yet. DataError if files have changed since it was made."""
     files, folder = _found(source, user)
     with turn(folder):
@@ -161,7 +161,7 @@ def opened(source: str | Path, user: str, *, watcher: Watcher | None = None) -> 
         return _read(files, user, folder)
 
 
-def renewed(source: str | Path, user: str, *, anew: bool = False, watcher: Watcher | None = None) -> Index:
+def renewed(source: str | Path, user: str, *, anew: bool = False, watcher: IndexWatcher | None = None) -> Index:
     """The index of a source as it is now: one that was interrupted goes on, one of older files, of another version or
     damaged is thrown away, and `anew` any."""
     files, folder = _found(source, user)

@@ -93,49 +93,18 @@ class FileUsers(Declared):
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetPopulation:
-    """Users whose items are rows of files; nothing of them is read before somebody is asked."""
+class DatasetPopulation(FileUsers):
+    """The same with what figures of a simulation need; nothing of them is read before somebody is asked."""
 
-    rows: Rows = field(repr=False)
-    numbers: Users = field(repr=False)  # of the users to train on, in the index
-    store: LazyStore = field(repr=False)
-    items_per_user: int
-    loss: Loss
-    domain: Domain
-    knowledge: PublicKnowledge
-    outliers: Outliers
-    seed: int
-
-    @property
-    def users(self) -> int:
-        """Number of users to train on, n."""
-        return len(self.numbers)
+    rows: Rows = field(kw_only=True, repr=False)
+    numbers: Users = field(kw_only=True, repr=False)  # of the users to train on, in the index
 
     @property
     def encoding(self) -> Encoding:
         """How rows become items."""
         return self.rows.encoding
 
-    @property
-    def dimension(self) -> int:
-        """Numbers of the model, d: as many as features, for each output of the loss."""
-        return self.encoding.dimension * self.loss.outputs
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the d features."""
-        return self.encoding.names
-
-    @property
-    def digest(self) -> str:
-        """Of the files as they are."""
-        return self.rows.digest
-
-    def storage(self) -> Users:
-        """Position (n,) of each user among all, in the order of the files."""
-        return self.rows.storage(self.numbers)
-
-    def part(self, users: Users) -> "FileUsers":
+    def part(self, users: Users) -> FileUsers:
         """Some users, with a store of their own."""
         public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
         return FileUsers(*public, store=self.store.of(users), outliers=self.outliers, seed=self.seed)
@@ -143,23 +112,6 @@ class DatasetPopulation:
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""
         return replace(self, store=LazyStore(self.rows, self.numbers, order, self.loss))
-
-    def items(self, users: Users) -> ItemBatch:
-        """The rows of `users` (k,), in that order."""
-        return flipped(self.held.items(users), self.corruption(users), self.loss)
-
-    @property
-    def held(self) -> ItemStore:
-        """All users' items within the bounds of the loss; read for it when it is first asked for."""
-        return self.store.filled
-
-    def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
-        """Indices into `users` (k,) that are read together, in the order of reading."""
-        return self.held.pieces(users)
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
 
     @property
     def optimum(self) -> Vector:
@@ -246,13 +198,15 @@ def from_dataset(
     rows = Rows.of(index, encoding).resolved()
     chosen = np.flatnonzero(trained(index.users, test_fraction, seed))
     return DatasetPopulation(
-        rows=rows,
-        numbers=chosen,
-        store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
+        users=len(chosen),
         items_per_user=1 if items_per_user is None else items_per_user,
+        dimension=rows.encoding.dimension * loss.outputs,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,
         knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
+        store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
+        rows=rows,
+        numbers=chosen,
         outliers=Outliers() if outliers is None else outliers,
         seed=seed,
     )

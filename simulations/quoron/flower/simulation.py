@@ -21,10 +21,12 @@ from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.superlink import MARK
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
-from quoron.simulation.run import Prepared, RunResult
+from quoron.simulation.run import RunResult
+from quoron.simulation.scene import Setup
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.books.durable import public
@@ -39,7 +41,7 @@ _PATIENCE = 600.0  # seconds that a SuperLink may be away
 
 
 def simulate(
-    prepared: Prepared,
+    prepared: Prepared[Setup],
     folder: RunFolder,
     base: Path,
     observers: Sequence[Observer] = (),
@@ -75,7 +77,7 @@ class _Follower:
     """Starts a run, tells observers of its rounds, and leaves when it has ended."""
 
     def __init__(
-        self, prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], base: Path, scratch: Path
+        self, prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer], base: Path, scratch: Path
     ) -> None:
         self._prepared, self._folder, self._observers = prepared, folder, observers
         self._base, self._scratch = base, scratch

@@ -1,6 +1,6 @@
 """Rows of users under a pure loss: average gradients or local SGD, a chunk of users in one compiled call.
 
-    compute = Rows(loss, params, items, items_per_user=50, local=LocalSGD(batch_size=10), chunk=64)
+    compute = LossRows(loss, params, items, items_per_user=50, local=LocalSGD(batch_size=10), chunk=64)
     rows = compute(round, users, point, noise)              # (k, d)
 
 Who takes which of its items when is `quoron.training.timetable`'s. A chunk that is not full is filled with users who
@@ -27,7 +27,7 @@ Params = Any  # a tree of floating-point arrays
 Loss = Callable[..., Any]  # parameters, the parts of an item, and a key if it draws -> one number
 
 
-class Rows:
+class LossRows:
     """Rows of any users at any point. A function of them, of their items and of dice: nothing is kept between calls."""
 
     def __init__(

@@ -8,11 +8,11 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 
-from quoron.jax.computing import Loss, Params, Rows
+from quoron.jax.computing import Loss, LossRows, Params
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training.black_box import Vector
-from quoron.training.items import Data, Described, items_of
+from quoron.training.items import Data, ItemColumns, items_of
 from quoron.training.rows import CHUNK, METHOD, Setting, carry_out, items_needed
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
@@ -34,7 +34,7 @@ def train(
     draws: bool = False,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
-    **items: Unpack[Described],
+    **items: Unpack[ItemColumns],
 ) -> TrainedRows[Params]:
     """Train `params`, a tree of arrays, with (ε, δ)-differential privacy for all items of each user.
 
@@ -61,7 +61,7 @@ def train(
     )
     count(chunk=chunk)
     people = items_of(data, **items)
-    compute = Rows(loss, params, people, items_per_user=per_user, local=local, chunk=chunk, draws=draws)
+    compute = LossRows(loss, params, people, items_per_user=per_user, local=local, chunk=chunk, draws=draws)
     begin, kept = Start(compute.origin), None if keep.out is None else Start.of_run(RunFolder(Path(keep.out)))
     if kept is not None and kept.weights.shape == begin.weights.shape and kept.digest != begin.digest:
         begin = kept

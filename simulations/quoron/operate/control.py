@@ -62,14 +62,11 @@ class Control:
     def submit(self, specification: str) -> str:
         """Submit a run; its name."""
         request = pb.SubmitRequest(specification=specification)
-        with self._told():
-            return str(self._stub.Submit(request, metadata=self._metadata, timeout=10 * PATIENCE).run)
+        return str(self._called(self._stub.Submit, request, slow=True).run)
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run and its state."""
-        with self._told():
-            reply = json.loads(self._stub.List(pb.ListRequest(), metadata=self._metadata, timeout=PATIENCE).json)
-        return list(reply["runs"])
+        return list(self._document(self._stub.List, pb.ListRequest())["runs"])
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
         """The public events of a run from the first to the end."""
@@ -79,51 +76,38 @@ class Control:
 
     def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model; its state."""
-        with self._told():
-            reference = pb.RunReference(run=run)
-            return dict(json.loads(self._stub.Cancel(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
+        return self._document(self._stub.Cancel, pb.RunReference(run=run), slow=True)
 
     def continue_restored(self, run: str) -> dict[str, Any]:
         """Let a run go on that is held because the books were restored; its state."""
-        with self._told():
-            reference = pb.RunReference(run=run)
-            reply = self._stub.ContinueRestored(reference, metadata=self._metadata, timeout=10 * PATIENCE)
-        return dict(json.loads(reply.json))
+        return self._document(self._stub.ContinueRestored, pb.RunReference(run=run), slow=True)
 
     def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
-        with self._told():
-            reference = pb.RunReference(run=run)
-            return dict(json.loads(self._stub.Plan(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
+        return self._document(self._stub.Plan, pb.RunReference(run=run), slow=True)
 
     def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,)."""
-        with self._told():
-            array = self._stub.Model(pb.RunReference(run=run), metadata=self._metadata, timeout=PATIENCE)
+        array = self._called(self._stub.Model, pb.RunReference(run=run))
         model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
         return model
 
     def ledger(self, run: str = "") -> dict[str, Any]:
         """What a run has spent and released; without a name, the population's lifetime ledger."""
-        with self._told():
-            request = pb.LedgerRequest(run=run)
-            return dict(json.loads(self._stub.Ledger(request, metadata=self._metadata, timeout=PATIENCE).json))
+        return self._document(self._stub.Ledger, pb.LedgerRequest(run=run))
 
     def limit(
         self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0, exceeded: bool = False
     ) -> str:
         """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        request = pb.LimitRequest(group=group, exceeded=exceeded, **numbers)
-        with self._told():
-            document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
-        return str(json.loads(document.json)["limit"])
+        return str(
+            self._document(self._stub.Limit, pb.LimitRequest(group=group, exceeded=exceeded, **numbers))["limit"]
+        )
 
     def backup(self, *, with_secrets: bool = False) -> tuple[str, str]:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256."""
-        with self._told():
-            request = pb.BackupRequest(with_secrets=with_secrets)
-            reply = json.loads(self._stub.Backup(request, metadata=self._metadata, timeout=10 * PATIENCE).json)
+        reply = self._document(self._stub.Backup, pb.BackupRequest(with_secrets=with_secrets), slow=True)
         return str(reply["file"]), str(reply["sha256"])
 
     def charge(
@@ -151,9 +135,14 @@ class Control:
             note=note,
             spent=spent,
         )
+        return str(self._document(self._stub.Charge, request)["charged"])
+
+    def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._told():
-            document = self._stub.Charge(request, metadata=self._metadata, timeout=PATIENCE)
-        return str(json.loads(document.json)["charged"])
+            return call(request, metadata=self._metadata, timeout=10 * PATIENCE if slow else PATIENCE)
+
+    def _document(self, call: Any, request: Any, *, slow: bool = False) -> dict[str, Any]:
+        return dict(json.loads(self._called(call, request, slow=slow).json))
 
     @contextmanager
     def _told(self) -> Iterator[None]:

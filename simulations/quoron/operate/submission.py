@@ -6,7 +6,7 @@ declared by patterns its header says which they are, and that is what the coordi
 
 from pathlib import Path
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -17,6 +17,7 @@ from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import risk_sentence
+from quoron_server.budget import EVERYONE
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import (
@@ -35,7 +36,7 @@ def specify(
     run: str,
     users: int,
     seconds: float,
-    group: str = "everyone",
+    group: str = EVERYONE,
     simulation_seed: int | None = None,
     early_ends: bool = False,
     whole: bool = False,
@@ -136,7 +137,7 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
             f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
             "there."
         ) from None
-    if not isinstance(table, Table):
+    if not isinstance(table, TableSection):
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
         )

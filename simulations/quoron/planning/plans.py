@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quoron.config import AlgorithmSection, Config, Flights, Table
+from quoron.config import Config, FlightsSection, TableSection
 from quoron.paths import dataset
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
@@ -126,7 +126,7 @@ def choose(
         planned = _automatic(config, problem, algorithms, federated=federated)
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
-    _budget(config).check_plan(planned.plan)
+    budget_of(config).check_plan(planned.plan)
     planned = replace(planned, remarks=algorithms[planned.plan.algorithm].choosing.remarks(planned.plan))
     if not compare:
         return planned
@@ -150,7 +150,7 @@ def rounds_curve(
     points = {}
     for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
         with suppress(QuoronError):
-            plan = _plan_exactly(info, config, problem, given, rounds)
+            plan = _plan(info, config, problem, given, rounds)
             points[rounds] = plan.predicted_excess_risk if measured else plan.guessed_excess_risk
     if chosen is not None:
         points[chosen.cost.rounds] = chosen.predicted_excess_risk if measured else chosen.guessed_excess_risk
@@ -171,9 +171,11 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federa
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    trusted, allowed = _trusted(config), Allowance(_budget(config)) if federated else _on_one_machine(config)
+    allowed = Allowance(budget_of(config)) if federated else _on_one_machine(config)
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed)
+        plan, choice = automatic(
+            candidates, algorithms, problem, trust_server=config.privacy.trust_server, allowed=allowed
+        )
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -185,7 +187,7 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federa
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n that would do."""
-    if not _trusted(config) or problem.beliefs.hostile_share > 0:
+    if not config.privacy.trust_server or problem.beliefs.hostile_share > 0:
         return
     wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted)
@@ -230,27 +232,23 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     return Planned(plan, candidates)
 
 
-def _budget(config: Config) -> Budget:
+def budget_of(config: Config) -> Budget:
+    """The limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
 
 
 def _on_one_machine(config: Config) -> Allowance:
     """What may be asked of the rows of a table; users who are made up stand for a federation."""
-    section, budget = config.population, _budget(config)
-    if not isinstance(section, Table | Flights):
+    section, budget = config.population, budget_of(config)
+    if not isinstance(section, TableSection | FlightsSection):
         return Allowance(budget)
-    from_files = isinstance(section, Table) and dataset(section.path, Path()) is not None
+    from_files = isinstance(section, TableSection) and dataset(section.path, Path()) is not None
     return Allowance(budget, everybody=True, held=HELD_OF_FILES if from_files else None)
-
-
-def _trusted(config: Config) -> bool:
-    """Whether the coordinator may see answers."""
-    return config.privacy.trust_server
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
     """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
-    return _trusted(config) or info.exposure == "local"
+    return config.privacy.trust_server or info.exposure == "local"
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -274,33 +272,27 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
         return Candidate(info.name, None, str(error), error.users if isinstance(error, Infeasible) else None)
 
 
-def _plan(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
-    wanted = config.budget.rounds
-    if wanted is None or given.get("rounds") is not None or not info.takes_rounds:
-        return _plan_freely(info, config, problem, given)
-    return _plan_exactly(info, config, problem, given, wanted)
-
-
-def _plan_exactly(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int) -> Plan:
-    """The best plan of exactly `rounds` rounds; Infeasible if there is none."""
-    plan = _plan_freely(info, config, problem, {**given, "rounds": rounds})
-    if plan.cost.rounds != rounds:  # printed constants fix it
-        raise Infeasible(
-            info.name,
-            f"its {config.algorithm.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
-            f"budget.rounds={plan.cost.rounds}",
-        )
-    return plan
-
-
-def _plan_freely(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
-    section: AlgorithmSection = config.algorithm
+def _plan(
+    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int | None = None
+) -> Plan:
+    """The best plan; of exactly `rounds` rounds, or budget.rounds. Infeasible if there is none."""
+    section = config.algorithm
+    if rounds is None and given.get("rounds") is None and info.takes_rounds:
+        rounds = config.budget.rounds
     if section.constants not in info.constants:
         raise ConfigError(
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
-    options = options_of(info, given, called="algorithm.options")
+    exactly = {} if rounds is None else {"rounds": rounds}
+    options = options_of(info, {**given, **exactly}, called="algorithm.options")
     if info.either_adjacency and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
-    return info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)
+    plan = info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)
+    if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
+        raise Infeasible(
+            info.name,
+            f"its {section.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
+            f"budget.rounds={plan.cost.rounds}",
+        )
+    return plan

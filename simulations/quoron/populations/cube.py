@@ -18,13 +18,13 @@ from functools import cached_property
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from quoron.populations._made_up import MadeUp
 from quoron.populations._risk import LinearRisk
 from quoron.populations._threads import in_ranges
 from quoron.populations.outliers import Outliers
 from quoron.populations.streams import Purpose, fill_uniforms
-from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
+from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain
@@ -74,7 +74,7 @@ def hardest_spread(
 
 
 @dataclass(frozen=True)
-class Cube:
+class Cube(MadeUp):
     """The population of the lower bound. Equal arguments give equal bits.
 
     Outliers do not enter the optimum or the risk; `shifted` ones send -z for z. Raises ConfigError out of range, and
@@ -97,8 +97,7 @@ class Cube:
             raise ConfigError(f"Expected spread < bound={self.bound:g}, got spread={self.spread:g}.")
         if not isinstance(self.domain, Box):
             raise ConfigError("Expected domain.kind='box' for population.kind='cube', got a ball.")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"Expected seed in [0, 2^63), got seed={self.seed}.")
+        self._check_seed()
 
     @cached_property
     def loss(self) -> Loss:
@@ -117,15 +116,6 @@ class Cube:
     @cached_property
     def _risk(self) -> LinearRisk:
         return LinearRisk(-self.mean, self.domain)
-
-    @property
-    def optimum(self) -> Vector:
-        """D sign(μ), shape (d,)."""
-        return self._risk.optimum.copy()
-
-    def excess_risk(self, model: Vector) -> float:
-        """F(model) - F(optimum) >= 0 for a model of the domain."""
-        return self._risk.excess(np.asarray(model, np.float64))
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order: features (k m, d) float32, labels zero."""
@@ -150,20 +140,6 @@ class Cube:
         """True: items are made when they are asked for, within the bounds of the loss, for any number of threads."""
         return True
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(self._known(users), seed=self.seed)
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Empty: the excess risk already speaks of new users."""
-        del model
-        return {}
-
-    def beside(self, model: Vector) -> Beside:
-        """Nothing: users are as declared."""
-        del model
-        return Beside()
-
     @property
     def knowledge(self) -> PublicKnowledge:
         """Of the declared law: an item's deviation is at most A√d."""
@@ -173,12 +149,6 @@ class Cube:
             hostile_share=min(self.outliers.fraction, 0.49),
             assumptions=("the declared law of coins is public: it sets predictions and steps, never privacy",),
         )
-
-    def _known(self, users: Users) -> Users:
-        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
-        if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
-            raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
-        return asked
 
 
 @njit(cache=True, nogil=True)

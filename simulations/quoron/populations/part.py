@@ -1,13 +1,13 @@
 """Some users of a table in memory, and nothing of the others: what a worker is given."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations.outliers import Outliers, flipped
-from quoron.populations.users import Corruption, Declared, Users
+from quoron.populations.users import Declared, Users
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 
@@ -34,8 +34,10 @@ class TableUsers(Declared):
         begins[self.own], ends[self.own] = batch.begins, batch.ends
         return batch.where(begins, ends)
 
+    def part(self, users: Users) -> "TableUsers":
+        """Some of them (j,), sorted by number."""
+        return replace(self, own=users, batch=self.batch.of(np.searchsorted(self.own, users)))
+
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
-        if self.outliers.fraction == 0:
-            return np.full(len(users), Corruption.HONEST, np.uint8)
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)

@@ -22,11 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._families import Family, Law, fill_items
+from quoron.populations._made_up import MadeUp
 from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
 from quoron.populations._threads import in_ranges
 from quoron.populations.outliers import Outliers
 from quoron.populations.streams import Purpose, normals, uniforms, words
-from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
+from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Domain, L2Ball
@@ -38,7 +39,7 @@ _LIKELY = 1.05  # room above the largest eigenvalue that m items in d dimensions
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(MadeUp):
     """A population of one family. Equal arguments give equal bits, on every machine but for last places of exp.
 
     Outliers do not enter the optimum or the risk.
@@ -71,8 +72,7 @@ class Synthetic:
             raise ConfigError(
                 f"Expected family to be one of {', '.join(get_args(FamilyName))}, got family={self.family!r}."
             )
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"Expected seed in [0, 2^63), got seed={self.seed}.")
+        self._check_seed()
         if self.family == "linear" and not 0 < self.signal_norm + self.heterogeneity <= self.feature_norm:
             raise ConfigError(
                 f"Expected 0 < signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
@@ -156,29 +156,6 @@ class Synthetic:
         """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
         return not self.in_memory
 
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        return self.outliers.corruption(self._known(users), seed=self.seed)
-
-    @property
-    def optimum(self) -> Vector:
-        """argmin over the domain of the honest users' expected loss, shape (d,)."""
-        return self._risk.optimum.copy()
-
-    def excess_risk(self, model: Vector) -> float:
-        """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
-        return self._risk.excess(np.asarray(model, np.float64))
-
-    def test_metrics(self, model: Vector) -> dict[str, float]:
-        """Empty: the excess risk already speaks of new users."""
-        del model
-        return {}
-
-    def beside(self, model: Vector) -> Beside:
-        """Nothing: users are as declared."""
-        del model
-        return Beside()
-
     @cached_property
     def knowledge(self) -> PublicKnowledge:
         """What the declared design says: expectations over the law of users, not functions of drawn items."""
@@ -255,12 +232,6 @@ class Synthetic:
         if self.ridge > 0:
             return QuadraticRisk(self.ridge, self.signal / self.ridge, self.domain)
         return LinearRisk(-self.signal, self.domain)
-
-    def _known(self, users: Users) -> Users:
-        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
-        if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
-            raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
-        return asked
 
     def _counts(self, users: Users) -> NDArray[np.int64]:
         if not self.unequal_items:

@@ -80,11 +80,6 @@ class TablePopulation:
         """Numbers of the model, d: as many as features, for each output of the loss."""
         return self.training.dimension * self.loss.outputs
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the d features."""
-        return self.encoding.names
-
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
         return flipped(self.training.of(users), self.corruption(users), self.loss)

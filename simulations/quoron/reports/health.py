@@ -23,7 +23,7 @@ UNSEEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ShareLine:
     """One released share of the users that were looked at, with its standard error as one of all."""
 
     what: str
@@ -44,7 +44,7 @@ class Health:
     users: int
     share: float  # of μ²
     visible: float  # the least share of users without a usable row that is spoken of, but with probability MISSED
-    lines: tuple[Line, ...]
+    lines: tuple[ShareLine, ...]
     warnings: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Health:
     @classmethod
     def from_json(cls, contents: dict[str, Any]) -> "Health":
         """What `as_json` gave."""
-        lines = tuple(Line(**line) for line in contents["lines"])
+        lines = tuple(ShareLine(**line) for line in contents["lines"])
         return cls(contents["users"], contents["share"], contents["visible"], lines, tuple(contents["warnings"]))
 
     def table(self) -> list[tuple[str, str]]:
@@ -65,13 +65,13 @@ class Health:
 def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
     """What the released shares of a table with this encoding say."""
     errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
-    lines = [Line("users without a row that can be used", shares.unusable, errors.unusable)]
+    lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
-        lines.append(Line("values that do not fit, of all columns", shares.values, errors.values))
+        lines.append(ShareLine("values that do not fit, of all columns", shares.values, errors.values))
     for column, share in zip(columns, shares.columns.tolist(), strict=True):
-        lines.append(Line(f"{column.name!r} {column.misfit}", share, errors.column))
+        lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
-        lines.append(Line(f"rows with {name}", share, errors.unusable))
+        lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
     said = tuple(_warnings(health, shares, columns, labels, encoding))
     return Health(health.users, health.share, health.visible, tuple(lines), said)
 
@@ -104,7 +104,7 @@ def _warnings(
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
     amiss = sorted((each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0])
     if lost:
-        line = Line("", shares.unusable, errors.unusable)
+        line = ShareLine("", shares.unusable, errors.unusable)
         see = "see the columns named below" if amiss else "no single column stands out of the noise"
         yield (
             f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "

@@ -2,7 +2,8 @@
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
@@ -86,6 +87,18 @@ def _figure(plot: Plot, drawing: str) -> str:
     return f"<figure>{head}{drawing}<figcaption>{escape(plot.meaning)}</figcaption></figure>"
 
 
+@contextmanager
+def _picture(name: str) -> Iterator[tuple[Axes, io.BytesIO]]:
+    """Axes to draw risks on, and where the picture is afterwards."""
+    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": name}):
+        figure, buffer = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white"), io.BytesIO()
+        axes = figure.add_subplot()
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        yield axes, buffer
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+
+
 def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
     """A picture of predicted excess risk against ε, and of accuracy where there is one. Equal points, equal bytes.
 
@@ -95,11 +108,7 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
     guesses = [(point.epsilon, point.risk) for point in points if point.predicted_excess_risk is None and point.risk]
     if not feasible:
         raise ConfigError("Expected an ε that is feasible to draw, got none. See the reasons with `quoron plan`.")
-    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "epsilon"}):
-        figure = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white")
-        axes = figure.add_subplot()
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+    with _picture("epsilon") as (axes, buffer):
         epsilons, risks, accuracies = zip(*feasible, strict=True)
         axes.plot(epsilons, risks, color=BLUE, marker="o", markersize=4)
         axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons], minor=False)
@@ -112,8 +121,6 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
             beside.plot(epsilons, [100 * each for each in accuracies], color=ORANGE, marker="s", markersize=4)
             beside.set_ylabel("accuracy in %, simulation only", color=ORANGE)
             beside.grid(visible=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
@@ -123,11 +130,7 @@ def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) 
     Text is outlined and the ground white: it looks the same wherever it is shown. Equal curves give equal bytes.
     """
     colours = (BLUE, "#2f855a", "#805ad5", "#b7791f", INK, GREY, "#d53f8c")
-    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "rounds"}):
-        figure = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white")
-        axes = figure.add_subplot()
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+    with _picture("rounds") as (axes, buffer):
         for index, (name, curve) in enumerate(curves.items()):
             rounds, risks = zip(*curve.points, strict=True)
             axes.plot(
@@ -150,8 +153,6 @@ def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) 
         guessed = not all(curve.measured for curve in curves.values())
         axes.set_ylabel(f"{AT_MOST}; dotted: guessed" if guessed else AT_MOST)
         axes.legend()
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ Vector = NDArray[np.float64]
 LINES = 10  # plain lines a run, at most
 
 
-class Display(Protocol):
-    """An observer that is a context manager, so that the terminal is left tidy whatever happens."""
+class Display:
+    """An observer that is a context manager, so that the terminal is left tidy whatever happens. It shows nothing."""
 
     def __enter__(self) -> "Display":
         """Take the terminal."""
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Give the terminal back."""
@@ -42,30 +43,11 @@ class Display(Protocol):
 def display(*, quiet: bool) -> Display:
     """A live bar when standard error is a terminal, plain lines when it is not, silence when asked."""
     if quiet:
-        return Silence()
+        return Display()
     return Bar() if sys.stderr.isatty() else Lines()
 
 
-class Silence:
-    """Shows nothing."""
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
-
-    def started(self, plan: Plan) -> None:
-        """Nothing."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """Nothing."""
-
-    def finished(self, model: Vector) -> None:
-        """Nothing."""
-
-
-class Lines(Silence):
+class Lines(Display):
     """A plain line now and then, on standard error."""
 
     def started(self, plan: Plan) -> None:
@@ -79,7 +61,7 @@ class Lines(Silence):
             print(text, file=sys.stderr, flush=True)
 
 
-class Bar(Silence):
+class Bar(Display):
     """A live progress bar on standard error."""
 
     def __init__(self) -> None:
@@ -123,11 +105,12 @@ def _figures(event: RoundEvent) -> str:
     return text + (", halted" if event.public.get("halted") else "")
 
 
-class Runs(Protocol):
-    """A watcher of a comparison's runs (`quoron.comparing.pool.Watcher`) that is a context manager."""
+class Runs:
+    """A watcher of runs (`quoron.comparing.pool.Watcher`) that is a context manager. It shows nothing."""
 
     def __enter__(self) -> "Runs":
         """Take the terminal."""
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Give the terminal back."""
@@ -148,33 +131,11 @@ class Runs(Protocol):
 def runs_display(*, quiet: bool) -> Runs:
     """Live bars when standard error is a terminal, a line a run when it is not, silence when asked."""
     if quiet:
-        return SilentRuns()
+        return Runs()
     return RunBars() if sys.stderr.isatty() else RunLines()
 
 
-class SilentRuns:
-    """Shows nothing."""
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
-
-    def planned(self, runs: int) -> None:
-        """Nothing."""
-
-    def began(self, worker: int, job: "Job") -> None:
-        """Nothing."""
-
-    def moved(self, worker: int, at: int, of: int) -> None:
-        """Nothing."""
-
-    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
-        """Nothing."""
-
-
-class RunLines(SilentRuns):
+class RunLines(Runs):
     """A plain line for every run that ended, on standard error."""
 
     def __init__(self) -> None:
@@ -191,7 +152,7 @@ class RunLines(SilentRuns):
         print(f"run {self._done}/{self._all}, {job.named}: {outcome}", file=sys.stderr, flush=True)
 
 
-class RunBars(SilentRuns):
+class RunBars(Runs):
     """One live display: all runs, and for each worker the run it is at."""
 
     def __init__(self) -> None:

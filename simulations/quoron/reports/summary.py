@@ -1,9 +1,4 @@
-"""What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report.
-
->>> rows = dict(Summary(**EXAMPLE).rows())
->>> rows["excess risk"]
-'4.6e-06 (predicted at most 5e-06, at the start 0.089)'
-"""
+"""What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report."""
 
 import resource
 import sys
@@ -206,24 +201,3 @@ def peak_memory() -> int:
     """Largest resident memory of this process so far, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-EXAMPLE: Mapping[str, Any] = {
-    "algorithm": "filtered-sgd",
-    "statement": "(1, 1e-06)-differential privacy for all items of any one user at once.",
-    "rounds": 24,
-    "messages": 240_000,
-    "bytes_up": 19_200_000,
-    "bytes_down": 19_200_000,
-    "gradient_evaluations": 12_000_000,
-    "users_asked": 240_000,
-    "users_filtered_simulation_only": 0,
-    "halted": False,
-    "epsilon": 1.0,
-    "delta": 1e-6,
-    "adjacency": "replace-one",
-    "exposure": "model",
-    "excess_risk": 4.6e-6,
-    "excess_risk_initial": 0.089,
-    "predicted_excess_risk": 5e-6,
-}

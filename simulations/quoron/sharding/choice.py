@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from quoron.populations.users import Answering
+from quoron.prepared import Prepared
+from quoron.sharding import processes
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
-from quoron.simulation.run import Prepared
+from quoron.simulation.scene import Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,11 @@ class Sharing:
 
             start = on_ray.starter(self.address)
             return ShardedEngine.of(population, self.workers, start, settings, start.close)
-        from quoron.sharding import processes
-
         return ShardedEngine.of(population, self.workers, processes.starter(self.workers), settings)
 
 
 @contextmanager
-def shared(prepared: Prepared, sharing: Sharing | None) -> Iterator[Prepared]:
+def shared(prepared: Prepared[Setup], sharing: Sharing | None) -> Iterator[Prepared[Setup]]:
     """The same run with workers that answer for its users, for as long as it takes; without any, as it is."""
     if sharing is None:
         yield prepared

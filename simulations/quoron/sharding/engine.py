@@ -19,6 +19,7 @@ from quoron.sharding.shard import Cut, Settings, Stored
 from quoron.simulation.again import looked_at_again
 from quoron.simulation.pieces import Indices, Told, part_of, together
 from quoron_client.protocol.questions import Question
+from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError
 
 PIECE = 16 << 20  # bytes of answers that are on their way from one worker
@@ -147,8 +148,6 @@ class ShardedEngine:
 
 def own_error(kind: str, message: str) -> QuoronError:
     """A worker's error as what it was."""
-    from quoron_privacy import errors
-
     named = getattr(errors, kind, RunError)
     plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
     return named(message) if plain else RunError(message)

@@ -11,6 +11,7 @@ from typing import Any
 
 from quoron.sharding import guarded_ray
 from quoron.sharding.engine import Died, Worker, own_error
+from quoron.sharding.shard import opened
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -20,8 +21,6 @@ class Shard:
     """What runs in an actor."""
 
     def __init__(self, letter: bytes) -> None:
-        from quoron.sharding.shard import opened
-
         self._engine = opened(letter)
 
     def ask(self, question: Question) -> tuple[Any, ...]:

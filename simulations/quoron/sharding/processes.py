@@ -89,7 +89,7 @@ class Nursery:
         self._orders = self._program = None
 
 
-class Process:
+class WorkerProcess:
     """One worker; see `quoron.sharding.worker` for what it does."""
 
     def __init__(self, letter: bytes, nursery: Nursery) -> None:
@@ -166,7 +166,7 @@ def starter(workers: int) -> Any:
 
     def start(number: int, letter: bytes) -> Worker:
         del number
-        return Process(letter, nursery)
+        return WorkerProcess(letter, nursery)
 
     return start
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.paths import PACKAGED
 from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
@@ -68,7 +68,7 @@ def ask(
 
 def _is_public(config: Config) -> bool:
     """Whether users are made up, or ship with quoron."""
-    return not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED)
+    return not isinstance(config.population, TableSection) or config.population.path.startswith(PACKAGED)
 
 
 def speaks_of_accuracy(population: Population) -> bool:

@@ -7,7 +7,7 @@ the header. No value is looked at, and rows are not read: names of columns are p
 from pathlib import Path
 from typing import Any
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
 from quoron_client.data import spans
 from quoron_client.data.labels import read_label
@@ -20,7 +20,9 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     patterns no longer is left as it is, so what a run folder keeps is read as it was.
     """
     table = config.population
-    if not isinstance(table, Table) or not any(spans.WILD in name for name in (*table.numeric, *table.categorical)):
+    if not isinstance(table, TableSection) or not any(
+        spans.WILD in name for name in (*table.numeric, *table.categorical)
+    ):
         return config
     found = iter(spans.resolved([*table.numeric, *table.categorical], _header(table, base, frame), roles=_roles(table)))
     changes = {
@@ -34,7 +36,7 @@ def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
     return spans.spanned(names) if spans.WILD in given else list(names)
 
 
-def _roles(table: Table) -> set[str]:
+def _roles(table: TableSection) -> set[str]:
     """The columns that say whose a row is, what is predicted and what a row counts."""
     others = {table.user} if table.weight is None else {table.user, table.weight.column}
     if table.label is None:
@@ -46,7 +48,7 @@ def _roles(table: Table) -> set[str]:
     }
 
 
-def _header(table: Table, base: Path, frame: Any) -> list[str]:
+def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
     from quoron_client.data import tables  # it brings pyarrow
 
     if frame is not None:

@@ -3,24 +3,25 @@
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, Table
+from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
+from quoron.prepared import Prepared
+from quoron.reports import page
 from quoron.reports.summary import Summary, from_json
-from quoron.run_folder import RunFolder, as_parquet, flat
+from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, setup
-from quoron_server.budget import Budget
 from quoron_server.plan import Plan, check_delta
 from quoron_server.rounds import Observer
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:  # planning needs neither
 
     from quoron.model import Model
     from quoron_server.books.ledger import Ledger
-    from quoron_server.runs import Run
 
 
 LOOK = (
@@ -53,17 +53,6 @@ class RunResult:
     )  # the same with its columns, where users are a table's
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A run that is checked, planned and within its budget, with nothing written yet."""
-
-    config: Config
-    scene: Setup
-    planned: Planned
-    digest: str  # of everything that decides the run's bits
-    began: float  # perf_counter
-
-
 def prepare(
     config: Config,
     folder: Path,
@@ -72,7 +61,7 @@ def prepare(
     compare: bool = False,
     alternatives: bool = True,
     population: Population | None = None,
-) -> Prepared:
+) -> Prepared[Setup]:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
     Without `alternatives` the refusal of a named algorithm does not say which others would do.
@@ -82,10 +71,10 @@ def prepare(
     began = time.perf_counter()
     config = with_columns(config, folder, frame)
     scene = setup(config, folder, frame, population)
-    if isinstance(config.population, Table):
+    if isinstance(config.population, TableSection):
         check_delta(config.privacy.delta, scene.population.users, allowed=config.privacy.allow_large_delta)
     planned = choose(config, scene.problem, compare=compare, alternatives=alternatives)
-    if isinstance(config.population, Table):
+    if isinstance(config.population, TableSection):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
         if compare and config.train.health != 0:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
@@ -94,15 +83,15 @@ def prepare(
         planned = replace(planned, plan=planned.plan.simulated())
     if config.run.link is not None:
         planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
-    return Prepared(config, scene, planned, fingerprint(config, folder, frame), began)
+    return Prepared(config, scene, planned, fingerprint(config, folder, frame), began=began)
 
 
 def carry_out(
-    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, page: bool = True
+    prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer] = (), *, report: bool = True
 ) -> RunResult:
-    """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `page`."""
-    scene, (run, own) = prepared.scene, _begun(prepared, folder)
-    with own as ledger:
+    """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `report`."""
+    scene, run = prepared.scene, prepared.run
+    with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
         model = run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
         seconds = before + time.perf_counter() - prepared.began
@@ -111,24 +100,28 @@ def carry_out(
     folder.write_model(model)
     released = _table_model(prepared, model)
     if released is not None:
-        folder.write_text("model.json", released.as_text())
-    tables = () if released is None else (("Coefficients", released.table()),)
+        folder.write_text(MODEL, released.as_text())
     folder.write_json("summary.json", summary.as_json())
-    if page:
-        from quoron.reports import page as report_page
-
-        name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
-        folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
+    if report:
+        write_report(folder, summary, released, rows)
     return RunResult(model, summary, run.plan, folder.path, prepared.config, prepared.planned, released)
 
 
-def begin(prepared: Prepared, folder: RunFolder) -> bool:
+def write_report(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write report.html, and return its path."""
+    tables = () if model is None else (("Coefficients", model.table()),)
+    name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
+    folder.write_text("report.html", page.page(summary, rows, name=name, tables=tables, remarks=remarks))
+    return folder.path / "report.html"
+
+
+def begin(prepared: Prepared[Setup], folder: RunFolder) -> bool:
     """Begin a run's ledger if there is none, and say whether the run is complete. OtherVersion as in `carry_out`."""
-    with _begun(prepared, folder)[1] as ledger:
+    with prepared.begin(folder) as ledger:
         return ledger.finished
 
 
-def stored(prepared: Prepared, folder: RunFolder) -> RunResult:
+def stored(prepared: Prepared[Setup], folder: RunFolder) -> RunResult:
     """A complete run as its folder holds it. RunError before it is complete."""
     summary = from_json(folder.summary())
     planned = prepared.planned
@@ -137,7 +130,7 @@ def stored(prepared: Prepared, folder: RunFolder) -> RunResult:
     return RunResult(model, summary, planned.plan, folder.path, prepared.config, planned, released)
 
 
-def _table_model(prepared: Prepared, weights: NDArray[np.float64]) -> "Model | None":
+def _table_model(prepared: Prepared[Setup], weights: NDArray[np.float64]) -> "Model | None":
     """The model with the columns of a table, if there is one."""
     encoding = getattr(prepared.scene.population, "encoding", None)
     if encoding is None:
@@ -147,45 +140,26 @@ def _table_model(prepared: Prepared, weights: NDArray[np.float64]) -> "Model | N
     return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
 
 
-def _begun(prepared: Prepared, folder: RunFolder) -> "tuple[Run, Ledger]":
-    """The run, and its ledger, begun if there is none; OtherVersion if that is of another plan or other data."""
-    from quoron_server.runs import Run
-
-    config, plan = prepared.config, prepared.planned.plan
-    if not folder.ledger.is_file():
-        folder.write_text("config.toml", config.as_toml())
-        folder.write_json("plan.json", prepared.planned.as_json())
-    run = Run(
-        name=folder.path.name,
-        plan=plan,
-        digest=prepared.digest,
-        simulation_seed=config.run.simulation_seed,
-        trust_clients=config.algorithm.trust_clients,
-        budget=Budget(**config.budget.model_dump()),
-    )
-    return run, run.begin(folder.ledger)
-
-
 def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -> str:
     """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes.
 
     Of a folder of files it is their names, sizes and times of change.
     """
-    digest = hashlib.sha256(config.digest().encode())
+    digest, section = hashlib.sha256(config.digest().encode()), config.population
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
-    elif isinstance(config.population, Table) and (source := dataset(config.population.path, folder)) is not None:
+    elif isinstance(section, TableSection) and (source := dataset(section.path, folder)) is not None:
         from quoron.datasets.files import Files
 
         digest.update(bytes.fromhex(Files.found(source).digest))
-    elif isinstance(config.population, Table):
-        with open(table_file(config.population.path, folder), "rb") as stored:
+    elif isinstance(section, TableSection):
+        with open(table_file(section.path, folder), "rb") as stored:
             digest.update(hashlib.file_digest(stored, "sha256").digest())
     return digest.hexdigest()
 
 
 def _results(
-    prepared: Prepared, ledger: "Ledger", model: NDArray[np.float64], seconds: float
+    prepared: Prepared[Setup], ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()

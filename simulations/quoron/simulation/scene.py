@@ -14,6 +14,7 @@ from quoron.config import Config, DomainSection, LossSection
 from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Known
+from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
@@ -109,7 +110,11 @@ def problem(config: Config, population: Known) -> Problem:
 def _wide(config: Config, population: Known) -> Wide | None:
     """The domain of a table's models where no radius is declared, for methods whose noise does not depend on it."""
     section, loss = config.domain, population.loss
-    if section.radius is not None or section.kind != "l2-ball" or not isinstance(config.population, configs.Table):
+    if (
+        section.radius is not None
+        or section.kind != "l2-ball"
+        or not isinstance(config.population, configs.TableSection)
+    ):
         return None
     domain = L2Ball(_wide_radius(config, population) / loss.feature_norm)
     wide = Wide(domain, loss.lipschitz(domain, population.dimension))
@@ -145,7 +150,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
     section, domain, loss = config.population, make_domain(config.domain, config.loss.feature_norm), config.loss
     outliers = Outliers(section.outlier_fraction, section.outlier_kind)
     match section:
-        case configs.Synthetic():
+        case configs.SyntheticSection():
             _refuse_other_loss(loss, section.family, section.kind)
             shared = {"kind", "outlier_fraction", "outlier_kind"}
             return Synthetic(
@@ -155,7 +160,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 ridge=loss.ridge,
                 outliers=outliers,
             )
-        case configs.Table():
+        case configs.TableSection():
             chosen = loss_of(loss)
             encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
@@ -175,25 +180,24 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
-            from quoron.run_folder import FRAME
             from quoron_client.data import tables
 
             given = table_file(section.path, folder) if table is None else table
             if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
                 check_types(encoding_of(section, chosen), types_of(given, tables.header(given).schema))
             return encoded_table(given, encoding_of(section, chosen), **rules)
-        case configs.Flights():
+        case configs.FlightsSection():
             from quoron.populations import flights
 
             _refuse_other_loss(loss, "logistic", section.kind)
             return flights(seed=section.seed, domain=domain, outliers=outliers)
-        case configs.Cube():
+        case configs.CubeSection():
             return _cube(config, section, domain, outliers)
         case _:
             assert_never(section)
 
 
-def _cube(config: Config, section: configs.Cube, domain: Domain, outliers: Outliers) -> Cube:
+def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers: Outliers) -> Cube:
     loss, privacy, bound = config.loss, config.privacy, config.loss.feature_bound or 1.0
     if loss.name not in ("auto", "linear") or loss.ridge or loss.active_features is not None:
         raise ConfigError("Expected a linear loss without ridge for population.kind='cube', got another.")
@@ -202,7 +206,7 @@ def _cube(config: Config, section: configs.Cube, domain: Domain, outliers: Outli
     return Cube(**sizes, domain=domain, spread=spread, bound=bound, seed=section.seed, outliers=outliers)
 
 
-def encoding_of(table: configs.Table, loss: Loss) -> Encoding:
+def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
     numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
     categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]

@@ -1,6 +1,6 @@
 """Rows of users under a module: average gradients or local SGD, many users at once.
 
-    compute = Rows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
+    compute = ModuleRows(network, items, items_per_user=50, local=LocalSGD(batch_size=10))
     rows = compute(round, users, point, noise)              # (k, d)
 
 Who takes which of its items when is `quoron.training.timetable`'s. A user without items has the zero row.
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.func import grad, vmap
 
-from quoron.torch.modules import Network, cuda_of
+from quoron.torch.modules import TorchModule, cuda_of
 from quoron.torch.summing import sum_clipped
 from quoron.training.black_box import Vector
 from quoron.training.items import Items
@@ -29,11 +29,11 @@ Weights = dict[str, torch.Tensor]
 Step = Callable[..., Weights]
 
 
-class Rows:
+class ModuleRows:
     """Rows of any users at any point. A function of them, of their items and of dice: nothing is kept between calls."""
 
     def __init__(
-        self, network: Network, items: Items, *, items_per_user: int, local: LocalSGD | None, compiled: bool = False
+        self, network: TorchModule, items: Items, *, items_per_user: int, local: LocalSGD | None, compiled: bool = False
     ) -> None:
         """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
 

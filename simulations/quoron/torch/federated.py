@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Loss, Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import Loss, TorchModule
 from quoron.training.black_box import Vector
 from quoron.training.items import Data, items_of
 from quoron.training.timetable import LocalSGD
@@ -39,7 +39,7 @@ def answering(
     """
     size = len(data[0]) if isinstance(data, tuple | list) else len(data)
     items = items_of(data, offsets=np.array([0, size]))
-    rows = Rows(Network.of(module, loss, device), items, items_per_user=items_per_user, local=local)
+    rows = ModuleRows(TorchModule.of(module, loss, device), items, items_per_user=items_per_user, local=local)
 
     def answer(model: Vector) -> Vector:
         found: NDArray[np.float64] = rows(0, np.zeros(1, np.int64), model, SecureNoise.fresh())[0]
@@ -50,9 +50,9 @@ def answering(
 
 def weights(module: torch.nn.Module) -> Vector:
     """What is trained of a module, flat: (d,)."""
-    return Network.of(module, None, "cpu").flat()
+    return TorchModule.of(module, None, "cpu").flat()
 
 
 def with_weights(module: torch.nn.Module, model: Vector) -> torch.nn.Module:
     """A copy of a module, on the processor, with these weights (d,)."""
-    return Network.of(module, None, "cpu").trained(model)
+    return TorchModule.of(module, None, "cpu").trained(model)

@@ -25,7 +25,7 @@ _REPLACED = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Network:
+class TorchModule:
     """A copy of a module on a device, and the loss of one item under any weights."""
 
     module: torch.nn.Module
@@ -33,7 +33,7 @@ class Network:
     device: torch.device
 
     @classmethod
-    def of(cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device) -> "Network":
+    def of(cls, module: torch.nn.Module, loss: Loss | None, device: str | torch.device) -> "TorchModule":
         """ConfigError for a module that trains nothing or is known to write buffers."""
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(f"Expected a torch.nn.Module, got {type(module).__name__}. Wrap a function in one.")

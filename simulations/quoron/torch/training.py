@@ -10,10 +10,10 @@ import torch
 
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep, Method, Privacy, door, only
-from quoron.torch.computing import Rows
-from quoron.torch.modules import Loss, Network
+from quoron.torch.computing import ModuleRows
+from quoron.torch.modules import Loss, TorchModule
 from quoron.training.black_box import Vector
-from quoron.training.items import Data, Described, items_of
+from quoron.training.items import Data, ItemColumns, items_of
 from quoron.training.rows import CHUNK, METHOD, Setting, carry_out, items_needed
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
@@ -34,7 +34,7 @@ def train(
     device: str | torch.device = "cpu",
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
-    **items: Unpack[Described],
+    **items: Unpack[ItemColumns],
 ) -> TrainedRows[torch.nn.Module]:
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
@@ -62,7 +62,7 @@ def train(
     only("torch.train", (*METHOD, "local", "chunk", "compiled"), method)
     per_user, local = items_needed(method, "torch.train"), method.local
     network, kept = (
-        Network.of(module, loss, device),
+        TorchModule.of(module, loss, device),
         None if keep.out is None else Start.of_run(RunFolder(Path(keep.out))),
     )
     if kept is not None and network.begins_elsewhere(kept):
@@ -70,7 +70,7 @@ def train(
         _log.warning("this module is not the one that the run in %s began with, which goes on from that", keep.out)
     people = items_of(data, **items)
     quick = network.device.type == "cuda" if method.compiled is None else method.compiled
-    compute = Rows(network, people, items_per_user=per_user, local=local, compiled=quick)
+    compute = ModuleRows(network, people, items_per_user=per_user, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
     if compute.why_eager is not None:

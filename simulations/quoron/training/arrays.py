@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.data import spans
+from quoron_client.data import cells, spans
 from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 if TYPE_CHECKING:  # only whoever fits needs it
@@ -50,8 +50,6 @@ def numbers(values: NDArray[Any]) -> Vector:
         return values.astype(np.float64)
     if values.dtype.kind not in "OUST":
         raise InputError(f"Expected numbers or text, got an array of {values.dtype}. Convert it.")
-    from quoron_client.data import cells  # it brings pyarrow
-
     flat = np.fromiter(map(cells.number, values.ravel().tolist()), np.float64, values.size)
     return flat.reshape(values.shape)
 
@@ -160,8 +158,6 @@ def owners(groups: ArrayLike, rows: int) -> "pa.Array":
     InputError for another number of rows.
     """
     import pyarrow as pa
-
-    from quoron_client.data import cells
 
     names = kept_types(groups, np.asarray(groups))
     if names.shape != (rows,):

@@ -5,19 +5,18 @@ how users are named nor how rows are sorted decides who is asked together, and a
 for its name as well. The order is the run's and stays when a run goes on; words of local reports are each start's own.
 """
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations.part import TableUsers
-from quoron.populations.users import Corruption, Declared
+from quoron.populations.users import Declared
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.keyed import KeyedRandomness
 from quoron.sharding.shard import Settings
-from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.ahead import of_the_run
@@ -29,26 +28,6 @@ if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
 Users = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class _Holders(Declared):
-    """The same users with their items, within the bounds of the loss: all of them answer, honestly."""
-
-    held: ItemBatch = field(kw_only=True)
-
-    def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order."""
-        return self.held.of(users)
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """None."""
-        return np.full(len(users), Corruption.HONEST, np.uint8)
-
-    def part(self, users: Users) -> TableUsers:
-        """Some of them (k,), sorted by number."""
-        declared = {each.name: getattr(self, each.name) for each in fields(Declared)}
-        return TableUsers(**declared, own=users, batch=self.held.of(users))
 
 
 class CuratorEngine:
@@ -78,7 +57,7 @@ class CuratorEngine:
 
     def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int) -> Any:
         if isinstance(items, ItemBatch):
-            return _Holders(**_fields(declared), held=bounded(items, declared.loss))
+            return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
         from quoron.datasets.population import FileUsers, LazyStore
 
         asked = self._order[partition(seed=seed, users=declared.users)]

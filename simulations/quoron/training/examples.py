@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 
 from quoron import config as configs
-from quoron.config import Table
+from quoron.config import TableSection
 from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
 from quoron.run_folder import write
@@ -32,7 +32,7 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     return table, description
 
 
-def _shipped(text: str) -> Table | None:
+def _shipped(text: str) -> TableSection | None:
     """The shipped table of a preset."""
     population = configs.parse(text).population
-    return population if isinstance(population, Table) and population.path.startswith(PACKAGED) else None
+    return population if isinstance(population, TableSection) and population.path.startswith(PACKAGED) else None

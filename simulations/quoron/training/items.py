@@ -13,7 +13,7 @@ Array = NDArray[Any]
 Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
 
 
-class Described(TypedDict, total=False):
+class ItemColumns(TypedDict, total=False):
     """Whose each item is, and of a table which columns it has."""
 
     user: str | Sequence[Any] | NDArray[Any] | None  # a column of a table, or whose each item is

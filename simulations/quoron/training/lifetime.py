@@ -1,7 +1,7 @@
 """What a person's own runs have promised over time: a lifetime ledger in the usual place for a program's data.
 
     with opened(place(None)) as ledger:
-        ledger.charge("visits-3f2a", "default", epsilon=1.0, delta=1e-6)
+        ledger.charge("visits-3f2a", "everyone", epsilon=1.0, delta=1e-6)
 
 Runs are charged to a group: a name that whoever trains declares for "these people". It is never guessed from the
 data, and a fingerprint of the data is stored nowhere: either would tell something of who is in the table.

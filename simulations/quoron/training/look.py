@@ -12,8 +12,9 @@ from operator import add
 import numpy as np
 
 from quoron.config import Config
-from quoron.planning.plans import Planned, choose
-from quoron.training.prepared import Prepared
+from quoron.planning.plans import Planned, budget_of, choose, privacy_of
+from quoron.prepared import Prepared
+from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.misfits import declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
@@ -23,7 +24,6 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
 from quoron_server.plan import LEAST_EPSILON, Privacy
 from quoron_server.problem import Problem
 
@@ -35,7 +35,7 @@ def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned,
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Raises what `choose` raises.
     """
-    privacy = Privacy(config.privacy.epsilon, config.privacy.delta, adjacency=config.privacy.adjacency)
+    privacy = privacy_of(config)
     sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
     share, why = _share(config, problem, privacy, sizes)
     if not share:
@@ -52,12 +52,12 @@ def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned,
     if whole is None:
         other = choose(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
-    Budget(**config.budget.model_dump()).check_plan(whole)
+    budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
     return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
 
 
-def release(prepared: Prepared, own: Ledger) -> Shares | None:
+def release(prepared: Prepared[Curated], own: Ledger) -> Shares | None:
     """What the look says, released now if it has not been; None where nobody looks.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
@@ -67,11 +67,10 @@ def release(prepared: Prepared, own: Ledger) -> Shares | None:
     health = prepared.planned.plan.guarantee.health
     if health is None:
         return None
-    preface = own.preface()
-    if preface is None:
-        noise, reduction = SecureNoise.fresh(), health.reduction
-        users = noise.stream("table health", "users").subset(prepared.declared.users, health.users)
-        parts = (health.vectors(*part) for part in prepared.held.fitting(users))
+    if own.preface() is None:
+        held, noise, reduction = prepared.scene.held, SecureNoise.fresh(), health.reduction
+        users = noise.stream("table health", "users").subset(held.declared.users, health.users)
+        parts = (health.vectors(*part) for part in held.fitting(users))
         nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
         sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
         released = health.release(sums, noise.stream("table health"))

@@ -9,23 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.prepared import Prepared
+from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
-from quoron.run_folder import RunFolder, public_row
+from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime
-from quoron.training.prepared import Prepared
-from quoron.training.start import Identity
+from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Plan
 
-MODEL = "model.json"
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TrainingSummary:
     """One run in public figures."""
 
     run: str
@@ -78,7 +78,7 @@ class Summary:
 class TrainedTable(Trained[Model]):
     """What was trained on a table, and its public figures."""
 
-    summary: Summary
+    summary: TrainingSummary
 
     @property
     def health(self) -> Health | None:
@@ -92,7 +92,7 @@ class TrainedTable(Trained[Model]):
 
 
 def write(
-    prepared: Prepared,
+    prepared: Prepared[Curated],
     folder: RunFolder,
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
@@ -102,9 +102,9 @@ def write(
 
     The model comes last: where it is, all of the folder is.
     """
-    plan, identity = prepared.planned.plan, prepared.identity
-    model = Model.released(weights, prepared.held.encoding, prepared.declared.loss, plan, made=identity.began)
-    summary = _summary(prepared, identity, model, events, seen)
+    plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
+    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made)
+    summary = _summary(prepared, model, events, seen)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -117,15 +117,13 @@ def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
-    summary = Summary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
+    summary = TrainingSummary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
-def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write report.html, and return its path."""
-    from quoron.reports import page
-
     tables = [("Coefficients", model.table())]
     if summary.health is not None:
         tables.append(("How the table fits its declarations: means over users, with noise", summary.health.table()))
@@ -136,15 +134,15 @@ def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequen
 
 
 def _summary(
-    prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
-) -> Summary:
-    looked = prepared.planned.plan.guarantee.health
-    health = None if looked is None or seen is None else read(looked, seen, prepared.held.encoding)
-    plan, group = prepared.planned.plan, prepared.config.train.group
-    with lifetime.opened(prepared.ledger) as ledger:
+    prepared: Prepared[Curated], model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
+) -> TrainingSummary:
+    plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
+    looked, group = plan.guarantee.health, told.group
+    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding)
+    with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account = ledger.spent(group), ledger.account(group)
-    return Summary(
-        run=identity.run,
+    return TrainingSummary(
+        run=prepared.name,
         algorithm=plan.algorithm,
         statement=plan.guarantee.sentence(),
         private=True,
@@ -161,8 +159,8 @@ def _summary(
         group_epsilon=spent.epsilon,
         group_delta=spent.delta,
         group_limit="none" if account is None else _limit_words(account),
-        warnings=(*prepared.held.warnings, *(health.warnings if health else ()), *_boundary(model, plan)),
-        unseen=unseen(health, prepared.unlooked),
+        warnings=(*scene.held.warnings, *(health.warnings if health else ()), *_boundary(model, plan)),
+        unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
         health=health,
     )

@@ -50,6 +50,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
+from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, check_delta
 from quoron_server.plan import Privacy as PlanPrivacy
@@ -91,7 +92,7 @@ class Setting(Asked):
             start=start.digest,
             model=model,
             simulation_seed=privacy.simulation_seed,
-            group=keep.group or "default",
+            group=keep.group or EVERYONE,
             allow_large_delta=privacy.allow_large_delta,
         )
 

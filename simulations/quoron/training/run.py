@@ -27,17 +27,17 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.run_folder import FRAME, RECORD, RunFolder
+from quoron.prepared import Prepared
+from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
-from quoron.training.prepared import Prepared
 from quoron.training.result import TrainedTable
 from quoron.training.room import memory_for
 from quoron.training.start import Identity
-from quoron.training.table import hold
+from quoron.training.table import Curated, hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.ahead import StartedNoise
@@ -63,7 +63,7 @@ def prepare(
     folder: RunFolder | None = None,
     frame: Any = None,
     assumptions: Sequence[Assumption] = (),
-) -> Prepared:
+) -> Prepared[Curated]:
     """Read, check and plan; every wrong request is refused here.
 
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
@@ -84,18 +84,20 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
-    plan = prepared.planned.plan.without_health().simulated()
+    plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     noise = StartedNoise.simulated(SeededNoise(simulation_seed))
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
+    engine = CuratorEngine(held.declared, held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
-    encoding, loss = prepared.held.encoding, prepared.declared.loss
-    return Model.released(algorithm.model(state), encoding, loss, plan, made=None), plan, taken
+    model = Model.released(algorithm.model(state), held.encoding, held.declared.loss, plan, made=None)
+    return model, plan, taken
 
 
-def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]) -> Prepared:
+def _planned(
+    config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
+) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     config = with_columns(config, base, frame)
     held = hold(config, base, frame)
@@ -103,42 +105,51 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
-    declared = replace(held.declared, domain=plan.problem.domain)
-    return Prepared(config, held, declared, replace(planned, plan=plan), identity, unlooked)
+    remarks = planned.remarks
+    if unlooked is not None:
+        remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
+    return Prepared(
+        config,
+        Curated(replace(held, declared=replace(held.declared, domain=plan.problem.domain)), identity, unlooked),
+        replace(planned, plan=plan, remarks=remarks),
+        config.digest(),
+        identity.run,
+        lifetime.account(lifetime.place(config.train.ledger)),
+    )
 
 
 def carry_out(
-    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None
+    prepared: Prepared[Curated],
+    folder: RunFolder,
+    observers: Sequence[Observer] = (),
+    *,
+    sharing: Sharing | None = None,
 ) -> TrainedTable:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
     With `sharing` other processes answer for the users, to the same bits.
     """
-    run = prepared.run
+    run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise ConfigError(
             f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
             "with `quoron.load`, or choose another folder."
         )
-    room = prepared.held.room()
-    if not folder.ledger.exists():
-        folder.write_json(RECORD, asdict(prepared.identity))
-        folder.write_text("config.toml", prepared.config.as_toml())
-        folder.write_json("plan.json", prepared.planned.as_json())
-    elif not folder.is_training:
+    room = held.room()
+    if folder.ledger.exists() and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    with closing(run.begin(folder.ledger)) as own:
+    with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = prepared.held.items(room)
+            items = held.items(room)
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
-            with closing(CuratorEngine(prepared.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
+            with closing(CuratorEngine(held.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
                 model = run.carry_out(own, engine, observers)
             events = own.events()
     trained = result.write(prepared, folder, model, events, seen)
-    with lifetime.opened(prepared.ledger) as ledger:
+    with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
         end(ledger, run.name, model=model)
     return trained
 
@@ -173,7 +184,7 @@ def report(folder: RunFolder) -> Path:
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:
     """The model of a complete run whose files are there."""
-    if not (folder.is_training and (folder.path / result.MODEL).is_file()):
+    if not (folder.is_training and (folder.path / MODEL).is_file()):
         return None
     with closing(Ledger.open(folder.ledger)) as own:
         return own.model if own.finished else None

@@ -4,6 +4,7 @@ Public are the declared facts and the number of users: how many different names 
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from quoron.paths import dataset, table_file
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
+from quoron.training.start import Identity
 from quoron_client.data import tables
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
@@ -40,21 +42,64 @@ UNDECLARED = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """A table that is read and grouped by user, with no other value looked at."""
+class HeldRows(ABC):
+    """Rows that are grouped by user, with no other value looked at."""
 
     declared: Declared
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
-    _zero_out: bool
-    _table: pa.Table = field(repr=False)
-    _owners: Owners = field(repr=False)
+    zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
 
     def room(self) -> Room | None:
         """Memory for the items, made sure of before anything is charged; None if they are few. RunError if it is not.
 
         It depends on how many rows count, and on no value of theirs.
         """
+        return None
+
+    @abstractmethod
+    def items(self, room: Room | None = None) -> "ItemBatch | Rows":
+        """The items of all slots, in the room that was made for them, or rows to be read when a run begins.
+
+        A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
+        such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
+        """
+
+    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+        """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
+
+        Under zero-out a user without a row is nobody. Only rows of these users are looked at.
+        """
+        most = max(1, NUMBERS // (len(declared_columns(self.encoding)) + len(declared_labels(self.encoding)) + 2))
+        slots = self._reading(slots)
+        for first in range(0, len(slots), most):
+            some = slots[first : first + most]
+            place, tally = np.full(self.declared.users, -1, np.int64), Tally(self.encoding, len(some))
+            place[some] = np.arange(len(some))
+            for owners, table in self._tables(place >= 0):
+                rows = np.flatnonzero(place[owners] >= 0)
+                known = table if len(rows) == len(owners) else table.take(pa.array(rows))
+                tally.add(place[owners[rows]], Misfits.of(self.encoding, known))
+            yield tally.fitting(everybody=self.zero_rows)
+
+    @abstractmethod
+    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
+        """Whose each row is, and the rows, of `wanted` users (users,) and perhaps of others."""
+
+    def _reading(self, slots: Slots) -> Slots:
+        """Slots in an order in which they are read fast."""
+        return slots
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldTable(HeldRows):
+    """A table in memory."""
+
+    _table: pa.Table = field(repr=False)
+    _owners: Owners = field(repr=False)
+
+    def room(self) -> Room | None:
+        """As it says."""
         encoding, rows = self.encoding, len(self._owners)
         if rows * encoding.dimension <= BLOCK:
             return None
@@ -62,60 +107,47 @@ class Held:
         return Room.made(rows=rows, users=self.declared.users, features=encoding.dimension, weighted=weighted)
 
     def items(self, room: Room | None = None) -> ItemBatch:
-        """The items of all slots, in the room that was made for them.
-
-        A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
-        such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
-        """
+        """As it says."""
         if room is not None:
-            return room.fill(self.encoding, self._table, self._owners, zero_rows=not self._zero_out)
+            return room.fill(self.encoding, self._table, self._owners, zero_rows=self.zero_rows)
         encoded = self.encoding.encode(self._table)
-        return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
+        return encoded.batch(self.declared.users, self._owners, zero_rows=self.zero_rows)
 
-    def fitting(self, slots: Slots) -> Iterator[Fitting]:
-        """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
-
-        Under zero-out a user without a row is nobody. Only rows of these users are looked at.
-        """
-        for some in _some(slots, self.encoding):
-            place = _places(some, self.declared.users)
-            rows = np.flatnonzero(place[self._owners] >= 0)
-            tally = Tally(self.encoding, len(some))
-            table = self._table if len(rows) == len(self._owners) else self._table.take(pa.array(rows))
-            tally.add(place[self._owners[rows]], Misfits.of(self.encoding, table))
-            yield tally.fitting(everybody=not self._zero_out)
+    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
+        del wanted
+        yield self._owners, self._table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeldFiles:
-    """A folder of files whose users are counted, with no other value looked at."""
+class HeldFiles(HeldRows):
+    """A folder of files, whose rows are put in order within a memory that is fixed, and lie on disk."""
 
-    declared: Declared
-    encoding: Encoding
-    warnings: tuple[str, ...]  # of declarations, never of values
     _rows: "Rows" = field(repr=False)
 
-    def room(self) -> None:
-        """None: rows are put in order within a memory that is fixed, and lie on disk."""
-
     def items(self, room: Room | None = None) -> "Rows":
-        """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
+        """As it says."""
         del room
         return self._rows
 
-    def fitting(self, slots: Slots) -> Iterator[Fitting]:
-        """As of `Held`: the files are read once more, users in their order."""
-        index, encoding = self._rows.index, self.encoding
-        chosen = _places(slots, self.declared.users)[: index.users] >= 0
-        for some in _some(index.order[chosen[index.order]], encoding):
-            place, tally = _places(some, index.users), Tally(encoding, len(some))
-            for owners, table in self._rows.tables(place >= 0):
-                rows = np.flatnonzero(place[owners] >= 0)
-                tally.add(place[owners[rows]], Misfits.of(encoding, table.take(pa.array(rows))))
-            yield tally.fitting(everybody=self._rows.zero_rows)
+    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
+        return self._rows.tables(wanted[: self._rows.index.users])
+
+    def _reading(self, slots: Slots) -> Slots:
+        index, chosen = self._rows.index, np.zeros(self.declared.users, np.bool_)
+        chosen[slots] = True
+        return index.order[chosen[index.order]]
 
 
-def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
+@dataclass(frozen=True, slots=True, eq=False)
+class Curated:
+    """The users of a curator's run, and which run that is."""
+
+    held: HeldRows
+    identity: Identity
+    unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
+
+
+def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
@@ -132,7 +164,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
                 "private. List them, or have them released with `quoron declare`."
             )
-    items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
+    items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weight is not None)
     warnings = () if items else (UNDECLARED,)
 
@@ -149,35 +181,21 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         rows = Rows.of(opened(source, section.user), encoding)
         check_types(encoding, types_of(source, rows.index.files.schema))
         public = declared(rows.users)
-        return HeldFiles(
-            public, encoding, warnings, replace(rows, users=public.users, zero_rows=not zero_out, most=most)
-        )
+        rows = replace(rows, users=public.users, zero_rows=zero_rows, most=most)
+        return HeldFiles(public, encoding, warnings, zero_rows, rows)
     given = table_file(section.path, base) if frame is None else frame
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))
         encoding.check(table)
         check_types(encoding, types_of(given, table.schema))
         found, owners = group(table, section.user, without_rows=True)
-        return Held(declared(found), encoding, warnings, zero_out, *only_first(table, owners, most))
+        return HeldTable(declared(found), encoding, warnings, zero_rows, *only_first(table, owners, most))
 
 
-def _some(slots: Slots, encoding: Encoding) -> Iterator[Slots]:
-    """Slots whose shares are in memory together."""
-    most = max(1, NUMBERS // (len(declared_columns(encoding)) + len(declared_labels(encoding)) + 2))
-    return (slots[first : first + most] for first in range(0, len(slots), most))
-
-
-def _places(slots: Slots, users: int) -> NDArray[np.int64]:
-    """Of each of all slots (users,) its place among these, -1 for none."""
-    place = np.full(users, -1, np.int64)
-    place[slots] = np.arange(len(slots))
-    return place
-
-
-def _section(config: Config) -> configs.Table:
+def _section(config: Config) -> configs.TableSection:
     """The table of a configuration for real; ConfigError where it is none."""
     section, privacy = config.population, config.privacy
-    if not isinstance(section, configs.Table):
+    if not isinstance(section, configs.TableSection):
         raise ConfigError(
             f"Expected population.kind='table' for training, got {section.kind!r}. "
             "Made-up users are for `quoron simulate`."

@@ -1,0 +1,57 @@
+"""What made-up populations share: users by number, which of them are outliers, and a risk that is known exactly."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.populations._risk import Risk
+from quoron.populations.outliers import Outliers
+from quoron.populations.users import Beside, Users, Vector
+from quoron_privacy.errors import ConfigError
+
+
+class MadeUp(ABC):
+    """Users 0 to `users` - 1 of a declared law, drawn by `seed`. Outliers do not enter the optimum or the risk."""
+
+    users: int
+    seed: int
+    outliers: Outliers
+
+    @property
+    @abstractmethod
+    def _risk(self) -> Risk:
+        """Of the honest users."""
+
+    @property
+    def optimum(self) -> Vector:
+        """argmin over the domain of the honest users' expected loss, shape (d,)."""
+        return self._risk.optimum.copy()
+
+    def excess_risk(self, model: Vector) -> float:
+        """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
+        return self._risk.excess(np.asarray(model, np.float64))
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Empty: the excess risk already speaks of new users."""
+        del model
+        return {}
+
+    def beside(self, model: Vector) -> Beside:
+        """Nothing: users are as declared."""
+        del model
+        return Beside()
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(self._known(users), seed=self.seed)
+
+    def _check_seed(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"Expected seed in [0, 2^63), got seed={self.seed}.")
+
+    def _known(self, users: Users) -> Users:
+        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
+        if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
+            raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
+        return asked
