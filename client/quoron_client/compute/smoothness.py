@@ -1,7 +1,7 @@
 """How much a user scales its own loss down so that every conceivable user is β_u-smooth.
 
 The average Hessian of a generalised linear loss is at most curvature · (1/m) Σ a aᵀ + ridge · I at every point (for
-weighted items too, whose weights are at most 1, and for each of several classes: docs/losses.md), so one
+weighted items too, whose weights are at most 1, and for each of several classes: docs/privacy/losses.md#l1), so one
 eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the iterate. Bounds are
 certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate, which is too low.
 Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of sixteen users at a time and
