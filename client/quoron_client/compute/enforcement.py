@@ -107,6 +107,8 @@ def _factors(
         factors[i] = largest[i] = 1.0
         if np.sqrt(squares) <= bound and np.isfinite(labels[i]):
             continue
+        # Too long, or not finite, or so large that its square is: divided by its largest magnitude first, none of its
+        # squares overflows.
         top = 0.0
         for j in range(dimension):
             top = max(top, abs(np.float64(features[i, j])))
