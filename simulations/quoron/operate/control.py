@@ -62,50 +62,50 @@ class Control:
     def submit(self, specification: str) -> str:
         """Submit a run; its name."""
         request = pb.SubmitRequest(specification=specification)
-        with self._told():
+        with self._refusals_raised():
             return str(self._stub.Submit(request, metadata=self._metadata, timeout=10 * PATIENCE).run)
 
     def runs(self) -> list[dict[str, Any]]:
         """Every run and its state."""
-        with self._told():
+        with self._refusals_raised():
             reply = json.loads(self._stub.List(pb.ListRequest(), metadata=self._metadata, timeout=PATIENCE).json)
         return list(reply["runs"])
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
         """The public events of a run from the first to the end."""
-        with self._told():
+        with self._refusals_raised():
             for document in self._stub.Watch(pb.RunReference(run=run), metadata=self._metadata):
                 yield json.loads(document.json)
 
     def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model; its state."""
-        with self._told():
+        with self._refusals_raised():
             reference = pb.RunReference(run=run)
             return dict(json.loads(self._stub.Cancel(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
 
     def continue_restored(self, run: str) -> dict[str, Any]:
         """Let a run go on that is held because the books were restored; its state."""
-        with self._told():
+        with self._refusals_raised():
             reference = pb.RunReference(run=run)
             reply = self._stub.ContinueRestored(reference, metadata=self._metadata, timeout=10 * PATIENCE)
         return dict(json.loads(reply.json))
 
     def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
-        with self._told():
+        with self._refusals_raised():
             reference = pb.RunReference(run=run)
             return dict(json.loads(self._stub.Plan(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
 
     def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,)."""
-        with self._told():
+        with self._refusals_raised():
             array = self._stub.Model(pb.RunReference(run=run), metadata=self._metadata, timeout=PATIENCE)
         model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
         return model
 
     def ledger(self, run: str = "") -> dict[str, Any]:
         """What a run has spent and released; without a name, the population's lifetime ledger."""
-        with self._told():
+        with self._refusals_raised():
             request = pb.LedgerRequest(run=run)
             return dict(json.loads(self._stub.Ledger(request, metadata=self._metadata, timeout=PATIENCE).json))
 
@@ -115,13 +115,13 @@ class Control:
         """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
         request = pb.LimitRequest(group=group, exceeded=exceeded, **numbers)
-        with self._told():
+        with self._refusals_raised():
             document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
         return str(json.loads(document.json)["limit"])
 
     def backup(self, *, with_secrets: bool = False) -> tuple[str, str]:
         """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256."""
-        with self._told():
+        with self._refusals_raised():
             request = pb.BackupRequest(with_secrets=with_secrets)
             reply = json.loads(self._stub.Backup(request, metadata=self._metadata, timeout=10 * PATIENCE).json)
         return str(reply["file"]), str(reply["sha256"])
@@ -151,12 +151,12 @@ class Control:
             note=note,
             spent=spent,
         )
-        with self._told():
+        with self._refusals_raised():
             document = self._stub.Charge(request, metadata=self._metadata, timeout=PATIENCE)
         return str(json.loads(document.json)["charged"])
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _refusals_raised(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
