@@ -1,4 +1,4 @@
-"""What a person gets who names no algorithm: a rule over feasible plans, and one sentence that says why.
+"""The algorithm of whoever names none: a rule over feasible plans, and one sentence that says why.
 
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
