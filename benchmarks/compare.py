@@ -35,8 +35,8 @@ def main() -> None:
     print(f"{len(compared.runs)} runs with {asked.workers} workers: {wall:.1f} s")
     print(f"share of the processors' time that runs took: {inside / (wall * asked.workers):.2f}")
     for row in compared.cells:
-        told = row["infeasible"] or f"{row['excess_risk']:.2g}, {row['seconds']:.1f} s a run"
-        print(f"  {row['algorithm']}: {told}")
+        text = row["infeasible"] or f"{row['excess_risk']:.2g}, {row['seconds']:.1f} s a run"
+        print(f"  {row['algorithm']}: {text}")
 
 
 if __name__ == "__main__":

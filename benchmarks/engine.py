@@ -81,7 +81,7 @@ def main() -> None:
     kept = {name: values[3:-1] for name, values in times.items()}  # the first make users and compile
     kept["engine around the kernel"] = [a - b for a, b in zip(kept["asking"], kept["kernel"], strict=True)]
     parts = zip(kept["whole"], kept["asking"], kept["books"], kept["evaluation"], strict=True)
-    kept["loop around the engine"] = [whole - asking - books - told for whole, asking, books, told in parts]
+    kept["loop around the engine"] = [whole - asking - books - each for whole, asking, books, each in parts]
     kept["all but books and evaluation"] = [
         a + b for a, b in zip(kept["asking"], kept["loop around the engine"], strict=True)
     ]

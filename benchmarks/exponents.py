@@ -30,14 +30,14 @@ def excess(name: str, users: int, rounds: int, more: list[str], seeds: int) -> f
     found = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            told = [
+            options = [
                 *settings,
                 *more,
                 f"algorithm.options.rounds={rounds}",
                 f"run.seed={seed}",
                 f"run.simulation_seed={seed}",
             ]
-            result = quoron.simulate("flat-direction", keep=Keep(Path(folder) / "run"), settings=told)
+            result = quoron.simulate("flat-direction", keep=Keep(Path(folder) / "run"), settings=options)
             found.append(result.summary.excess_risk)
     return float(np.mean(found))
 
@@ -47,12 +47,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--users", type=int, nargs="+", default=[2_000, 6_000, 20_000])
-    told = parser.parse_args()
+    arguments = parser.parse_args()
     for name, (law, power, more) in METHODS.items():
-        for users in told.users:
+        for users in arguments.users:
             wanted, risks = 0.1 * FLAT[users] / 2, {}
             for rounds in ROUNDS:
-                risks[rounds] = excess(name, users, rounds, more, told.seeds)
+                risks[rounds] = excess(name, users, rounds, more, arguments.seeds)
                 if risks[rounds] <= wanted:
                     product = rounds * FLAT[users] ** power
                     print(f"{name} n={users:,}: T={rounds}, {law}={product:.2g}", flush=True)

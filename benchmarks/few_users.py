@@ -182,16 +182,20 @@ def summary(lines: Iterable[dict[str, Any]]) -> None:
                 continue
             auto, best = found.pop("auto"), min(found, key=lambda each: found[each]["left"])
             ratios.append(auto["left"] / found[best]["left"])
-            told = {"task": name, "epsilon": epsilon, "auto": auto["algorithm"], "left": auto["left"]}
-            print(json.dumps(told | {"best": best, "ratio": float(f"{ratios[-1]:.3g}")}))
+            values = {"task": name, "epsilon": epsilon, "auto": auto["algorithm"], "left": auto["left"]}
+            print(json.dumps(values | {"best": best, "ratio": float(f"{ratios[-1]:.3g}")}))
         if ratios:
-            told = {"group": group, "cells": len(ratios), "auto within 1.5 of the best": sum(r <= GOOD for r in ratios)}
-            print(json.dumps(told | {"geometric mean": float(f"{math.exp(fmean(map(math.log, ratios))):.3g}")}))
+            values = {
+                "group": group,
+                "cells": len(ratios),
+                "auto within 1.5 of the best": sum(r <= GOOD for r in ratios),
+            }
+            print(json.dumps(values | {"geometric mean": float(f"{math.exp(fmean(map(math.log, ratios))):.3g}")}))
     for algorithm in ALGORITHMS:
         held = {}
         for group, names in GROUPS.items():
-            told = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
-            known = [each["left"] <= each["forecast"] for each in told if each.get("forecast")]
+            values = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
+            known = [each["left"] <= each["forecast"] for each in values if each.get("forecast")]
             held[group] = f"{sum(known)} of {len(known)}"
         print(json.dumps({"algorithm": algorithm, "cells within the forecast": held}))
 

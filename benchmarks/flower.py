@@ -116,10 +116,10 @@ def flower(prepared: Prepared[Setup], meter: Meter, folder: Path, options: argpa
         seen = 0
         while seen < options.rounds and not over.wait(0.01):
             with suppress(OSError):
-                told = lines.read_text().count('"kind": "round"')
-                if told > seen and (seen == 0 or told == options.rounds):
-                    meter.look(told - 1, options.rounds)
-                seen = told
+                text = lines.read_text().count('"kind": "round"')
+                if text > seen and (seen == 0 or text == options.rounds):
+                    meter.look(text - 1, options.rounds)
+                seen = text
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -70,9 +70,9 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     while (question := algorithm.request(state, noise)) is not None:
                         state = algorithm.update(state, scene.engine.ask(question), noise).state
                     risk = scene.population.excess_risk(algorithm.model(state))
-                    told = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
+                    values = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
                     known = scene.problem.beliefs.isotropic is not None
-                    yield told | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}
+                    yield values | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}
 
 
 def ratios(lines: list[dict[str, Any]]) -> dict[tuple[str, bool], tuple[list[float], list[float]]]:
@@ -97,8 +97,8 @@ def fit(lines: list[dict[str, Any]]) -> None:
         factor = ALGORITHMS[name].factor
         used = factor.known if known else factor.unknown
         held = [f"{sum(ratio <= (used or 1.0) for ratio in part)} of {len(part)}" for part in (fixed, others)]
-        told = {"algorithm": name, "curvature": "known" if known else "unknown", "fitted": f"{SPARE * quantile:.2g}"}
-        print(json.dumps(told | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))
+        text = {"algorithm": name, "curvature": "known" if known else "unknown", "fitted": f"{SPARE * quantile:.2g}"}
+        print(json.dumps(text | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))
 
 
 def main() -> None:

@@ -86,11 +86,11 @@ def main() -> None:
             varied = [BASE[name] | {name: size} for size in sizes]
             taken = [seconds(shape, kept=kept, repeats=given.repeats) - question for shape in varied]
             shapes, times = shapes + varied, times + taken
-            told = "".join(f"{1e3 * each:10.1f}" for each in taken)
+            text = "".join(f"{1e3 * each:10.1f}" for each in taken)
             others = ", ".join(f"{size:,} {other}" for other, size in BASE[name].items() if other != name)
-            print(f"  {name:9s}{told} ms, slope {slope(sizes, taken):.3f} ({others})", flush=True)
-        told = "a question costs {:.0f} µs, a user {:.0f} ns, an item {:.1f} and a number {:.2f}"
-        print("  " + told.format(1e6 * question, *costs(shapes, times)), flush=True)
+            print(f"  {name:9s}{text} ms, slope {slope(sizes, taken):.3f} ({others})", flush=True)
+        text = "a question costs {:.0f} µs, a user {:.0f} ns, an item {:.1f} and a number {:.2f}"
+        print("  " + text.format(1e6 * question, *costs(shapes, times)), flush=True)
         sizes = GRIDS["users"]
         grown = [peak(BASE["users"] | {"users": size}, kept=kept) - nobody for size in sizes]
         print(f"  memory   {''.join(f'{each:10.0f}' for each in grown)} MB by users", flush=True)
@@ -100,7 +100,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak"]:
         *shape, kept = (int(each) for each in sys.argv[2:6])
         seconds(dict(zip(BASE["users"], shape, strict=True)), kept=bool(kept), repeats=1)
-        told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-        print(int(told["VmHWM"].split()[0]) / 1024)
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        print(int(status["VmHWM"].split()[0]) / 1024)
     else:
         main()

@@ -185,15 +185,15 @@ def main() -> None:
             for workers in (1, 4):
                 took[f"{workers} workers"].append(trained(folder, given.algorithm, workers))
         best = {
-            name: {key: min(each[key] for each in told) for key in ("train", "processors")}
-            for name, told in took.items()
+            name: {key: min(each[key] for each in text) for key in ("train", "processors")}
+            for name, text in took.items()
         }
         cost[users] = best["one process"]["processors"]
-        for name, told in best.items():
-            shares = ", ".join(f"{best['pyarrow alone'][key] / told[key]:.2f}" for key in ("train", "processors"))
+        for name, text in best.items():
+            shares = ", ".join(f"{best['pyarrow alone'][key] / text[key]:.2f}" for key in ("train", "processors"))
             largest = max(max(each.get("MB", 0), each.get("MB of the largest worker", 0)) for each in took[name])
             print(
-                f"  {name:13} {told['train']:7.2f} s, {told['processors']:7.2f} of processors; of pyarrow's rate "
+                f"  {name:13} {text['train']:7.2f} s, {text['processors']:7.2f} of processors; of pyarrow's rate "
                 f"{shares}; {largest:.0f} MB in the largest process"
             )
         for key in ("train", "processors"):
@@ -207,8 +207,8 @@ def main() -> None:
         f"10^8 users: {cost[many] * 1e8 / many:.0f}"
     )
     of_rounds = shared(min(given.users, 1_000_000))
-    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in of_rounds.items())
-    print(f"made-up users: {told}; four lose {of_rounds['4 workers'] / of_rounds['1 workers'] - 1:+.0%} to one")
+    text = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in of_rounds.items())
+    print(f"made-up users: {text}; four lose {of_rounds['4 workers'] / of_rounds['1 workers'] - 1:+.0%} to one")
 
 
 if __name__ == "__main__":

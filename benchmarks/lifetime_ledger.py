@@ -115,12 +115,12 @@ def main() -> None:
         for number in range(READINGS):
             took["read whole"].append(timed(lambda run=f"whole {number}": from_the_start(whole, run)))  # type: ignore[misc]
         median, least = (
-            {name: tuple(which(each[kind] for each in told) for kind in (0, 1)) for name, told in took.items()}
+            {name: tuple(which(each[kind] for each in text) for kind in (0, 1)) for name, text in took.items()}
             for which in (statistics.median, min)
         )
         for name in took:
-            told = " ".join(f"{each[name][0]:8.2f} ({each[name][1]:.2f})" for each in (median, least))
-            print(f"{name:22} {told} ms (of processors): median, least of {len(took[name])}")
+            text = " ".join(f"{each[name][0]:8.2f} ({each[name][1]:.2f})" for each in (median, least))
+            print(f"{name:22} {text} ms (of processors): median, least of {len(took[name])}")
         print(f"behind all / behind few: {median['behind all'][1] / median['behind few'][1]:.2f} (processors)")
         print(f"behind all / the disk alone: {median['behind all'][0] / median['the disk alone'][0]:.2f} (clock)")
         print(f"{given.runs:,} runs; load {os.getloadavg()[0]:.1f}")

@@ -103,9 +103,9 @@ def main() -> None:
         items = people(users, np.random.default_rng(users))
         for epsilon in (None, *sorted(given.epsilons, reverse=True)):
             found = [accuracy(items, epsilon, given.rounds, given.rate, seed) for seed in range(given.seeds)]
-            told = "no noise" if epsilon is None else f"epsilon {epsilon:g}"
+            text = "no noise" if epsilon is None else f"epsilon {epsilon:g}"
             said = ", ".join(f"{each:.1%}" for each in found)
-            print(f"{users:7,} users  {told:12} {statistics.mean(found):.1%}  ({said})", flush=True)
+            print(f"{users:7,} users  {text:12} {statistics.mean(found):.1%}  ({said})", flush=True)
 
 
 if __name__ == "__main__":

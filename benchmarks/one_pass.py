@@ -113,12 +113,12 @@ def misspecified() -> None:
         found = []
         for factor in factors:
 
-            def told(problem: Problem, factor: float = factor) -> Problem:
+            def with_guess(problem: Problem, factor: float = factor) -> Problem:
                 beliefs = replace(problem.beliefs, gradient_deviation=factor * problem.deviation)
                 return replace(problem, beliefs=beliefs)
 
             try:
-                found.append(f"{measure(row, 'tracking-srgd', told)[0]:9.1e}")
+                found.append(f"{measure(row, 'tracking-srgd', with_guess)[0]:9.1e}")
             except Infeasible:
                 found.append("  refused")
         print(f"{row.users:7,} {row.dimension:4} {row.items:4}  " + "  ".join(found), flush=True)

@@ -370,10 +370,10 @@ def main() -> None:
     own, limit = times["quoron"], statistics.median(times["read limit"])
     for name in there:
         median = statistics.median(times[name])
-        told = f"{1e3 * median:.2f} ({1e3 * min(times[name]):.2f})"
+        text = f"{1e3 * median:.2f} ({1e3 * min(times[name]):.2f})"
         low, middle, high = statistics.quantiles([a / b for a, b in zip(times[name], own, strict=False)], n=4)
         ratio = "" if name == "read limit" else f"{middle:.2f} x ({low:.2f}-{high:.2f})"
-        print(f"{name:12s}{told:>20s}{job.cohort / median:14,.0f}{ratio:>22s}{limit / median:15.3f}")
+        print(f"{name:12s}{text:>20s}{job.cohort / median:14,.0f}{ratio:>22s}{limit / median:15.3f}")
 
 
 if __name__ == "__main__":

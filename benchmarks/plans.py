@@ -78,8 +78,8 @@ def planned(info: Registered, config: Config, known: Problem) -> None:
     """One candidate, re-checked, where it is feasible."""
     if config.privacy.adjacency in info.adjacency:
         with suppress(QuoronError):
-            wish = Privacy(config.privacy.epsilon, config.privacy.delta)
-            info.verify(info.plan(known, wish, info.options(), "calibrated", config.run.seed))
+            privacy = Privacy(config.privacy.epsilon, config.privacy.delta)
+            info.verify(info.plan(known, privacy, info.options(), "calibrated", config.run.seed))
 
 
 def fresh(preset: str) -> dict[str, list[float]]:

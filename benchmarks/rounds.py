@@ -37,8 +37,8 @@ def main() -> None:
         print(f"\n{preset}, {given.algorithm}, mean excess risk of {given.seeds} seeds ± standard error")
         enough = {users: sufficient(preset, given.algorithm, users, given.seeds) for users in USERS}
         slope, _ = np.polyfit(np.log(list(enough)), np.log(list(enough.values())), 1)
-        told = ", ".join(f"n={users:,}: T={rounds}" for users, rounds in enough.items())
-        print(f"smallest sufficient: {told}; slope {slope:.2f} (theory {THEORY.get(preset, 'unknown')})", flush=True)
+        text = ", ".join(f"n={users:,}: T={rounds}" for users, rounds in enough.items())
+        print(f"smallest sufficient: {text}; slope {slope:.2f} (theory {THEORY.get(preset, 'unknown')})", flush=True)
 
 
 def sufficient(preset: str, algorithm: str, users: int, seeds: int) -> int:

@@ -109,22 +109,22 @@ def model(people: TablePopulation, plan: Plan, seed: int) -> Any:
 def measured(cell: tuple[int, int, float], shape: str, algorithm: str, chosen: argparse.Namespace) -> Mapping[str, Any]:
     """One line."""
     users, columns, epsilon = cell
-    told = {"shape": shape, "users": users, "columns": columns, "epsilon": epsilon, "algorithm": algorithm}
+    values = {"shape": shape, "users": users, "columns": columns, "epsilon": epsilon, "algorithm": algorithm}
     people, began = table(users, columns, shape), time.perf_counter()
     try:
         plan = plan_of(people, algorithm, epsilon, chosen.radius)
     except QuoronError as error:
-        return told | {"refused": str(error)[:200]}
+        return values | {"refused": str(error)[:200]}
     planned, start = time.perf_counter(), people.excess_risk(np.zeros(columns))
     models = [model(people, plan, seed) for seed in range(chosen.seeds)]
     ended = time.perf_counter()
     aucs = [round(people.test_metrics(each)["auc"], 3) for each in models]
-    told |= {"algorithm": f"auto: {plan.algorithm}" if algorithm == "auto" else algorithm}
-    told |= {"left": [float(f"{100 * people.excess_risk(each) / start:.3g}") for each in models], "auc": aucs}
-    told |= {"best auc": round(people.test_metrics(people.optimum)["auc"], 3)}
-    told |= {"plan seconds": round(planned - began, 1), "run seconds": round((ended - planned) / len(models), 1)}
+    values |= {"algorithm": f"auto: {plan.algorithm}" if algorithm == "auto" else algorithm}
+    values |= {"left": [float(f"{100 * people.excess_risk(each) / start:.3g}") for each in models], "auc": aucs}
+    values |= {"best auc": round(people.test_metrics(people.optimum)["auc"], 3)}
+    values |= {"plan seconds": round(planned - began, 1), "run seconds": round((ended - planned) / len(models), 1)}
     most = {"megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} if chosen.memory else {}
-    return told | most
+    return values | most
 
 
 def cells(chosen: argparse.Namespace) -> Iterator[tuple[int, int, float]]:

@@ -115,9 +115,9 @@ def main(repeats: int) -> None:
 
         def show(what: str, below: float, seconds: Seconds) -> None:
             used, ratio = seconds.processor, seconds.processor / yardstick.processor
-            told = "" if math.isnan(used) else f"{used:11.2f}{ratio:13.2f}"
+            text = "" if math.isnan(used) else f"{used:11.2f}{ratio:13.2f}"
             mark = "" if seconds.wall < below else "   MISSED"
-            print(f"{what:28}{below:7g}{seconds.wall:8.2f}{told}{mark}", flush=True)
+            print(f"{what:28}{below:7g}{seconds.wall:8.2f}{text}{mark}", flush=True)
 
         show("quoron --help", 0.4, repeated(*QUORON, "--help"))
         show("import quoron", 0.5, repeated(sys.executable, "-c", "import quoron"))

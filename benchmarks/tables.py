@@ -59,8 +59,8 @@ def measured(table: str, epsilon: float, seeds: int) -> dict[str, object]:
     each = {name: figures(table, epsilon, name, seeds) for name in ALGORITHMS}
     reached = {name: mean(s.test[figure] for s in found) for name, found in each.items() if found}
     best = (max if more else min)(reached, key=lambda name: reached[name])
-    told = chosen or each[best]
-    assert told is not None
+    result = chosen or each[best]
+    assert result is not None
     return {
         "table": table,
         "epsilon": epsilon,
@@ -69,8 +69,8 @@ def measured(table: str, epsilon: float, seeds: int) -> dict[str, object]:
         "auto_algorithm": None if chosen is None else chosen[0].algorithm,
         "best": round(reached[best], 4),
         "best_algorithm": best,
-        "without_privacy": round(told[0].test_unbounded.get(figure, told[0].test_without_privacy[figure]), 4),
-        "same_answer": round(told[0].test_baseline.get(figure, 0.5), 4),
+        "without_privacy": round(result[0].test_unbounded.get(figure, result[0].test_without_privacy[figure]), 4),
+        "same_answer": round(result[0].test_baseline.get(figure, 0.5), 4),
     }
 
 

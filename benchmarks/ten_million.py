@@ -92,14 +92,14 @@ def main() -> None:
         runs = [apart(algorithm, users, settings) for users in sizes]
         print(f"{algorithm}\n       users    seconds  processor  making them   peak MB  excess risk")
         for users, run in zip(sizes, runs, strict=True):
-            told = f"{run['seconds']:11.1f}{run['processor']:11.1f}{run['making']:13.1f}{run['megabytes']:10.0f}"
-            print(f"{users:12,}{told}{run['excess_risk']:13.2e}", flush=True)
+            text = f"{run['seconds']:11.1f}{run['processor']:11.1f}{run['making']:13.1f}{run['megabytes']:10.0f}"
+            print(f"{users:12,}{text}{run['excess_risk']:13.2e}", flush=True)
         for name in ("seconds", "processor"):
             values = [run[name] for run in runs]
             a, b = line(sizes, values)
             off = ", ".join(f"{100 * ((a + b * n) / value - 1):+.0f} %" for n, value in zip(sizes, values, strict=True))
-            told = f"{a:.1f} s and {1e6 * b:.2f} s a million (off by {off})"
-            print(f"  {name:9s} {told}; {10 * sizes[-1]:,} users: {a + b * 10 * sizes[-1]:.0f} s", flush=True)
+            text = f"{a:.1f} s and {1e6 * b:.2f} s a million (off by {off})"
+            print(f"  {name:9s} {text}; {10 * sizes[-1]:,} users: {a + b * 10 * sizes[-1]:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -67,9 +67,9 @@ class Watched:
         def called(*given: Any, **named: Any) -> Any:
             if MOMENTS[self.moment] == (owner, name) and self.room is not None:
                 fill(self.room)
-            told = original(*given, **named)
+            found = original(*given, **named)
             self.acknowledged.append(name)
-            return told
+            return found
 
         return called
 
@@ -130,14 +130,14 @@ def lived(config: Any, watched: Watched, room: int, folder: Path) -> tuple[bool,
             return False, f"refused as damaged: {error}"
     finally:
         fill(None)
-    told, before = list(watched.acknowledged), committed(folder / "run")
+    found, before = list(watched.acknowledged), committed(folder / "run")
     watched.begin(None)
     charged = _kinds(folder)
-    if lost := [name for name in ("charge", "release", "end") if name in told and name not in charged]:
+    if lost := [name for name in ("charge", "release", "end") if name in found and name not in charged]:
         return whole, f"acknowledged and gone: {lost}"
     if (before.rounds or before.state or before.model) and "charge" not in charged:
         return whole, "a round without a charge"
-    if told.count("commit") > len(before.rounds) + 1:  # the first is of where rounds begin
+    if found.count("commit") > len(before.rounds) + 1:  # the first is of where rounds begin
         return whole, "a round was acknowledged and is gone"
     start(config, folder)
     after = committed(folder / "run")

@@ -146,23 +146,23 @@ QUESTIONS = (
 
 def asked(each: Listening) -> dict[str, str]:
     """What a stranger without a secret is told: by the question, a code of gRPC's or of HTTP's."""
-    told = {}
+    values = {}
     with grpc.insecure_channel(each.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         for question in QUESTIONS:
             ask = channel.unary_unary(question, request_serializer=bytes, response_deserializer=bytes)
             try:
                 ask(b"", timeout=20.0)
-                told[question] = "OK"
+                values[question] = "OK"
             except grpc.RpcError as error:
-                told[question] = error.code().name
-                if told[question] == "UNAVAILABLE":  # it does not speak gRPC in plaintext
+                values[question] = error.code().name
+                if values[question] == "UNAVAILABLE":  # it does not speak gRPC in plaintext
                     break
-    if set(told.values()) == {"UNAVAILABLE"}:
+    if set(values.values()) == {"UNAVAILABLE"}:
         try:
-            told["HTTP"] = str(httpx.get(f"http://{each.address}/", timeout=20.0, trust_env=False).status_code)
+            values["HTTP"] = str(httpx.get(f"http://{each.address}/", timeout=20.0, trust_env=False).status_code)
         except httpx.HTTPError as error:
-            told["HTTP"] = type(error).__name__
-    return told
+            values["HTTP"] = type(error).__name__
+    return values
 
 
 def _called(number: int) -> str:

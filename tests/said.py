@@ -9,9 +9,9 @@ from quoron.sections import Keep, Method, Privacy
 
 def said(**words: Any) -> dict[str, Any]:
     """`privacy`, `method`, `keep` and `timing` of the words that are theirs, and the other words as they are."""
-    told = dict(words)
+    values = dict(words)
     for part in (Privacy, Method, Keep, Timing):
-        own = {each.name: told.pop(each.name) for each in fields(part) if each.name in told}
+        own = {each.name: values.pop(each.name) for each in fields(part) if each.name in values}
         if own:
-            told[part.__name__.lower()] = part(**own)
-    return told
+            values[part.__name__.lower()] = part(**own)
+    return values

@@ -163,9 +163,9 @@ def within_its_mark(now: int, mark: int) -> bool:
 def test_ways_grow_no_longer(module: str) -> None:
     """Of modules there may be one fewer than the mark says, of lines a twentieth."""
     (lines, modules), (most_lines, most_modules) = house().way(module), WAYS[module]
-    told = f"{module}: {lines:,} lines in {modules} modules, marks {most_lines:,} and {most_modules}"
-    assert within_its_mark(lines, most_lines), told
-    assert most_modules - 1 <= modules <= most_modules, told
+    text = f"{module}: {lines:,} lines in {modules} modules, marks {most_lines:,} and {most_modules}"
+    assert within_its_mark(lines, most_lines), text
+    assert most_modules - 1 <= modules <= most_modules, text
 
 
 @pytest.mark.parametrize("start", READ)

@@ -136,19 +136,19 @@ def test_a_coordinator_lets_nobody_in_without_a_certificate_or_a_token(federatio
         assert set(asked(each).values()) <= {"UNAVAILABLE", "RemoteProtocolError", "ReadError"}, "TLS only"
     plain = grpc.ssl_channel_credentials((tmp_path / "authority.pem").read_bytes())
     planes = {clients: "quoron.v1.Federation", control: "quoron.v1.ControlPlane"}
-    told: dict[str, dict[str, str]] = {}
+    values: dict[str, dict[str, str]] = {}
     reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     for address in planes:
         with grpc.secure_channel(address, plain) as channel:
-            told[address] = {}
+            values[address] = {}
             for question in ("/quoron.v1.ControlPlane/ListRuns", "/grpc.health.v1.Health/Check"):
                 ask = channel.unary_unary(question, request_serializer=bytes, response_deserializer=bytes)
-                told[address][question] = _code(lambda ask=ask: ask(b"", timeout=20.0))  # type: ignore[misc]
+                values[address][question] = _code(lambda ask=ask: ask(b"", timeout=20.0))  # type: ignore[misc]
             look = channel.stream_stream(reflection, request_serializer=bytes, response_deserializer=bytes)
-            told[address][reflection] = _code(lambda look=look: list(look(iter([b""]), timeout=20.0)))  # type: ignore[misc]
-    assert set(told[clients].values()) == {"UNAVAILABLE"}, "no certificate, no connection"
-    assert told[control].pop("/grpc.health.v1.Health/Check") == "OK", "that it serves is what any may be told"
-    assert set(told[control].values()) == {"UNAUTHENTICATED"}
+            values[address][reflection] = _code(lambda look=look: list(look(iter([b""]), timeout=20.0)))  # type: ignore[misc]
+    assert set(values[clients].values()) == {"UNAVAILABLE"}, "no certificate, no connection"
+    assert values[control].pop("/grpc.health.v1.Health/Check") == "OK", "that it serves is what any may be told"
+    assert set(values[control].values()) == {"UNAUTHENTICATED"}
 
 
 def test_a_client_listens_nowhere(federation, tmp_path: Path) -> None:

@@ -118,9 +118,9 @@ def test_every_module_imports_from_the_wheel_in_a_clean_environment(wheel: Path,
         [python, "-I", "-c", IMPORT_ALL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert all(Path(file).is_relative_to(place) for file in told["places"].values())
-    assert {"quickstart", "flights"} <= set(told["presets"])
+    printed = json.loads(done.stdout)
+    assert all(Path(file).is_relative_to(place) for file in printed["places"].values())
+    assert {"quickstart", "flights"} <= set(printed["presets"])
     listed = subprocess.run(
         [place / "bin" / "quoron", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

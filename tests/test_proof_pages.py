@@ -94,7 +94,6 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 
 LABEL = r"[A-Z]{1,2}\d+"
-LABELLED = [*PAGES, ROOT / "docs" / "losses.md"]
 PROMISES = ("srgd", "outlier-filter", "outlier-filter-charging", "outlier-filter-zero-out", "quorum", "quorum-secret")
 
 
@@ -109,7 +108,7 @@ def labels(page: Path) -> list[str]:
 def where() -> dict[str, str]:
     """The page of each label that has an anchor."""
     found: dict[str, str] = {}
-    for page in LABELLED:
+    for page in PAGES:
         for label in re.findall(r'<a id="(\w+)"></a>', page.read_text()):
             assert label not in found, f"{label} is on {page.stem} and on {found[label]}"
             found[label] = page.stem
@@ -117,7 +116,7 @@ def where() -> dict[str, str]:
 
 
 def test_a_label_means_one_thing_on_all_pages_and_has_an_anchor() -> None:
-    for page in LABELLED:
+    for page in PAGES:
         for label in labels(page):
             assert where().get(label.lower()) == page.stem, (page.stem, label)
         bold = re.findall(rf"\*\*(?:Theorem|Lemma|Proposition|Corollary)(?: ({LABEL})\b)?", page.read_text())
@@ -135,7 +134,7 @@ def test_a_theorem_that_a_page_links_is_there() -> None:
 
 def test_code_cites_theorems_as_page_and_label() -> None:
     """As `noise#n4`, behind which more labels of that page may stand as `#n5`; papers are named with their numbers."""
-    pages = {page.stem for page in LABELLED}
+    pages = {page.stem for page in PAGES}
     for path in files((*PACKAGES, *OTHERS)):
         text, last = path.read_text(), ""
         for page, label in re.findall(r"(?:\b([a-z][\w-]*)(?:\.md)?)?#([a-z]{1,2}\d{1,2})\b", text):

@@ -47,10 +47,10 @@ class Loaded(HTMLParser):
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
-        if tag != "a" and told.get("rel") not in ("canonical", "next", "prev"):
+        values = dict(attrs)
+        if tag != "a" and values.get("rel") not in ("canonical", "next", "prev"):
             self.addresses += [
-                value for name in ("src", "srcset", "href", "data", "poster") if (value := told.get(name))
+                value for name in ("src", "srcset", "href", "data", "poster") if (value := values.get(name))
             ]
 
 

@@ -3,8 +3,8 @@
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
-    >>> told = declare(visits, user="who", privacy=Privacy(2.0, simulation_seed=1), items=True, categorical=["ward"])
-    >>> print(told.toml())
+    >>> found = declare(visits, user="who", privacy=Privacy(2.0, simulation_seed=1), items=True, categorical=["ward"])
+    >>> print(found.toml())
     # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
     [population]

@@ -25,7 +25,7 @@ def made() -> Plan:
     return info.plan(PROBLEM, Privacy(EPSILON, DELTA), options, "calibrated", 0)
 
 
-def world(plan: Plan, own: float, seeds: int, told: list[Any]) -> Any:
+def world(plan: Plan, own: float, seeds: int, seen: list[Any]) -> Any:
     """Draws of what tells best between a user just within the clip and one far out, opposite: its row, and its cell."""
     algorithm = ALGORITHMS[plan.algorithm].maker(plan)
     p, noise = plan.parameters, SeededNoise(0)
@@ -38,7 +38,7 @@ def world(plan: Plan, own: float, seeds: int, told: list[Any]) -> Any:
         found = np.empty(draws)
         for number in range(draws):
             after = algorithm.update(state, answers, SeededNoise(seeds + 2 * number)).state
-            _, half, whole = told[-1]
+            _, half, whole = seen[-1]
             mean = -after.iterate[0]
             found[number] = -2 / USERS * mean / p.noise_scale**2 + (whole - half) / USERS / p.adaptive.cells.scale**2
         return found
@@ -48,15 +48,15 @@ def world(plan: Plan, own: float, seeds: int, told: list[Any]) -> Any:
 
 def audited(plan: Plan, monkeypatch: pytest.MonkeyPatch, draws: int = DRAWS) -> float:
     """Wrong with probability at most 1e-8."""
-    told: list[Any] = []
+    seen: list[Any] = []
     original = RadiusCells.release
 
     def release(cells: RadiusCells, counts: np.ndarray, stream: Any) -> Any:
-        told.append(original(cells, counts, stream))
-        return told[-1]
+        seen.append(original(cells, counts, stream))
+        return seen[-1]
 
     monkeypatch.setattr(RadiusCells, "release", release)
-    return epsilon_lower_bound(world(plan, -0.99, 0, told), world(plan, 9.0, 1, told), delta=DELTA, draws=draws)
+    return epsilon_lower_bound(world(plan, -0.99, 0, seen), world(plan, 9.0, 1, seen), delta=DELTA, draws=draws)
 
 
 def test_a_round_with_an_adaptive_clip_never_costs_more_than_the_claimed_epsilon(monkeypatch) -> None:

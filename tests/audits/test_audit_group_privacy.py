@@ -111,9 +111,9 @@ class TestSampledItems:
 
     def plan(self, name):
         info = ALGORITHMS[name]
-        told = info.options(rounds=self.ROUNDS, rate=self.RATE, clip_norm=1.0, step_size=1.0)
+        options = info.options(rounds=self.ROUNDS, rate=self.RATE, clip_norm=1.0, step_size=1.0)
         wanted = Privacy(EPSILON, DELTA)
-        return info.plan(problem(self.USERS, self.PLACES), wanted, told, "calibrated", 3)
+        return info.plan(problem(self.USERS, self.PLACES), wanted, options, "calibrated", 3)
 
     def transcripts(self, plan, sign, runs, seed):
         """What each round showed in units of an item's clip, shape (runs, rounds)."""

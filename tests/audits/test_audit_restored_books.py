@@ -43,11 +43,11 @@ def copies(victim: float, *, away: bool, nonce: Nonce, statistic: Statistic, see
         for index in range(size):
             key = SecureNoise(blake2b(f"{seed} {index}".encode(), digest_size=32).digest())
             first, second = (nonce(StartedNoise.fresh(key), total) for total in sums)
-            told = [
+            result = [
                 float(one().release(np.array([total]), start.stream("release", 0))[0])
                 for total, start in zip(sums, (first, second), strict=True)
             ]
-            found[index] = statistic(*told)
+            found[index] = statistic(*result)
         return found
 
     return draw

@@ -34,8 +34,8 @@ def planned(name, *, cohort=2, reserve=0, rounds=ROUNDS, factorisation="blt", ep
         users=rounds * cohort, items_per_user=1, dimension=1, domain=Box(1e9), lipschitz=CLIP, smoothness=0.25
     )
     info = ALGORITHMS[name]
-    told = {"rounds": rounds, "inverse_step": 0.5, "clip_norm": CLIP, "factorisation": factorisation}
-    plan = info.plan(problem, Privacy(epsilon, delta), info.options(**told, reserve=reserve), "calibrated", 3)
+    options = {"rounds": rounds, "inverse_step": 0.5, "clip_norm": CLIP, "factorisation": factorisation}
+    plan = info.plan(problem, Privacy(epsilon, delta), info.options(**options, reserve=reserve), "calibrated", 3)
     info.verify(plan)
     return plan
 

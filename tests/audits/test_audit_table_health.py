@@ -37,9 +37,9 @@ def mean(health, own, vectors=None):
 def unclipped(none, labels, columns):
     """Users' vectors whose columns are not shortened together."""
     users, values, column = np.sqrt([0.4, 0.2, 0.4])
-    told = np.where(none[:, None] > 0, 0.0, labels)
+    value = np.where(none[:, None] > 0, 0.0, labels)
     return np.hstack(
-        [users * none[:, None], users * told, values * columns.mean(axis=1, keepdims=True), column * columns]
+        [users * none[:, None], users * value, values * columns.mean(axis=1, keepdims=True), column * columns]
     )
 
 

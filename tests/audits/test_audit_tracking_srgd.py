@@ -149,15 +149,15 @@ class Column:
 
 def object_run(algorithm, scene, outlier, noise):
     """(centre, radius, spread after, x after) of every round, from the object; the pilot's metric is given."""
-    states, told = [replace(algorithm.init(), round=1, eigenvalues=np.array([scene.curvature]))], []
+    states, seen = [replace(algorithm.init(), round=1, eigenvalues=np.array([scene.curvature]))], []
     users = Users(scene, outlier)
     while (question := algorithm.request(states[-1], noise)) is not None:
         if question.round in scene.own[1:]:  # the coordinator asks somebody again
             question = replace(question, cohort=np.concatenate([[users.user], question.cohort[1:]]))
         aim = algorithm._aim(states[-1])
         states.append(algorithm.update(states[-1], users.ask(question, aim), noise).state)
-        told.append([aim.centre[0], aim.radius, states[-1].spread, states[-1].x[0]])
-    return np.array(told).T
+        seen.append([aim.centre[0], aim.radius, states[-1].spread, states[-1].x[0]])
+    return np.array(seen).T
 
 
 def with_little_noise(plan):

@@ -61,7 +61,7 @@ def run(scene, outlier, noise, runs, twin="sound"):
     root = np.linalg.inv(strategy("sqrt-toeplitz", p.main_rounds))
     x, before, gradient, variance, summed, sampled = zero, zero, zero, zero, zero, zero
     spread, margin, radii = np.full(runs, p.spread), np.full(runs, p.margin), []
-    told = {name: [] for name in Shown.__dataclass_fields__}
+    values = {name: [] for name in Shown.__dataclass_fields__}
     seen, precision = zero, 0.0  # of presence
     state = made.main.prefix.start(runs) if recursive else None
     left = np.zeros((p.main_rounds, runs))  # of each seed draw, in the sum
@@ -136,10 +136,10 @@ def run(scene, outlier, noise, runs, twin="sound"):
         summed, x, before, variance = total, following, x, after
         gradient = centre + radius * unit if twin == "centre-raw" else estimate
         shown = (centre, radius, row, known, shares - public, wider, x)
-        for name, value in zip(list(told)[1:], shown, strict=True):
-            told[name].append(value)
+        for name, value in zip(list(values)[1:], shown, strict=True):
+            values[name].append(value)
         spread, margin = wider, reach
-    return Shown(scene, *(np.array(told[name]) for name in list(told)[1:]))
+    return Shown(scene, *(np.array(values[name]) for name in list(values)[1:]))
 
 
 def _moved(spread, margin, radius, far, known, deviation, p):

@@ -50,8 +50,8 @@ def test_usable_rows_are_those_that_encoding_keeps_and_misfits_those_that_it_cou
     table = table_of(drawn)
     found, encoded = Misfits.of(rules, table), rules.encode(table)
     np.testing.assert_array_equal(found.usable, encoded.kept)
-    told, counts = dict(zip(declared_columns(rules), found.unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
-    for column, unfit in told.items():
+    result, counts = dict(zip(declared_columns(rules), found.unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
+    for column, unfit in result.items():
         missed = counts.unusable.get(column.name, 0) + counts.filled.get(column.name, 0)
         held = counts.clipped.get(column.name, 0) + counts.unknown.get(column.name, (0, 0))[0]
         assert unfit == missed + held, column

@@ -74,10 +74,10 @@ def folder(tmp_path, monkeypatch):
 
 def distribute(folder, name="ada-losses", module="ada_losses", source=SOURCE, entry="round = {}:ROUND"):
     (folder / f"{module}.py").write_text(source)
-    told = folder / f"{module}-1.2.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\nAuthor: Ada Lovelace\n")
-    (told / "entry_points.txt").write_text(f"[quoron.losses]\n{entry.format(module)}\n")
+    found = folder / f"{module}-1.2.dist-info"
+    found.mkdir()
+    (found / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\nAuthor: Ada Lovelace\n")
+    (found / "entry_points.txt").write_text(f"[quoron.losses]\n{entry.format(module)}\n")
 
 
 def wide(prediction, label, width):

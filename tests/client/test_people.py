@@ -102,8 +102,8 @@ def test_the_check_of_the_command_line_ends_with_a_status(tmp_path):
     run = CliRunner().invoke
     for arguments, status in ((["all.csv"], 2), (["all.csv", "--one-user"], 0), (["one.csv"], 0),
                               (["one.csv", "--items-per-user", "2"], 2), (["none.csv"], 2)):  # fmt: skip
-        told = run(app, ["client", "--check", "--data", str(tmp_path / arguments[0]), *arguments[1:]])
-        found = told.exception.exit_code if isinstance(told.exception, DataError) else told.exit_code
-        assert found == status, told.output
+        result = run(app, ["client", "--check", "--data", str(tmp_path / arguments[0]), *arguments[1:]])
+        found = result.exception.exit_code if isinstance(result.exception, DataError) else result.exit_code
+        assert found == status, result.output
     environment = {"QUORON_DATA": str(tmp_path / "all.csv"), "QUORON_ONE_USER": "1"}
     assert run(app, ["client", "--check"], env=environment).exit_code == 0

@@ -1,4 +1,4 @@
-"""The softmax loss: its constants (docs/losses.md, theorem S), its loops, and labels that are no class."""
+"""The softmax loss: its constants (docs/privacy/losses.md#l3), its loops, and labels that are no class."""
 
 import numpy as np
 import pytest

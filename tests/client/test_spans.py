@@ -174,19 +174,19 @@ class TestAPattern:
         """So a run folder, whose configuration has the columns, is read as it was written."""
         header = [*(f"x{each}" for each in range(300)), "age*sex", "who"]
         found = spans.resolved(["x*", "age*sex"], header, roles={"who"})
-        told = [name for some in found for name in spans.spanned(some)]
-        assert told == ["x[0:300]", "age*sex"]
-        assert spans.meant(told, header, roles={"who"}) == found
+        result = [name for some in found for name in spans.spanned(some)]
+        assert result == ["x[0:300]", "age*sex"]
+        assert spans.meant(result, header, roles={"who"}) == found
 
 
 class TestManyIntegers:
     def test_are_told_as_one_text(self) -> None:
         rules = Encoding((Categorical("k", tuple(range(-5, 50_000))), Categorical("w", (1, 2, 3))))
-        told = json.dumps(rules.as_json())
-        assert '"categories": "-5:50000"' in told
-        assert '"categories": [1, 2, 3]' in told
+        text = json.dumps(rules.as_json())
+        assert '"categories": "-5:50000"' in text
+        assert '"categories": [1, 2, 3]' in text
         assert (
-            Encoding.from_json(json.loads(told))
+            Encoding.from_json(json.loads(text))
             == rules
             == Encoding((Categorical("k", range(-5, 50_000)), rules.features[1]))
         )
@@ -225,9 +225,9 @@ class TestAWideRun:
         text = given_.as_text()
         assert len(text) < 5000
         assert RunSpecification.parse(text) == given_
-        told = json.dumps(describe(given_, plan))
-        assert len(told) < 5000
-        assert read_terms("wide", told).columns.names == (*(f"x{each}" for each in range(WIDE)), "intercept")
+        found = json.dumps(describe(given_, plan))
+        assert len(found) < 5000
+        assert read_terms("wide", found).columns.names == (*(f"x{each}" for each in range(WIDE)), "intercept")
 
     def test_of_names_of_their_own_is_refused_by_name_where_it_is_submitted(self) -> None:
         """It was a raw error of gRPC at 10⁵, and one of length on the coordinator at 20,000."""

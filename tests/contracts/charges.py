@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from contracts.worlds import Spent, Told
+from contracts.worlds import Complaint, Spent
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
@@ -23,10 +23,10 @@ ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums 
 
 
 def require_charged(plan: Plan, spent: Sequence[Spent]) -> None:
-    """Raises Told where a pair costs more than the plan's theorem has been given."""
+    """Raises Complaint where a pair costs more than the plan's theorem has been given."""
     for name, cost, limit in charges(plan, spent):
         if not cost <= limit * ROUNDING:
-            raise Told(f"{name}: the worlds are mu={cost:.9g} apart, the plan charges {limit:.9g}")
+            raise Complaint(f"{name}: the worlds are mu={cost:.9g} apart, the plan charges {limit:.9g}")
 
 
 def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
@@ -40,7 +40,7 @@ def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, fl
         here = [each for each in spent if each.round == round_]
         limits = [_limit(each, here) for each in planned if round_ in each.rounds]
         if not limits:
-            raise Told(f"round {round_}: the plan of {plan.algorithm} releases nothing there")
+            raise Complaint(f"round {round_}: the plan of {plan.algorithm} releases nothing there")
         found.append((math.sqrt(math.fsum(each.square for each in here)), max(limits)))
         yield f"round {round_}", *found[-1]
     if not found:
@@ -58,7 +58,7 @@ def _limit(release: PlannedRelease, spent: Sequence[Spent]) -> float:
         return release.mu
     of = LIMITS.get(type(release.mechanism))
     if of is None:
-        raise Told(f"replay does not know what {type(release.mechanism).__name__} charges")
+        raise Complaint(f"replay does not know what {type(release.mechanism).__name__} charges")
     return of(release.mechanism, spent)
 
 

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import numpy as np
 
 from contracts.charges import mean_of
-from contracts.worlds import Charged, Given, Spent, Stream, Told, World
+from contracts.worlds import Charged, Complaint, Given, Spent, Stream, World
 from quoron_client.randomisers import RangeBits, VectorNoise, vector
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.gaussian import GaussianNoise
@@ -54,7 +54,7 @@ def _prefix(world: World, release: Callable[..., Any]) -> Callable[..., Any]:
 
 def _require_score(world: World, one: int, other: int, cohort_size: int) -> None:
     if abs(one - other) > 2 * (cohort_size - 1):
-        raise Told(f"round {world.round}: the score moves from {one} to {other}, by more than 2(C - 1)")
+        raise Complaint(f"round {world.round}: the score moves from {one} to {other}, by more than 2(C - 1)")
 
 
 def _require_core(world: World, score: int) -> None:
@@ -73,7 +73,7 @@ def _lottery(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
         _require_score(world, first.private, score, self.cohort_size)
         one, other = (-1 if rung is None else rung for rung in (self.rung(first.private), self.rung(score)))
         if abs(one - other) > 1:
-            raise Told(f"round {world.round}: the lottery's rung moves from {one} to {other}")
+            raise Complaint(f"round {world.round}: the lottery's rung moves from {one} to {other}")
         if self.tickets(score) in ((0,) if first.outcome else (TICKETS,)):
             raise Charged("the lowest rung's chance")
         return bool(first.outcome)
@@ -122,7 +122,7 @@ def _include(world: World, include: Callable[..., Any]) -> Callable[..., Any]:
         others = np.arange(self.cohort_size) != (-1 if world.row is None else world.row)
         moved = int(np.max(np.abs(first.private[0] - weights)[others], initial=0))
         if moved > 1:
-            raise Told(f"round {world.round}: another user's weight moves by {moved} steps of the ramp")
+            raise Complaint(f"round {world.round}: another user's weight moves by {moved} steps of the ramp")
         world.flips = int(np.sum((first.private[1] != chosen)[others]))
         return np.asarray(chosen)
 
@@ -135,7 +135,7 @@ def _range(world: World, choose: Callable[..., Any]) -> Callable[..., Any]:
         first = world.meet("range", public, counts.copy(), lambda: choose(self, counts, stream))
         moved = costs(first.private) - costs(counts)
         if np.max(np.abs(moved)) > 1:
-            raise Told(f"round {world.round}: a bin's cost moves by more than one")
+            raise Complaint(f"round {world.round}: a bin's cost moves by more than one")
         # ln W moves by ε/2 a cost: between one way and the other ε apart, and half of that if all move one way.
         used = bounded_range_mu(self.epsilon * int(np.ptp(moved)) / 2) ** 2 if np.ptp(moved) else 0.0
         world.spent.append(Spent(world.round, "range", used))
@@ -168,7 +168,7 @@ def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
         others = np.arange(len(scores)) != (-1 if own is None else own)
         moved = float(np.max(np.abs(first.private[1] - scores)[others])) + 2 * step  # rounding to the grid
         if moved > p.decision_epsilon * p.laplace_scale:
-            raise Told(f"round {world.round}: another user's score moves by {moved}, more than Δ + 2 kerr")
+            raise Complaint(f"round {world.round}: another user's score moves by {moved}, more than Δ + 2 kerr")
         kept = first.private[0].copy()
         if own is not None:
             noise = float(world.tests[own])
@@ -194,7 +194,9 @@ def _median_test(world: World, decide: Callable[..., Any]) -> Callable[..., Any]
         first = world.meet("median-test", (stream.labels, self), score, lambda: drawn(self, score, stream))
         moved = abs(first.private - score)
         if moved > self.sensitivity:
-            raise Told(f"round {world.round}: the score moves by {moved}, more than Δ + 2 kerr = {self.sensitivity}")
+            raise Complaint(
+                f"round {world.round}: the score moves by {moved}, more than Δ + 2 kerr = {self.sensitivity}"
+            )
         if min(first.private, score) < self.floor - 2:
             raise Charged("a score below core · B")
         return bool(first.outcome)
@@ -221,10 +223,12 @@ def _quorum(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
         first = world.meet("quorum", public, answered, lambda: decide(quorum, answered, asked, limit, stream))
         moved = abs(first.private - answered)
         if moved > 1:
-            raise Told(f"round {world.round}: the quorum's count moves by {moved}")
+            raise Complaint(f"round {world.round}: the quorum's count moves by {moved}")
         world.counted += moved
         if not quorum.threshold_scale and world.counted > quorum.participations:
-            raise Told(f"round {world.round}: the quorum's count moves in more than {quorum.participations} rounds")
+            raise Complaint(
+                f"round {world.round}: the quorum's count moves in more than {quorum.participations} rounds"
+            )
         return bool(first.outcome)
 
     return forced
@@ -265,7 +269,7 @@ def _range_report(world: World, randomise: Callable[..., Any]) -> Callable[..., 
         first = world.meet("bits", public, bins, lambda: randomise(self, values, randomness, **where))
         odds = math.log((2**64 - self.flips) / self.flips)  # two bits change
         if (first.private != bins).any() and not 2 * odds <= self.epsilon:
-            raise Told(f"round {world.round}: bits cost {2 * odds}, more than {self.epsilon}")
+            raise Complaint(f"round {world.round}: bits cost {2 * odds}, more than {self.epsilon}")
         return np.asarray(first.outcome)
 
     return forced

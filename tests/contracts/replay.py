@@ -23,7 +23,7 @@ import numpy as np
 from contracts.charges import require_charged
 from contracts.forced import FORCED
 from contracts.neighbours import ABSENT, Neighbours, Pair
-from contracts.worlds import Charged, Spent, Told, World, same
+from contracts.worlds import Charged, Complaint, Spent, World, same
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import WithoutQuorum
@@ -89,18 +89,18 @@ def _model(algorithm: Algorithm[Any], state: Any) -> np.ndarray | None:
         return None
 
 
-def first_told(broken: Scene, candidates: Iterable[Pair]) -> str:
+def first_complaint(broken: Scene, candidates: Iterable[Pair]) -> str:
     """What replay says of the first of these pairs that it refuses, or nothing."""
     for pair in candidates:
         try:
             replay(broken, pair)
-        except Told as told:
-            return str(told)
+        except Complaint as complaint:
+            return str(complaint)
     return ""
 
 
 def replay(scene: Scene, pair: Pair) -> list[Spent] | None:
-    """What forcing the second world took, or None where the pair is charged to δ. Raises Told."""
+    """What forcing the second world took, or None where the pair is charged to δ. Raises Complaint."""
     algorithm, cohort = scene.algorithm, scene.honest[pair.round].question.cohort
     user = int(cohort[pair.slot % len(cohort)])
     first = World(algorithm.plan, lenient=pair.crowded)

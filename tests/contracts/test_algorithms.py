@@ -240,9 +240,9 @@ def test_states_survive_storage_unchanged(name):
 @every_algorithm
 def test_a_plan_is_plain_json_and_states_its_promise(name):
     plan = make_plan(name)
-    told = json.loads(json.dumps(plan.as_json()))
-    assert told["statement"] == plan.guarantee.sentence()
-    assert told["algorithm"] == name
+    report = json.loads(json.dumps(plan.as_json()))
+    assert report["statement"] == plan.guarantee.sentence()
+    assert report["algorithm"] == name
     assert dataclasses.is_dataclass(plan.parameters)
 
 

@@ -13,7 +13,7 @@ import pytest
 import quoron
 import quoron_server
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL, make_plan
-from contracts.test_quorum import WISH
+from contracts.test_quorum import QUORUM
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -32,7 +32,7 @@ SECRET = {  # algorithms that may sample, whatever their options; each has a pla
     "group-dp-sgd-zero-out",
 }
 every_plan = pytest.mark.parametrize("name", EVERY)
-quorums = pytest.mark.parametrize("wish", [PRIVACY, WISH], ids=["alone", "quorum"])
+quorums = pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
 
 
 def asked(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,26 +45,26 @@ def asked(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cache
-def draws_secretly(name: str, wish: Privacy) -> bool:
+def draws_secretly(name: str, privacy: Privacy) -> bool:
     """Whether noise decides who is asked, or for what: nobody may learn it, if the promise counts on it."""
-    plan = make_plan(name, None, wish)
+    plan = make_plan(name, None, privacy)
     (users, places), (others, elsewhere) = asked(plan, 1), asked(plan, 2)
     return not (np.array_equal(users, others) and np.array_equal(places, elsewhere))
 
 
 @quorums
 @every_plan
-def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name: str, wish: Privacy) -> None:
-    plan = make_plan(name, None, wish)
-    assert plan.guarantee.rests_on(Kind.SECRET_COHORTS) == draws_secretly(name, wish)
+def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name: str, privacy: Privacy) -> None:
+    plan = make_plan(name, None, privacy)
+    assert plan.guarantee.rests_on(Kind.SECRET_COHORTS) == draws_secretly(name, privacy)
     assert plan.algorithm in SECRET or not plan.guarantee.rests_on(Kind.SECRET_COHORTS)
 
 
 @quorums
 @every_plan
-def test_early_ends_are_refused_to_whoever_rests_on_secret_cohorts(name: str, wish: Privacy) -> None:
-    plan = make_plan(name, None, wish)
-    if not draws_secretly(name, wish):
+def test_early_ends_are_refused_to_whoever_rests_on_secret_cohorts(name: str, privacy: Privacy) -> None:
+    plan = make_plan(name, None, privacy)
+    if not draws_secretly(name, privacy):
         require_open_cohorts(plan)
         return
     with pytest.raises(ConfigError, match=f"early_ends=false for {plan.algorithm}"):
@@ -111,9 +111,11 @@ def test_every_rule_answers_what_follows_from_the_parameters(name: str, kind: Ki
 
 @quorums
 @every_plan
-def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_row(name: str, wish: Privacy) -> None:
+def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_row(
+    name: str, privacy: Privacy
+) -> None:
     """Where steps contract, or a quorum counts those who answer while they see iterates without noise."""
-    plan = make_plan(name, None, wish)
+    plan = make_plan(name, None, privacy)
     counted = plan.guarantee.quorum is not None and plan.guarantee.exposure == "model"
     contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_ATTENDANCE)
     assert plan.guarantee.rests_on(Kind.UNMOVED_ATTENDANCE) == (contracts or counted)
@@ -121,8 +123,8 @@ def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_
 
 @quorums
 @every_plan
-def test_a_promise_that_forgets_what_it_rests_on_is_refused(name: str, wish: Privacy) -> None:
-    plan = make_plan(name, None, wish)
+def test_a_promise_that_forgets_what_it_rests_on_is_refused(name: str, privacy: Privacy) -> None:
+    plan = make_plan(name, None, privacy)
     for assumption in derived(plan):
         others = tuple(other for other in plan.guarantee.assumptions if other != assumption)
         assert len(others) == len(plan.guarantee.assumptions) - 1

@@ -104,12 +104,12 @@ def described(path: str, missing: str) -> configs.Config:
 def others(items: ItemBatch) -> list[tuple[bytes, ...]]:
     """The items of everybody but the user of number 3."""
     assert items.weights is not None
-    told = []
+    seen = []
     for user in range(items.users):
         first, last = items.offsets[user : user + 2]
         parts = (items.features[first:last], items.labels[first:last], items.weights[first:last])
-        told.append(tuple(part.tobytes() for part in parts) if user != 3 else ())
-    return told
+        seen.append(tuple(part.tobytes() for part in parts) if user != 3 else ())
+    return seen
 
 
 def every_change(count: int, values: Callable[[str], tuple[Any, ...]]) -> itertools.chain[tuple[int, Table]]:

@@ -167,11 +167,11 @@ SPECIAL = ("PLD", NeighboringRelation.REPLACE_SPECIAL)
 RENYI = ("RDP", NeighboringRelation.REPLACE_ONE)
 
 
-@pytest.mark.parametrize("wish", [PRIVACY, QUORUM], ids=["alone", "quorum"])
+@pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
 @pytest.mark.parametrize("name", list({**dict.fromkeys(ALGORITHMS), **SMALL}))
-def test_every_event_is_read_by_accountants_of_others(name: str, wish: Privacy) -> None:
+def test_every_event_is_read_by_accountants_of_others(name: str, privacy: Privacy) -> None:
     """Fixed-size cohorts by Rényi divergences under replace-one, all others by loss distributions by default."""
-    plan = make_plan(name, None, wish)
+    plan = make_plan(name, None, privacy)
     if plan.algorithm in INEXPRESSIBLE or name in SIMULATED:
         with pytest.raises(
             UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
-from contracts.test_quorum import WISH
+from contracts.test_quorum import QUORUM
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
@@ -16,13 +16,13 @@ from quoron_server.plan import Guarantee, Plan, Privacy
 
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 every_plan = pytest.mark.parametrize("name", EVERY)
-quorums = pytest.mark.parametrize("wish", [PRIVACY, WISH], ids=["alone", "quorum"])
+quorums = pytest.mark.parametrize("privacy", [PRIVACY, QUORUM], ids=["alone", "quorum"])
 
 
 @quorums
 @every_plan
-def test_rounds_and_messages_are_those_of_the_cohorts(name: str, wish: Privacy) -> None:
-    plan = make_plan(name, None, wish)
+def test_rounds_and_messages_are_those_of_the_cohorts(name: str, privacy: Privacy) -> None:
+    plan = make_plan(name, None, privacy)
     cohorts = plan.parameters.cohorts()
     assert (len(cohorts), sum(cohorts)) == (plan.cost.rounds, plan.cost.messages)
     assert 1 <= plan.parameters.participations() <= plan.cost.rounds

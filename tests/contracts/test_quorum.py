@@ -20,7 +20,7 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
 
-WISH = Privacy(epsilon=8.0, delta=1e-3, quorum=0.5, quorum_epsilon=1.7)
+QUORUM = Privacy(epsilon=8.0, delta=1e-3, quorum=0.5, quorum_epsilon=1.7)
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 pytestmark = pytest.mark.usefixtures("verified_once")
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
@@ -30,7 +30,7 @@ NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
 
 
 def planned(name: str) -> Plan:
-    return make_plan(name, None, WISH)
+    return make_plan(name, None, QUORUM)
 
 
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
@@ -43,7 +43,7 @@ def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[
         return run(made, engine or Quadratic(), ledger, SeededNoise(11), simulation=True)
 
 
-def told(folder: Path) -> list[dict[str, Any]]:
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
     with Ledger.open(folder / "ledger.sqlite") as ledger:
         return ledger.events()
 
@@ -66,13 +66,13 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with_, without = tmp_path / "with", tmp_path / "without"
     model = carried_out(plan, with_)
     np.testing.assert_array_equal(model, carried_out(plan.without_quorum(), without))
-    for one, other in zip(told(with_), told(without), strict=True):
+    for one, other in zip(rounds_of(with_), rounds_of(without), strict=True):
         assert one["public"] == {**other["public"], "quorum": MET}
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
     cohorts = plan.parameters.cohorts()
-    assert tuple(event["messages"] for event in told(with_)) == cohorts
+    assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(
         enumerate(cohorts)
@@ -85,7 +85,7 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(nam
     with pytest.raises(WithoutQuorum, match="Round 1 of at most"):
         carried_out(planned(name), tmp_path, engine)
     assert len(engine.asked) == 1
-    (event,) = told(tmp_path)
+    (event,) = rounds_of(tmp_path)
     assert event["public"] == {"quorum": NOT_MET}
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
         assert [entry.mechanism for _, entry in ledger.releases()] == ["quorum"]
@@ -100,7 +100,7 @@ def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) 
     engine = Leaving(2)
     with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
         carried_out(planned(name), tmp_path, engine)
-    assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
+    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)] == [MET, MET, NOT_MET]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_run_that_dies_after_every_write_comes_to_the_same_decisions_and_bits(
     plan = planned(name)
     model, deaths = dying_after_every_write(lambda dying: carried_out(plan, tmp_path / "dying", ledger_type=dying))
     np.testing.assert_array_equal(model, carried_out(plan, tmp_path / "whole"))
-    decided = [[event["public"] for event in told(tmp_path / which)] for which in ("dying", "whole")]
+    decided = [[event["public"] for event in rounds_of(tmp_path / which)] for which in ("dying", "whole")]
     assert decided[0] == decided[1]
     assert deaths == 2 * plan.cost.rounds + 2
 
@@ -133,10 +133,10 @@ def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(at: int, after: b
     plan, leaving = planned("dp-sgd-wor"), Leaving(2)
     with pytest.raises(Crash if at < 7 or (at == 7 and after) else (Crash, WithoutQuorum)):
         carried_out(plan, tmp_path, leaving, crashing(at, after=after))
-    asked = len(told(tmp_path))
+    asked = len(rounds_of(tmp_path))
     with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
         carried_out(plan, tmp_path, Leaving(2 - asked if asked < 3 else 0))
-    assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
+    assert [event["public"]["quorum"] for event in rounds_of(tmp_path)] == [MET, MET, NOT_MET]
 
 
 @every_variant
@@ -147,9 +147,9 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
     assert quorum is not None
     if promise.exposure == "none":
         return
-    assert (promise.epsilon, promise.delta) == (WISH.epsilon, WISH.delta)
-    assert quorum.rest_epsilon + quorum.epsilon <= WISH.epsilon
-    assert quorum.epsilon == (0.0 if promise.exposure == "local" else WISH.quorum_epsilon)
+    assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
+    assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
+    assert quorum.epsilon == (0.0 if promise.exposure == "local" else QUORUM.quorum_epsilon)
     assert "docs/privacy/quorum.md" in promise.sentence()
     with pytest.raises(VerificationError):
         info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.999)))
@@ -177,4 +177,4 @@ def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     assert whole.variation >= own.variation
 
     charge = charge_of(plan)
-    assert (charge["epsilon"], charge["delta"], charge["mu"]) == (WISH.epsilon, WISH.delta, whole.mu)
+    assert (charge["epsilon"], charge["delta"], charge["mu"]) == (QUORUM.epsilon, QUORUM.delta, whole.mu)

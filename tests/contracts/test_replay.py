@@ -12,9 +12,9 @@ import pytest
 from contracts.charges import charges
 from contracts.neighbours import ABSENT, CORNERS, Pair, far, threshold
 from contracts.replay import Scene, replay, scene
-from contracts.replay import first_told as says
+from contracts.replay import first_complaint as says
 from contracts.scenes import SMALL, make, make_plan
-from contracts.worlds import Spent, Told
+from contracts.worlds import Complaint, Spent
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.moment import MomentSum, SecondMomentNoise
 from quoron_privacy.release import Sums
@@ -129,18 +129,18 @@ def test_a_crowd_as_loose_as_a_test_lets_pass_costs_at_most_what_the_plan_charge
 
 FEW = ("one-pass-dp-sgd", "phased-sgd", "outlier-iterates")  # ask enough users a round for a quorum that costs little
 OFTEN = ("dp-sgd-poisson", "dp-sgd-wor")  # ask one user in several rounds
-WISHES = dict.fromkeys(FEW, Privacy(8.0, 1e-3, 0.5, 0.4)) | dict.fromkeys(OFTEN, Privacy(8.0, 1e-3, 0.5, 1.7))
+QUORUMS = dict.fromkeys(FEW, Privacy(8.0, 1e-3, 0.5, 0.4)) | dict.fromkeys(OFTEN, Privacy(8.0, 1e-3, 0.5, 1.7))
 
 
 def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
-    made = ALGORITHMS[name].make(make_plan(name, None, WISHES[name]))
+    made = ALGORITHMS[name].make(make_plan(name, None, QUORUMS[name]))
     assert isinstance(made, WithQuorum)
     quorum, own = made.plan.guarantee.quorum, made.plan.without_quorum()
     assert quorum is not None
     return kind(made.plan, quorum, made.inner, own.parameters.cohorts())
 
 
-@pytest.mark.parametrize("name", WISHES)
+@pytest.mark.parametrize("name", QUORUMS)
 def test_a_neighbour_can_meet_the_same_quorums_by_a_count_that_moves_by_one(name: str) -> None:
     whole = scene(with_quorum(name))
     assert whole.honest[-1].public["quorum"] == MET
@@ -265,13 +265,13 @@ def rung_half_as_high(self: Lottery, score: int) -> int | None:
 ORIGINAL_SUM, ORIGINAL_MOMENTS, ORIGINAL_MOMENT = ClippedSum.of, MomentSum.of, SecondMomentNoise.release
 
 
-def first_told(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
+def first_complaint(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
     """What replay says of a twin, or nothing."""
     return says(scene(algorithm), (replace(pair, **crowded) for pair in pairs(name)))
 
 
 @pytest.mark.parametrize(
-    ("twin", "name", "told"),
+    ("twin", "name", "message"),
     [
         (CountingSGD, "one-pass-dp-sgd", "model"),
         (TellingSGD, "one-pass-dp-sgd", "public, answered"),
@@ -281,27 +281,27 @@ def first_told(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
         (OwnNoiseSGD, "one-pass-dp-sgd", "replay does not know"),
     ],
 )
-def test_replay_catches_an_algorithm_that_leaks(twin: Callable[..., Any], name: str, told: str) -> None:
-    assert told_of_the_sound_one(name) == ""
-    with pytest.raises(Told, match=told):
-        raise Told(first_told(twin(make_plan(name)), name))
+def test_replay_catches_an_algorithm_that_leaks(twin: Callable[..., Any], name: str, message: str) -> None:
+    assert complaint_of_the_sound_one(name) == ""
+    with pytest.raises(Complaint, match=message):
+        raise Complaint(first_complaint(twin(make_plan(name)), name))
 
 
 @cache
-def told_of_the_sound_one(name: str) -> str:
-    return first_told(make(name), name)
+def complaint_of_the_sound_one(name: str) -> str:
+    return first_complaint(make(name), name)
 
 
 def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:
-    assert first_told(with_quorum("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
-    told = first_told(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
-    assert "the quorum's count moves by 2" in told
+    assert first_complaint(with_quorum("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
+    found = first_complaint(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
+    assert "the quorum's count moves by 2" in found
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-poisson", "accelerated-srgd"])
 def test_replay_catches_a_threshold_that_is_wrong_by_three_per_cent(name, monkeypatch) -> None:
     monkeypatch.setattr(ClippedSum, "of", sum_around_too_wide_a_threshold)
-    assert "the plan charges" in first_told(make(name), name)
+    assert "the plan charges" in first_complaint(make(name), name)
 
 
 @pytest.mark.parametrize(
@@ -324,18 +324,18 @@ def test_replay_catches_a_threshold_that_is_wrong_by_three_per_cent(name, monkey
 def test_replay_catches_noise_that_is_three_per_cent_too_small(name: str, constant: str) -> None:
     plan = make_plan(name)
     quieter = replace(plan.parameters, **{constant: getattr(plan.parameters, constant) / 1.03})
-    assert "the plan charges" in first_told(type(make(name))(replace(plan, parameters=quieter)), name)
+    assert "the plan charges" in first_complaint(type(make(name))(replace(plan, parameters=quieter)), name)
 
 
 def test_replay_catches_a_finite_answer_whose_length_overflows(monkeypatch) -> None:
     monkeypatch.setattr(ClippedSum, "of", sum_that_tests_rows_before_it_shortens_them)
-    assert "the plan charges" in first_told(make("one-pass-dp-sgd"), "one-pass-dp-sgd")
+    assert "the plan charges" in first_complaint(make("one-pass-dp-sgd"), "one-pass-dp-sgd")
 
 
 def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles(monkeypatch) -> None:
     monkeypatch.setattr(MomentSum, "of", moment_summed_twice)
     monkeypatch.setattr(SecondMomentNoise, "release", moment_with_noise_mirrored)
-    assert "round 1: model" in first_told(make("tracking-srgd"), "tracking-srgd")
+    assert "round 1: model" in first_complaint(make("tracking-srgd"), "tracking-srgd")
 
 
 def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
@@ -343,12 +343,12 @@ def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
     kind = plan.parameters.filter
     lower = replace(plan.parameters, filter=replace(kind, threshold=0.7 * kind.threshold))
     broken = LocalisedSGD(plan, OutlierFilter(lower))
-    assert "the plan charges" in first_told(broken, "filtered-sgd")
+    assert "the plan charges" in first_complaint(broken, "filtered-sgd")
 
 
 def test_replay_catches_a_lottery_whose_rungs_are_half_as_high(monkeypatch) -> None:
     monkeypatch.setattr(Lottery, "rung", rung_half_as_high)
-    assert "the lottery's rung moves" in first_told(make("accelerated-erm"), "accelerated-erm", crowded=True)
+    assert "the lottery's rung moves" in first_complaint(make("accelerated-erm"), "accelerated-erm", crowded=True)
 
 
 def test_replay_refuses_a_plan_whose_charge_it_does_not_know() -> None:
@@ -360,7 +360,7 @@ def test_replay_refuses_a_plan_whose_charge_it_does_not_know() -> None:
             return (replace(release, mechanism=dimension, mu=None),)
 
     unknown = replace(plan, parameters=Unknown(**asdict(plan.parameters)))
-    with pytest.raises(Told, match="does not know what int charges"):
+    with pytest.raises(Complaint, match="does not know what int charges"):
         list(charges(unknown, [Spent(0, "gaussian", 1.0)]))
-    with pytest.raises(Told, match="round 6: the plan of one-pass-dp-sgd releases nothing there"):
+    with pytest.raises(Complaint, match="round 6: the plan of one-pass-dp-sgd releases nothing there"):
         list(charges(plan, [Spent(plan.cost.rounds, "gaussian", 1.0)]))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from contracts.neighbours import ABSENT, Pair, far, threshold
-from contracts.replay import first_told, replay, scene
+from contracts.replay import first_complaint, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
-from contracts.worlds import Told
+from contracts.worlds import Complaint
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.norm_counts import PrefixNormCounts
@@ -56,9 +56,9 @@ def test_corners_use_all_of_what_every_round_is_charged_and_no_more(plan_of: Any
         assert used >= (0.999 if plan.parameters.variant == "independent" or at <= 2 else 0.5)
 
 
-def told(algorithm: TrackingSRGD, name: str, plan: Plan) -> str:
+def complaint(algorithm: TrackingSRGD, name: str, plan: Plan) -> str:
     """What replay says of a twin, or nothing."""
-    return first_told(scene(algorithm), (*tight(plan), *pairs(name)))
+    return first_complaint(scene(algorithm), (*tight(plan), *pairs(name)))
 
 
 class LeakingSpread(TrackingSRGD):
@@ -82,13 +82,13 @@ class CountedPresence(TrackingSRGD):
 @pytest.mark.parametrize("name", NAMES)
 def test_replay_catches_an_algorithm_that_leaks(twin: type[TrackingSRGD], name: str) -> None:
     plan = make_plan(name)
-    assert told_of_the_sound_one(name) == ""
-    assert told(twin(plan), name, plan) != ""
+    assert complaint_of_the_sound_one(name) == ""
+    assert complaint(twin(plan), name, plan) != ""
 
 
 @cache
-def told_of_the_sound_one(name: str) -> str:
-    return told(TrackingSRGD(make_plan(name)), name, make_plan(name))
+def complaint_of_the_sound_one(name: str) -> str:
+    return complaint(TrackingSRGD(make_plan(name)), name, make_plan(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +107,7 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
     monkeypatch.setattr(tails.loops, "sum_tails", wider)
     broken = scene(TrackingSRGD(plan))
     corners = [Pair(1, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
-    with pytest.raises(Told, match="the plan charges"):
+    with pytest.raises(Complaint, match="the plan charges"):
         [replay(broken, corner) for corner in corners]
 
 
@@ -119,10 +119,10 @@ def test_replay_catches_shares_with_half_the_noise_beside_correlated_sums(monkey
         property(lambda self: GaussianNoise(honest(self).sensitivity, honest(self).scale / 2)),
     )
     plan = make_plan(NAMES[0])
-    assert "the plan charges" in told(TrackingSRGD(plan), NAMES[0], plan)
+    assert "the plan charges" in complaint(TrackingSRGD(plan), NAMES[0], plan)
 
 
 def test_replay_catches_the_noise_of_zero_out_under_replace_one() -> None:
     plan, other = make_plan(NAMES[0]), zero_out(NAMES[0])
     mistaken = replace(plan, parameters=replace(other.parameters, adjacency="replace-one"))
-    assert "the plan charges" in told(TrackingSRGD(mistaken), NAMES[0], mistaken)
+    assert "the plan charges" in complaint(TrackingSRGD(mistaken), NAMES[0], mistaken)

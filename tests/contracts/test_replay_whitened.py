@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from contracts.neighbours import ABSENT, Pair, far, threshold
-from contracts.replay import Scene, first_told, replay, scene
+from contracts.replay import Scene, first_complaint, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
-from contracts.worlds import Told
+from contracts.worlds import Complaint
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
@@ -60,12 +60,12 @@ def test_the_noise_of_zero_out_is_about_half_and_would_not_do_for_replace_one() 
     ratio = np.array(other.parameters.gradient_scales) / np.array(plan.parameters.gradient_scales)
     np.testing.assert_allclose(ratio, 0.5 / 0.9486832, rtol=1e-3)
     mistaken = replace(plan, parameters=replace(other.parameters, adjacency="replace-one"))
-    assert "the plan charges" in told(WhitenedTracking(mistaken), mistaken)
+    assert "the plan charges" in complaint(WhitenedTracking(mistaken), mistaken)
 
 
-def told(algorithm: WhitenedTracking, plan: Plan) -> str:
+def complaint(algorithm: WhitenedTracking, plan: Plan) -> str:
     """What replay says of a twin, or nothing."""
-    return first_told(scene(algorithm), (*tight(plan), *pairs(NAME)))
+    return first_complaint(scene(algorithm), (*tight(plan), *pairs(NAME)))
 
 
 class LeakingRadius(WhitenedTracking):
@@ -96,13 +96,13 @@ class RedrawnRadius(WhitenedTracking):
 @pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, RedrawnRadius])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
-    assert told_of_the_sound_one() == ""
-    assert told(twin(plan), plan) != ""
+    assert complaint_of_the_sound_one() == ""
+    assert complaint(twin(plan), plan) != ""
 
 
 @cache
-def told_of_the_sound_one() -> str:
-    return told(WhitenedTracking(make_plan(NAME)), make_plan(NAME))
+def complaint_of_the_sound_one() -> str:
+    return complaint(WhitenedTracking(make_plan(NAME)), make_plan(NAME))
 
 
 @pytest.mark.parametrize("constant", ["length_scale", "moment_scales", "gradient_scales", "vote_scale"])
@@ -117,7 +117,7 @@ def test_replay_catches_noise_that_is_three_per_cent_too_small(constant: str) ->
     else:
         own = replace(plan, parameters=plan.parameters)
         mistaken = Claiming(broken, own)
-        assert "the plan charges" in told(mistaken, own)
+        assert "the plan charges" in complaint(mistaken, own)
 
 
 class Claiming(WhitenedTracking):
@@ -143,7 +143,7 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tails.loops, "sum_tails", wider)
     broken = scene(WhitenedTracking(plan))
     corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
-    with pytest.raises(Told, match="the plan charges"):
+    with pytest.raises(Complaint, match="the plan charges"):
         [replay(broken, corner) for corner in corners]
 
 
@@ -157,7 +157,7 @@ def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pyte
 
     monkeypatch.setattr(MomentMean, "release", mirrored)
     plan = make_plan(NAME)
-    assert told(WhitenedTracking(plan), plan) != ""
+    assert complaint(WhitenedTracking(plan), plan) != ""
 
 
 def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,4 +174,4 @@ def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatc
     monkeypatch.setattr(NormCountMean, "release", plain)
     plan = make_plan(NAME)
     with np.errstate(all="ignore"):
-        assert told(WhitenedTracking(plan), plan) != ""
+        assert complaint(WhitenedTracking(plan), plan) != ""

@@ -13,7 +13,7 @@ from quoron_privacy.noise.streams import GRID_BITS, RandomStream
 from quoron_server.plan import Plan
 
 
-class Told(AssertionError):
+class Complaint(AssertionError):
     """Something in public tells the worlds apart, or costs more than the plan charges."""
 
 
@@ -79,7 +79,7 @@ class World:
                 self.draws.append(Draw(mechanism, public, private, outcome()))
             return self.draws[-1]
         if len(self.draws) == len(self.first.draws):
-            raise Told(f"round {self.round}: {mechanism} draws noise in one world only")
+            raise Complaint(f"round {self.round}: {mechanism} draws noise in one world only")
         found = self.first.draws[len(self.draws)]
         same(f"round {self.round}: scale of {mechanism}", (found.mechanism, found.public), (mechanism, public))
         self.draws.append(found)
@@ -111,7 +111,7 @@ class Stream(RandomStream):
 
         def guarded(size: int) -> np.ndarray:
             if not world.open:
-                raise Told(f"round {world.round}: noise {labels} goes into something that replay does not know")
+                raise Complaint(f"round {world.round}: noise {labels} goes into something that replay does not know")
             return draw(size)
 
         super().__init__(guarded)
@@ -132,18 +132,18 @@ class Given:
 
 
 def same(where: str, one: Any, other: Any, leave_out: frozenset[str] = frozenset()) -> None:
-    """Raises Told unless both are the same, bit for bit."""
+    """Raises Complaint unless both are the same, bit for bit."""
     if one is other:
         return
     if type(one) is not type(other):
-        raise Told(f"{where}: {type(one).__name__} against {type(other).__name__}")
+        raise Complaint(f"{where}: {type(one).__name__} against {type(other).__name__}")
     if is_dataclass(one):
         for item in fields(one):
             if item.name not in leave_out:
                 same(f"{where}.{item.name}", getattr(one, item.name), getattr(other, item.name), leave_out)
     elif isinstance(one, np.ndarray):
         if one.dtype != other.dtype or one.shape != other.shape or one.tobytes() != other.tobytes():
-            raise Told(f"{where}: {one} against {other}")
+            raise Complaint(f"{where}: {one} against {other}")
     elif isinstance(one, dict):
         same(f"{where}, names", sorted(one), sorted(other))
         for name in one:
@@ -153,4 +153,4 @@ def same(where: str, one: Any, other: Any, leave_out: frozenset[str] = frozenset
         for index, pair in enumerate(zip(one, other, strict=True)):
             same(f"{where}[{index}]", *pair, leave_out)
     elif (struct.pack("d", one) != struct.pack("d", other)) if isinstance(one, float) else one != other:
-        raise Told(f"{where}: {one!r} against {other!r}")
+        raise Complaint(f"{where}: {one!r} against {other!r}")

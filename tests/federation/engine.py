@@ -248,15 +248,15 @@ class Engine:
         (self.place / f"{name}.in").write_bytes(given)
         if service["image"].startswith("nginx:"):
             self._names_for(name)
-        ready, told = os.pipe()
+        ready, writer = os.pipe()
         inside = ["ip", "netns", "exec", name, "unshare", "--mount", "--pid", "--fork", "--kill-child=KILL"]
-        inside += [sys.executable, str(Path(__file__).with_name("container.py")), str(file), str(told)]
+        inside += [sys.executable, str(Path(__file__).with_name("container.py")), str(file), str(writer)]
         with open(self.place / f"{name}.log", "wb") as log, open(self.place / f"{name}.in", "rb") as read:
             process = subprocess.Popen(
-                [*self._enter(), *inside], stdin=read, stdout=log, stderr=subprocess.STDOUT, pass_fds=[told]
+                [*self._enter(), *inside], stdin=read, stdout=log, stderr=subprocess.STDOUT, pass_fds=[writer]
             )
         self._begun.append(process)
-        os.close(told)
+        os.close(writer)
         stands = bool(select.select([ready], [], [], PATIENCE)[0]) and os.read(ready, 1) == b"!"
         os.close(ready)
         log_file = self.place / f"{name}.log"

@@ -50,7 +50,7 @@ class Operation:
 class Left:
     """What there is after a power loss."""
 
-    told: bytes  # acknowledged before it
+    acknowledged: bytes  # acknowledged before it
     files: dict[str, bytes]
 
     def write(self, folder: Path) -> None:
@@ -168,12 +168,12 @@ class _Disk:
         self.names: dict[str, _File] = {}
         self.safe_names: dict[str, _File] = {}
         self.since: list[dict[str, _File]] = []  # names after each change that is not yet safe
-        self.told = b""
+        self.acknowledged = b""
 
     def do(self, one: Operation) -> None:
         """What one call changes."""
         if one.kind == "tell":
-            self.told += one.data or b""
+            self.acknowledged += one.data or b""
         elif one.kind == "write":
             self.names[one.name].unsafe.append((one.offset, one.data))
         elif one.kind == "sync" and one.name:
@@ -193,7 +193,7 @@ class _Disk:
     def left(self, how: str, draw: random.Random) -> Left:
         names = [self.safe_names, *self.since]
         which = {"nothing": 0, "everything": len(names) - 1}.get(how, draw.randrange(len(names)))
-        return Left(self.told, {name: file.left(how, draw) for name, file in names[which].items()})
+        return Left(self.acknowledged, {name: file.left(how, draw) for name, file in names[which].items()})
 
 
 def disks(operations: Sequence[Operation], *, seed: int) -> Iterator[Left]:
@@ -203,7 +203,7 @@ def disks(operations: Sequence[Operation], *, seed: int) -> Iterator[Left]:
         disk.do(one)
         for how in HOW:
             left = disk.left(how, draw)
-            mark = hash((left.told, tuple(sorted(left.files.items()))))
+            mark = hash((left.acknowledged, tuple(sorted(left.files.items()))))
             if mark not in seen:
                 seen.add(mark)
                 yield left
@@ -216,11 +216,11 @@ def _store(folder: str) -> None:
 
     write = Tally.write
 
-    def told(tally: Tally, count: int) -> None:
+    def write_and_say(tally: Tally, count: int) -> None:
         write(tally, count)
         os.write(1, f"{count}\n".encode())
 
-    Tally.write = told
+    Tally.write = write_and_say
     store_scenario.carry_out(f"sqlite:///{folder}/store.sqlite")
 
 

@@ -26,8 +26,8 @@ class TestAnswers:
             return await fake.ask(asked())
 
         found, status = values(converse(data, script))
-        told = read_terms("r", terms())
-        wanted = answer(told.make_loss(), own_items(data, told).batch, GRADIENT)
+        agreed = read_terms("r", terms())
+        wanted = answer(agreed.make_loss(), own_items(data, agreed).batch, GRADIENT)
         assert status == Status.ANSWERED
         assert found.tobytes() == wanted.values[0].tobytes()
 
@@ -124,10 +124,10 @@ class TestRefusals:
 
     @pytest.mark.parametrize(("exposure", "answered"), [("local", 1), ("broadcast", 3)])
     def test_of_local_reports_beyond_what_a_zero_out_run_is_charged(self, data, exposure, answered):
-        told = terms(exposure=exposure, adjacency="zero-out", epsilon=0.9, participations=9)
+        agreed = terms(exposure=exposure, adjacency="zero-out", epsilon=0.9, participations=9)
 
         async def script(fake):
-            await fake.announce("r", told)
+            await fake.announce("r", agreed)
             return [(await fake.ask(asked(RANGE, number))).status for number in range(5)]  # ε = 0.5 each
 
         wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
@@ -245,15 +245,15 @@ class TestRandomness:
     @pytest.mark.parametrize("slot", [None, 3])
     @pytest.mark.parametrize("task", [VECTOR, RANGE, CONVOLVED], ids=["vector", "range", "convolution"])
     def test_of_a_simulation_is_that_of_the_inline_engine(self, data, task, slot):
-        told = terms(exposure="broadcast", simulation=True, slot=slot)
+        agreed = terms(exposure="broadcast", simulation=True, slot=slot)
 
         async def script(fake):
-            assert await fake.announce("r", told)
+            assert await fake.announce("r", agreed)
             return await fake.ask(asked(task, number=4))
 
         found, status = values(converse(data, script, simulation_seed=11), task)
         users = np.array([5 if slot is None else slot])
-        loss, batch = read_terms("r", told).make_loss(), own_items(data, read_terms("r", told)).batch
+        loss, batch = read_terms("r", agreed).make_loss(), own_items(data, read_terms("r", agreed)).batch
         if task is CONVOLVED:
             wanted = answer(loss, batch, task, keys=user_keys(4, users))
         else:

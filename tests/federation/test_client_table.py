@@ -93,7 +93,7 @@ class TestTheItems:
             loss=loss, unit_rows=unit_rows, intercept=intercept, test_fraction=0.0,
         )  # fmt: skip
         bounds = loss.bounds
-        told = terms(
+        agreed = terms(
             **columns(
                 label=label, bound=bound, unit_rows=unit_rows, intercept=intercept, feature_norm=loss.feature_norm
             ),
@@ -101,7 +101,7 @@ class TestTheItems:
             dimension=3 + intercept,
         )
         for user in range(6):
-            own = own_items(write(frame[frame["who"] == user], tmp_path, suffix), told)
+            own = own_items(write(frame[frame["who"] == user], tmp_path, suffix), agreed)
             wanted = everyone.items(np.array([user]))
             assert own.problem is None
             assert own.batch.features.tobytes() == wanted.features.tobytes()
@@ -116,8 +116,8 @@ class TestTheItems:
         assert own_items(write(frame.assign(ward=""), tmp_path, ".csv"), coded).problem is None
 
     def test_are_within_the_bounds_and_without_labels_for_the_linear_loss(self, tmp_path):
-        told = terms(loss={"name": "linear"}, **columns(label=None))
-        own = own_items(write(visits(), tmp_path), told)
+        agreed = terms(loss={"name": "linear"}, **columns(label=None))
+        own = own_items(write(visits(), tmp_path), agreed)
         assert not own.batch.labels.any()
         assert np.linalg.norm(own.batch.features, axis=1).max() <= 1.0
 
@@ -153,13 +153,13 @@ class TestConsent:
     def test_is_the_same_for_any_cells(self, tmp_path, cells, changes, fits):
         path = tmp_path / "mine.csv"
         path.write_bytes(("\ufeffage,ward,sick\n" + cells).encode("utf-8", "surrogateescape"))
-        told = terms(**columns(**changes), dimension=3 if changes.get("features", (0, 1))[1] == {} else 4)
+        agreed = terms(**columns(**changes), dimension=3 if changes.get("features", (0, 1))[1] == {} else 4)
         if fits:
-            own = own_items(path, told)
+            own = own_items(path, agreed)
             assert (own.problem is None) != np.isnan(own.batch.features).all()
         else:
             with pytest.raises(DataError):
-                own_items(path, told)
+                own_items(path, agreed)
 
     @pytest.mark.parametrize("age", [2**60 + 1, "old", None, True])
     def test_is_not_lost_by_the_type_that_one_users_values_suggest(self, tmp_path, age):
@@ -169,7 +169,7 @@ class TestConsent:
 
 class TestWhatIsWrongWithTheFile:
     @pytest.mark.parametrize(
-        ("changes", "told", "said"),
+        ("changes", "message", "said"),
         [
             ({"drop": "age"}, {}, r"mine.parquet': Expected column 'age' in the table, got columns who, ward, sick"),
             ({"drop": "sick"}, {}, r"mine.parquet': Expected column 'sick' in the table"),
@@ -178,11 +178,11 @@ class TestWhatIsWrongWithTheFile:
             ({}, {"dimension": 9}, r"columns that become 9 features, as announced, got 4"),
         ],
     )
-    def test_is_named_with_the_file_and_the_column(self, tmp_path, changes, told, said):
+    def test_is_named_with_the_file_and_the_column(self, tmp_path, changes, message, said):
         frame = visits()
         frame = frame.drop(columns=changes["drop"]) if "drop" in changes else frame.assign(**changes)
         with pytest.raises(DataError, match=said):
-            own_items(write(frame, tmp_path), terms(**told))
+            own_items(write(frame, tmp_path), terms(**message))
 
     def test_is_found_before_any_run_is_known(self, tmp_path):
         empty, broken, other = tmp_path / "empty.csv", tmp_path / "broken.parquet", tmp_path / "table.xlsx"

@@ -142,11 +142,11 @@ def started(path: Path, life: Life) -> str:
     """How a start on these files goes: refused by name, as the original, or older and refused by every witness."""
     try:
         with Database(f"sqlite:///{path}") as database:
-            books, told = said(database, life)
-            if told.then == life.seen.head:
+            books, found = said(database, life)
+            if found.then == life.seen.head:
                 assert books.population.account("everyone").words() == life.counted
                 return "kept"
-            assert objection(life.seen, told, life.seen.rows) is not None
+            assert objection(life.seen, found, life.seen.rows) is not None
             with pytest.raises(LedgerError, match="no row has the hash"):
                 books.population.verify(life.seen.head)
             return "seen"
@@ -159,16 +159,16 @@ def taken(path: Path, life: Life) -> str:
     try:
         accept(path)
         with Database(f"sqlite:///{path}", create=False) as database:
-            books, told = said(database, life)
+            books, found = said(database, life)
             for row in books.registry.runs():
                 if row.state in OPEN:
                     with pytest.raises(OtherVersion, match="these books were restored"):
                         row.require(SERVICE)
-            lacking = told.lacks(life.charged)
+            lacking = found.lacks(life.charged)
             assert bool(lacking) == (
                 {charge.run for charge in books.population.charges("everyone")} != set(life.charged)
             )
-            if told.incarnations[0] != life.seen.root or lacking:
+            if found.incarnations[0] != life.seen.root or lacking:
                 return "seen"
             assert books.population.account("everyone").words() == life.counted
             return "kept"

@@ -134,10 +134,10 @@ class TestWithoutAUmask:
         assert open_to_others(tmp_path / "a") == []
 
     def test_nothing_that_the_program_writes_by_any_library_is_open_to_others(self, tmp_path: Path) -> None:
-        told = "import os; from quoron import __main__ as program; from quoron.cli import app"
-        told += "; app.invoke = lambda _: print(oct(os.umask(0)))"
+        text = "import os; from quoron import __main__ as program; from quoron.cli import app"
+        text += "; app.invoke = lambda _: print(oct(os.umask(0)))"
         done = subprocess.run(
-            [sys.executable, "-c", f"{told}; program.main()"], capture_output=True, text=True, check=True
+            [sys.executable, "-c", f"{text}; program.main()"], capture_output=True, text=True, check=True
         )
         assert done.stdout == "0o22\n"
 

@@ -28,7 +28,7 @@ A, B, C = ("a" * 16, "b" * 16, "c" * 16)
 SEEN = Seen(A, B, 7, "f" * 64)
 
 
-def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> BooksClaim:
+def claim(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> BooksClaim:
     incarnations = tuple(words[at : at + 16] for at in range(0, len(words), 16))
     return BooksClaim(
         incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged))
@@ -38,15 +38,15 @@ def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple
 @pytest.mark.parametrize(
     ("books", "words"),
     [
-        (told(), None),
-        (told(rows=9), None),
-        (told(A + B + C, rows=2, then=""), None),  # restored since, and openly
-        (told(rows=6, then=""), "6 rows of the lifetime ledger, where this client saw 7"),
-        (told(rows=9, then="8" * 64), "other rows among the first 7"),
-        (told(A), f"incarnation {A}, which comes from before that or beside it"),
-        (told(A + C), f"incarnation {C}, which comes from before that or beside it"),
-        (told(C), f"others, which began as {C}"),
-        (told(C + B), f"others, which began as {C}"),
+        (claim(), None),
+        (claim(rows=9), None),
+        (claim(A + B + C, rows=2, then=""), None),  # restored since, and openly
+        (claim(rows=6, then=""), "6 rows of the lifetime ledger, where this client saw 7"),
+        (claim(rows=9, then="8" * 64), "other rows among the first 7"),
+        (claim(A), f"incarnation {A}, which comes from before that or beside it"),
+        (claim(A + C), f"incarnation {C}, which comes from before that or beside it"),
+        (claim(C), f"others, which began as {C}"),
+        (claim(C + B), f"others, which began as {C}"),
     ],
 )
 def test_books_are_older_unless_they_hold_what_was_seen_or_say_that_they_were_restored(
@@ -68,39 +68,39 @@ def answered(record: Record, run: str) -> None:
 def test_what_was_seen_is_kept_for_each_coordinator_and_never_goes_back(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
         assert record.seen("here:1") == 0
-        record.saw("here:1", told(), 0)
-        record.saw("there:1", told(C, rows=2), 0)
+        record.saw("here:1", claim(), 0)
+        record.saw("there:1", claim(C, rows=2), 0)
     for _ in "ab":
         with opened(tmp_path) as record:
             assert (record.seen("here:1"), record.seen("there:1"), record.seen("new:1")) == (7, 2, 0)
             for place in ("here:1", "moved:1"):  # books are known wherever they are
                 with pytest.raises(LedgerError, match="got 6 rows of the lifetime ledger, where this client saw 7"):
-                    record.saw(place, told(rows=6, then=""), 7)
+                    record.saw(place, claim(rows=6, then=""), 7)
             with pytest.raises(LedgerError, match=f"of coordinator here:1 that this client has seen, incarnation {B}"):
-                record.saw("here:1", told("d" * 16), 7)
+                record.saw("here:1", claim("d" * 16), 7)
 
 
 def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
-        record.saw("here:1", told(A, rows=0), 0)
+        record.saw("here:1", claim(A, rows=0), 0)
         answered(record, "r")
         answered(record, "s")
-        record.saw("here:1", told(A, rows=3, charged=("r", "s")), 0)
+        record.saw("here:1", claim(A, rows=3, charged=("r", "s")), 0)
         for charged in ((), ("s",), ("x",)):
             with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
-                record.saw("here:1", told(A + B, rows=1, then="", charged=charged), 3)
-        record.saw("here:1", told(A + B, rows=1, then="", charged=("s", "r")), 3)
+                record.saw("here:1", claim(A + B, rows=1, then="", charged=charged), 3)
+        record.saw("here:1", claim(A + B, rows=1, then="", charged=("s", "r")), 3)
         assert record.seen("here:1") == 1
         with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
-            record.saw("here:1", told(A, rows=9), 1)
-        record.saw("here:1", told(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
+            record.saw("here:1", claim(A, rows=9), 1)
+        record.saw("here:1", claim(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
 
 
 def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
     with opened(tmp_path) as record:
-        record.saw("here:1", told(A), 0)
+        record.saw("here:1", claim(A), 0)
         answered(record, "r")
-    for books in (told(A + B, charged=()), told(C)):
+    for books in (claim(A + B, charged=()), claim(C)):
         with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --other-books"):
             record.saw("here:1", books, 7)
         with opened(tmp_path, other_books=True) as record:

@@ -29,7 +29,7 @@ async def ended(config: ClientConfig) -> str:
 
 
 def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_was_asked(tmp_path: Path) -> None:
-    async def told(listen: str, peers: list) -> list[list[tuple[str, float, float]]]:
+    async def enrolled(listen: str, peers: list) -> list[list[tuple[str, float, float]]]:
         found = []
         for peer in peers:
             reply = await ClientPlaneStub(peer.channel).Enrol(pb.EnrolRequest(protocol=1), metadata=peer.metadata)
@@ -45,7 +45,7 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
             await asyncio.gather(*work)
             plan = await first.manager.records.plan("trial")
         async with coordinator(tmp_path) as second, crowd(second.listen, USERS + 1) as peers:
-            found = await told(second.listen, peers)
+            found = await enrolled(second.listen, peers)
         factor = 2 if plan["guarantee"]["adjacency"] == "zero-out" else 1
         assert all(len(each) == 1 and each[0][:2] == ("trial", factor * wanted.epsilon) for each in found[:USERS])
         assert found[USERS] == []
@@ -96,7 +96,7 @@ def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         [said("r" * 10_000)],
         [said("")],
@@ -106,10 +106,10 @@ def test_an_older_record_with_its_count_is_refused_by_name(data: Path) -> None:
         [said(str(number)) for number in range(MOST_TOLD + 1)],
     ],
 )
-def test_what_cannot_be_is_no_message_of_the_protocol_and_counts_nothing(data: Path, told: list[pb.Agreed]) -> None:
+def test_what_cannot_be_is_no_message_of_the_protocol_and_counts_nothing(data: Path, message: list[pb.Agreed]) -> None:
     async def scene() -> None:
         async with scripted() as fake:
-            fake.agreed.extend(told)
+            fake.agreed.extend(message)
             async with running(made(data, fake.port, new_record=True)):
                 while len(fake.callers) < 2:
                     await asyncio.sleep(0)

@@ -316,8 +316,8 @@ async def wide_round(
 
 async def echoes(peer: Peer, question: pb.Question) -> None:
     task = wire.question_from_wire(question)[3]
-    told = wire.answer_to_wire(question.run, question.round, question.digest, task.points[0] + peer.user, Status(0))
-    await peer.answers(told)
+    message = wire.answer_to_wire(question.run, question.round, question.digest, task.points[0] + peer.user, Status(0))
+    await peer.answers(message)
 
 
 def test_what_waits_for_a_reader_is_a_part_and_not_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,8 +395,8 @@ def test_an_answer_in_parts_that_nobody_waits_for_has_its_verdict_and_is_dropped
             asking = asyncio.create_task(running.sessions.ask(session, question, shape=(LONG,), seconds=600.0))
             await until(lambda: session.asked)
             for digest in (bytes(16), session.asked[0].digest, session.asked[0].digest):
-                told = wire.answer_to_wire("r", 0, digest, np.ones(LONG), Status.ANSWERED)
-                await peer.answers(told)
+                value = wire.answer_to_wire("r", 0, digest, np.ones(LONG), Status.ANSWERED)
+                await peer.answers(value)
                 while True:
                     message = await peer.call.read()
                     if message.WhichOneof("kind") == "receipt":

@@ -190,11 +190,11 @@ class TestChain:
         text = filled(ledger).export()
         head = ledger.verify()
         assert verify_export(text, head) == head
-        told = json.loads(text)
+        report = json.loads(text)
         spent = ledger.spent("everyone").epsilon
         assert 1.0 < spent < 1.5
         total = {"epsilon": spent, "delta": 3e-6, "runs": 3, "mu": 0.1, "variation": 1e-13}
-        assert told["groups"]["everyone"] == total
+        assert report["groups"]["everyone"] == total
         for spoil in (
             lambda export: export["rows"].pop(),
             lambda export: export["rows"].pop(0),
@@ -313,18 +313,18 @@ class TestCharges:
 
     def test_what_another_tool_spends_counts_and_is_no_run_of_ours(self, ledger):
         ledger.limit("everyone", epsilon=2.0, delta=1e-5)
-        told = {"epsilon": 1.5, "delta": 1e-6, "elsewhere": True, "statement": "histogram of another library"}
+        values = {"epsilon": 1.5, "delta": 1e-6, "elsewhere": True, "statement": "histogram of another library"}
         for _ in range(2):
-            ledger.charge("histogram", "everyone", **told)
+            ledger.charge("histogram", "everyone", **values)
         assert len(ledger.charges("everyone")) == 1
         for other in ({"elsewhere": False}, {"epsilon": 1.0}):
             with pytest.raises(LedgerError, match="a run of another tool"):
-                ledger.charge("histogram", "everyone", **(told | other))
+                ledger.charge("histogram", "everyone", **(values | other))
         with pytest.raises(LedgerError, match="a run of another tool"):
             ledger.check("histogram", "everyone", epsilon=1.5, delta=1e-6)
         with pytest.raises(BudgetExceeded):
-            ledger.charge("more", "everyone", **told)
-        ledger.charge("more", "everyone", **told, spent=True)
+            ledger.charge("more", "everyone", **values)
+        ledger.charge("more", "everyone", **values, spent=True)
         with pytest.raises(BudgetExceeded, match=r"ε = 3 of 2"):
             ledger.charge("ours", "everyone", epsilon=0.1, delta=0.0)
         assert ledger.rows()[1]["payload"]["statement"] == "histogram of another library"

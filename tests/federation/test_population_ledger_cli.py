@@ -39,8 +39,8 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
     invoke("limit", "--database", filled, "--epsilon", "0.8", "--delta", "1e-5")
     assert capsys.readouterr().out == "everyone: ε = 0.8, δ = 1e-05\n"
     invoke("show", "--database", filled, "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["everyone"] == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["everyone"] == {
         "epsilon": 0.5,
         "delta": 1e-5,
         "runs": 1,
@@ -50,8 +50,8 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
         "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
         "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
     }
-    assert (told["phones"]["counted"], told["phones"]["fits"]) == (None, None)
-    assert (told["phones"]["mu"], told["phones"]["variation"], told["phones"]["limit"]) == (0.05, 1e-13, None)
+    assert (printed["phones"]["counted"], printed["phones"]["fits"]) == (None, None)
+    assert (printed["phones"]["mu"], printed["phones"]["variation"], printed["phones"]["limit"]) == (0.05, 1e-13, None)
     invoke("show", "--database", filled, "--group", "everyone")
     assert "spring [1]" in capsys.readouterr().out
     invoke("show", "--database", filled)
@@ -67,13 +67,13 @@ def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
     invoke("limit", *everyone, "--epsilon", "0.8", "--delta", "1e-5")
     invoke("fits", *everyone, "--epsilon", "0.3", "--delta", "9e-6")
     assert "fits; counted so far: ε = 0.5 of 0.8, δ = 1e-06 of 1e-05. What fits" in capsys.readouterr().out
-    for numbers, told in (
+    for numbers, each in (
         (("--epsilon", "0.31"), "ε = 0.3 at most"),
         (("--epsilon", "0.1", "--delta", "9.1e-6"), "Nothing fits with δ = 9.1e-06"),
         (("--epsilon", "0.2", "--adjacency", "zero-out"), "ε = 0.15 at most"),
     ):
         for command in (("fits", *everyone), ("charge", "other", *everyone)):
-            with pytest.raises(BudgetExceeded, match=told):
+            with pytest.raises(BudgetExceeded, match=each):
                 invoke(*command, *numbers)
     invoke("charge", "opendp", *everyone, "--epsilon", "0.3", "--delta", "9e-6", "--note", "counts by ward")
     assert "everyone: opendp charged with ε = 0.3, δ = 9e-06 (replace-one)" in capsys.readouterr().out
@@ -216,20 +216,20 @@ def test_what_a_coordinator_says_of_its_chain_is_not_believed(tmp_path, monkeypa
     monkeypatch.setenv("QUORON_TOKEN", tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"))
 
     def work(where, database, running):
-        told = json.loads(PopulationLedger(running._database).export())
+        report = json.loads(PopulationLedger(running._database).export())
 
         async def lied(run):
-            return told
+            return report
 
         running.manager.records.ledger = lied
-        told["rows"][0]["payload"]["epsilon"] = 0.25
+        report["rows"][0]["payload"]["epsilon"] = 0.25
         for command in ("show", "verify", "export"):
             with pytest.raises(LedgerError, match="row 0"):
                 invoke(command, *where)
-        told["rows"] = told["rows"][:0]
+        report["rows"] = report["rows"][:0]
         with pytest.raises(LedgerError, match="Rows at the end are gone"):
             invoke("verify", *where)
-        del told["head"]
+        del report["head"]
         with pytest.raises(LedgerError, match="something else"):
             invoke("verify", *where)
 

@@ -35,15 +35,15 @@ def laid_out(operations: list[power.Operation], folder: Path) -> Iterator[tuple[
 
 def lost(left: power.Left, place: Path, whole: dict[str, list[str]]) -> str | None:
     """What is wrong with a coordinator's books after a power loss: None if they are carried on to the same end."""
-    url, told = f"sqlite:///{place}/store.sqlite", int((left.told.split() or [b"0"])[-1])
+    url, found = f"sqlite:///{place}/store.sqlite", int((left.acknowledged.split() or [b"0"])[-1])
     try:
         with Database(url) as database:
             kept = int(database.all(sa.text("SELECT acknowledged FROM meta"))[0][0])
         store_scenario.carry_out(url)
     except LedgerError as error:
         return f"refused: {error}"
-    if kept < told:
-        return f"undone: {told} were acknowledged, {kept} are there"
+    if kept < found:
+        return f"undone: {found} were acknowledged, {kept} are there"
     return None if store_scenario.stored(url) == whole else "another end"
 
 
@@ -55,7 +55,7 @@ def test_the_books_of_a_coordinator_are_carried_on_from_any_power_loss(tmp_path:
         cases += 1
         found = lost(left, place, whole)
         if found is not None:
-            wrong.append((cases, left.told[-3:], found))
+            wrong.append((cases, left.acknowledged[-3:], found))
     assert cases > 300
     assert wrong == []
 
@@ -87,7 +87,7 @@ def forgotten(operations: list[power.Operation], folder: Path) -> list[str]:
 
 
 def _forgotten(left: power.Left, place: Path) -> str | None:
-    sent = [line.decode().split() for line in left.told.splitlines()]
+    sent = [line.decode().split() for line in left.acknowledged.splitlines()]
     try:
         with Record.open(place / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
             for run, number, answer in sent:
@@ -105,6 +105,6 @@ def _forgotten(left: power.Left, place: Path) -> str | None:
 def test_a_file_that_is_replaced_is_there_whole_and_the_last_that_was_reported(tmp_path: Path) -> None:
     operations, versions = recorded("file", tmp_path), [b"", b"one" * 1000, b"two" * 1000]
     for left in power.disks(operations, seed=7):
-        assert versions.index(left.files.get("tokens.json", b"")) >= len(left.told.split())
+        assert versions.index(left.files.get("tokens.json", b"")) >= len(left.acknowledged.split())
     careless = [each for each in operations if each.kind != "sync" or not each.name]
     assert any(left.files.get("tokens.json", b"") not in versions for left in power.disks(careless, seed=7))

@@ -85,8 +85,8 @@ def test_a_hold_is_lifted_later_for_the_same_charge(place: str, tmp_path: Path) 
         books.registry.run("open").require(SERVICE)
         assert books.population.charged(f"open (copy {word})").promise == books.population.charged("open").promise
         assert Ledger.within(database, "open").resume_point() == (-1, b"the secret state")
-        for run, told in (("open", "running, not held"), ("done", "complete, not held"), ("none", "none of that name")):
-            with pytest.raises(ConfigError, match=f"is held .*, got '{run}': {told}"):
+        for run, each in (("open", "running, not held"), ("done", "complete, not held"), ("none", "none of that name")):
+            with pytest.raises(ConfigError, match=f"is held .*, got '{run}': {each}"):
                 continue_held(database, run)
         assert continue_held(database, "later", PROMISE) == 1
         books.registry.run("later").require(SERVICE)
@@ -184,8 +184,8 @@ def test_a_coordinator_lets_held_runs_go_on_for_operators_and_carries_them_out(t
                 with Control(Address(running.control, token, insecure=True)) as control:
                     return str(control.continue_restored(run)["state"])
 
-            told = {row["run"]: row["error"] for row in await running.manager.records.runs()}
-            assert all("continue-restored" in str(error) for error in told.values())
+            values = {row["run"]: row["error"] for row in await running.manager.records.runs()}
+            assert all("continue-restored" in str(error) for error in values.values())
             with pytest.raises(QuoronError, match="role operator"):
                 await asyncio.to_thread(said, auditor, "trial")
             with pytest.raises(ConfigError, match="Expected the name of a run"):

@@ -86,15 +86,15 @@ def played(cohorts: list[list[int]], answers_after: dict[int, Callable[[int], fl
         for listener in listeners:
             sessions.enter(listener)
             await sessions.consent(listener, pb.Consent(run="run", takes_part=True))
-        told = []
+        seen = []
         task = AverageGradient(points=np.zeros((1, 2)), weights=(1.0,))
         for number, cohort in enumerate(cohorts):
             question = Question(number, np.array(cohort, np.int64), task)
             await sessions.ask(session, question, shape=(2,), seconds=SECONDS, early_ends=early_ends)
             await asyncio.sleep(WORK)
             await asyncio.sleep(max(0.0, session.due - loop.time()))  # when the manager tells of it
-            told.append(loop.time())
-        return {each.user: each.asked for each in listeners}, told
+            seen.append(loop.time())
+        return {each.user: each.asked for each in listeners}, seen
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(scene())
@@ -112,9 +112,9 @@ BEHAVIOURS: dict[str, Callable[[int], float | None]] = {
 @pytest.mark.parametrize("behaviour", BEHAVIOURS)
 def test_the_clock_is_the_same_whether_a_user_answers_or_not(behaviour: str) -> None:
     everyone = [list(range(USERS))] * ROUNDS
-    usual, told = played(everyone, {}, early_ends=False)
-    seen, told_then = played(everyone, {0: BEHAVIOURS[behaviour]}, early_ends=False)
-    assert told == told_then
+    usual, events = played(everyone, {}, early_ends=False)
+    seen, events_then = played(everyone, {0: BEHAVIOURS[behaviour]}, early_ends=False)
+    assert events == events_then
     assert {user: seen[user] for user in range(1, USERS)} == {user: usual[user] for user in range(1, USERS)}
     assert np.diff([when for _, when in seen[1]]) == pytest.approx((1 + REST) * SECONDS)
 
@@ -168,16 +168,16 @@ def drawn(rounds: int, seed: int) -> list[list[int]]:
 def test_the_clock_does_not_tell_who_was_in_a_cohort() -> None:
     """One user is slow. Neither a reader of events nor another client finds its rounds."""
     cohorts = drawn(40, seed=1)
-    _, told = played(cohorts, {0: lambda _: 0.25}, early_ends=False)
-    assert np.diff(told) == pytest.approx((1 + REST) * SECONDS)
+    _, events = played(cohorts, {0: lambda _: 0.25}, early_ends=False)
+    assert np.diff(events) == pytest.approx((1 + REST) * SECONDS)
     _, early = played(cohorts, {0: lambda _: 0.25}, early_ends=True)
     named = {number for number, took in enumerate(np.diff([0.0, *early])) if took > 0.2}
     assert named == {number for number, cohort in enumerate(cohorts) if 0 in cohort}, "the fault that deadlines mend"
 
 
 def test_an_empty_cohort_takes_as_long_as_any() -> None:
-    _, told = played([[], [0, 1, 2], []], {}, early_ends=False)
-    assert told == pytest.approx((1 + REST) * SECONDS * np.arange(1, 4))
+    _, events = played([[], [0, 1, 2], []], {}, early_ends=False)
+    assert events == pytest.approx((1 + REST) * SECONDS * np.arange(1, 4))
 
 
 def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(

@@ -104,8 +104,8 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
         async with grpc.aio.insecure_channel(running.control) as channel:
             stub = federation_pb2_grpc.ControlPlaneStub(channel)
             stream = stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
-            told = [json.loads(document.json) async for document in stream]
-            return [event for event in told if event["kind"] != "awaits"]  # of which each sees what there was then
+            report = [json.loads(document.json) async for document in stream]
+            return [event for event in report if event["kind"] != "awaits"]  # of which each sees what there was then
 
     async def scene() -> list[list[dict[str, object]]]:
         async with (
@@ -117,8 +117,8 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
             early = asyncio.create_task(watched(running))  # before anybody has enrolled
             await everybody(running, stack)
             model = await complete(running)
-            told = await call("Model", run="trial")
-            np.testing.assert_array_equal(np.frombuffer(told.data, "<f8"), model)
+            report = await call("Model", run="trial")
+            np.testing.assert_array_equal(np.frombuffer(report.data, "<f8"), model)
             assert json.loads((await call("Plan", run="trial")).json)["algorithm"] == NAME
             assert json.loads((await call("Ledger", run="trial")).json)["spent"]["rounds"] == 6
             assert json.loads((await call("Ledger")).json)["groups"]["everyone"]["epsilon"] == 15.0

@@ -184,9 +184,9 @@ def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or
         async with grpc.aio.insecure_channel(where) as channel:
             await Peer(channel, "ada").enrol()
 
-    (operator, told), (client, said) = carried_out(scene())
+    (operator, result), (client, said) = carried_out(scene())
     assert (operator, client) == (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
-    for words in (told, said):
+    for words in (result, said):
         assert not any(inside in words for inside in ("sqlite", "runs", "users", str(tmp_path)))
     assert "coordinator.sqlite" in our_logs.text
     assert "no such table: runs" in our_logs.text
@@ -206,12 +206,12 @@ def test_health_says_whether_there_is_a_database_and_still_ours(
 
             async def becomes(status: str) -> None:
                 for where in (running.listen, running.control):
-                    told = None
-                    while told != status:
+                    found = None
+                    while found != status:
                         with contextlib.suppress(RunError):
-                            told = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
+                            found = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
                             continue
-                        told = "NOT_SERVING"
+                        found = "NOT_SERVING"
 
             await becomes("SERVING")
             with monkeypatch.context() as away:

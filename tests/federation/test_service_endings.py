@@ -46,7 +46,7 @@ async def seen(running: Coordinator) -> list[dict[str, object]]:
     return [event async for event in (await running.manager.feed("trial")).watch()]
 
 
-async def told(running: Coordinator) -> tuple[str, str | None]:
+async def state_and_reason(running: Coordinator) -> tuple[str, str | None]:
     """State and reason, as `quoron runs` shows them."""
     (row,) = await running.manager.records.runs()
     assert await running.manager.records.status("trial") == row
@@ -125,11 +125,11 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
                 events = await seen(running)
                 assert [event["kind"] for event in events] == ["paused"]
                 assert events[0]["error"]
-                assert await told(running) == ("running", events[0]["error"])
+                assert await state_and_reason(running) == ("running", events[0]["error"])
                 if cancelled:
                     assert (await running.manager.cancel("trial"))["state"] == "cancelled"
                     assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
-                    assert await told(running) == ("cancelled", None)
+                    assert await state_and_reason(running) == ("cancelled", None)
         assert has_secrets(tmp_path) != cancelled
         return None if cancelled else await taken_to_the_end(tmp_path)
 
@@ -152,7 +152,7 @@ def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_ca
     async def scene() -> str:
         async with coordinator(tmp_path) as running:
             assert [event["kind"] for event in await seen(running)] == ["paused"]
-            how, why = await told(running)
+            how, why = await state_and_reason(running)
             assert how == "running"
             assert "--engine flower" in why
             with pytest.raises(OtherVersion, match="--engine flower"):
@@ -205,7 +205,7 @@ def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_
             async with coordinator(tmp_path) as running:
                 events = await seen(running)
                 assert [event["kind"] for event in events] == ["paused"]
-                assert await told(running) == ("running", events[0]["error"])
+                assert await state_and_reason(running) == ("running", events[0]["error"])
         assert has_secrets(tmp_path)
         return await taken_to_the_end(tmp_path)
 
@@ -255,11 +255,11 @@ def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
 
 
-@pytest.mark.parametrize("told", [1000, 3])
+@pytest.mark.parametrize("most", [1000, 3])
 def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
-    told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(managers, "MOST_TOLD", told)
+    monkeypatch.setattr(managers, "MOST_TOLD", most)
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
@@ -277,14 +277,14 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
             await asyncio.to_thread(history, Registry(running._database))
             await other.hello()
             await peer.hello()
-            heard = [await peer.next("ended") for _ in range(min(told, len(ended)))]
+            heard = [await peer.next("ended") for _ in range(min(most, len(ended)))]
             running.sessions.open("last", "{}", np.arange(2))
             running.sessions.close("last", "complete")
             assert (await peer.next("ended")).run == "last"
             assert (await other.next("ended")).run == "last"
             return {each.run: each.how for each in heard}
 
-    assert carried_out(scene()) == dict(list(ended.items())[-told:])
+    assert carried_out(scene()) == dict(list(ended.items())[-most:])
 
 
 def test_the_members_of_a_run_that_paused_in_the_middle_hear_of_its_cancellation(

@@ -204,9 +204,9 @@ def test_the_plan_of_a_run_that_has_begun_is_read_and_not_made(tmp_path: Path, m
             monkeypatch.setattr(records, "make_plan", never)
             return await running.manager.records.plan("trial")
 
-    told, wanted = carried_out(scene()), specification("one-pass-dp-sgd")
+    found, wanted = carried_out(scene()), specification("one-pass-dp-sgd")
     items = {"columns": wanted.columns.as_json(), "loss": wanted.loss}  # what a model needs to predict
-    assert told == json.loads(json.dumps(make_plan(wanted).as_json())) | items
+    assert found == json.loads(json.dumps(make_plan(wanted).as_json())) | items
 
 
 def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,11 +191,11 @@ def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) 
             await first.send(answer=answer)
             return (await first.next("receipt")).SerializeToString()
 
-    told = set()
+    found = set()
     for number, values in enumerate(lies):
         (tmp_path / str(number)).mkdir()
-        told.add(carried_out(receipt(values, tmp_path / str(number))))
-    assert len(told) == 1
+        found.add(carried_out(receipt(values, tmp_path / str(number))))
+    assert len(found) == 1
 
 
 def test_a_message_beyond_the_cap_ends_its_conversation_alone(tmp_path: Path) -> None:

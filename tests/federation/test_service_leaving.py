@@ -109,8 +109,8 @@ def test_a_taken_over_conversation_that_is_being_written_to_ends_quietly(
     with caplog.at_level(logging.INFO):
         carried_out(scene())
     warnings = [each for each in caplog.records if each.levelno > logging.INFO]
-    told = [f"{each.name}: {each.getMessage()} {each.exc_text}" for each in warnings]
-    assert [each for each in told if "quoron" in each] == []  # also what gRPC says of our servicer
+    found = [f"{each.name}: {each.getMessage()} {each.exc_text}" for each in warnings]
+    assert [each for each in found if "quoron" in each] == []  # also what gRPC says of our servicer
 
 
 def announcement(length: int, run: str = "trial") -> pb.ServerMessage:

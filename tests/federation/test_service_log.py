@@ -98,13 +98,13 @@ class TestEveryCallHasAStatus:
 class TestTheLog:
     def test_keeps_to_a_few_lines_of_a_kind_a_minute_and_then_says_how_many_there_were(self) -> None:
         clock = iter(tenth / 10 for tenth in range(600 * 5))
-        spare, told = LogLimit(most=20, seconds=60.0, clock=clock.__next__), []
+        spare, seen = LogLimit(most=20, seconds=60.0, clock=clock.__next__), []
         for _ in range(600 * 5):
             record = logging.LogRecord("quoron", logging.INFO, "plane.py", 7, "refused %s", ("ada",), None)
             if spare.filter(record):
-                told.append(record.getMessage())
-        assert len(told) == 5 * 20
-        assert told.count("refused ada (and 580 more like it)") == 4
+                seen.append(record.getMessage())
+        assert len(seen) == 5 * 20
+        assert seen.count("refused ada (and 580 more like it)") == 4
 
     def test_of_one_kind_leaves_room_for_another(self) -> None:
         spare = LogLimit(most=1, clock=lambda: 0.0)

@@ -141,8 +141,8 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
         for user in range(4):
             await comes(sessions, user, orders[0])
         for number, order in enumerate(orders):
-            for told in sessions._here.values():
-                told.order = order
+            for each in sessions._here.values():
+                each.order = order
             question = Question(number, np.arange(4), AverageGradient(np.ones((1, 2)), (1.0,)))
             asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
             while len(order) < 4:
@@ -170,8 +170,8 @@ def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
             sessions.enter(Listener(user, orders[0]))
             await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
         for number, order in enumerate(orders):
-            for told in sessions._here.values():
-                told.order = order
+            for each in sessions._here.values():
+                each.order = order
             question = Question(number, np.arange(users), AverageGradient(np.ones((1, 2)), (1.0,)))
             asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
             while len(order) < users:

@@ -290,11 +290,11 @@ def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(alg
         else:
             with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
                 control_plane.submit(wanted.as_text())
-        told = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
+        lines = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
         quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
         for each in reversed(started):
             each.stop()
-    assert told[-1]["how"] == "complete"
+    assert lines[-1]["how"] == "complete"
     with np.load(tmp_path / "fetched" / "model.npz") as stored:
         np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))
 

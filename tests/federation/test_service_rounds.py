@@ -163,7 +163,7 @@ def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_ope
             wrong_run = pb.Answer()
             wrong_run.CopyFrom(answer)
             wrong_run.run = "another"
-            for peer, told in (
+            for peer, each in (
                 (first, wrong_digest),
                 (first, wrong_round),
                 (first, wrong_run),
@@ -171,7 +171,7 @@ def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_ope
                 (first, answer),
                 (first, answer),
             ):
-                await tell(peer, told)
+                await tell(peer, each)
             for user in cohort[1:]:
                 await tell(peers[user], honest(user, await peers[user].next("question")))
             second = [user for user in range(USERS) if user not in cohort]

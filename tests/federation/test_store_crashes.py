@@ -32,10 +32,10 @@ PROGRAM = [sys.executable, "-m", "federation.store_scenario"]
 def test_killed_at_every_write_and_commit_the_rest_is_carried_on_to_the_same_rows(database_url):
     done = subprocess.run([*PROGRAM, "main", database_url], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["wrong"] == [], done.stderr
-    assert told["points"] > 40
-    assert {"population", "runs", "slots", "spent", "unreleased", "users"} <= set(told["tables"])
+    printed = json.loads(done.stdout)
+    assert printed["wrong"] == [], done.stderr
+    assert printed["points"] > 40
+    assert {"population", "runs", "slots", "spent", "unreleased", "users"} <= set(printed["tables"])
 
 
 @pytest.mark.programs
@@ -56,8 +56,8 @@ def test_killed_in_the_middle_of_a_write_keeps_what_was_acknowledged_and_no_part
         for _ in range(acknowledged):
             last = int(writer.stdout.readline())
         writer.kill()  # it is busy with the next commits
-        told = writer.stdout.read().split()
-    last = int(told[-1]) if told else last
+        printed = writer.stdout.read().split()
+    last = int(printed[-1]) if printed else last
     with Database(database_url) as database, Ledger.within(database, "run") as ledger:
         round_, state = ledger.resume_point()
         assert round_ in (last, last + 1)  # the last one may have been made durable but not yet told

@@ -181,8 +181,8 @@ def in_reply_to(reply: Message, message_id: str) -> Message:
 
 def _changed(reply: Message, **changes: Any) -> Message:
     names = ("run_id", "message_id", "src_node_id", "dst_node_id", "reply_to_message_id", "group_id", "created_at")
-    told = {name: getattr(reply.metadata, name) for name in (*names, "ttl", "message_type")}
-    return Message(content=reply.content, metadata=Metadata(**(told | changes)))
+    values = {name: getattr(reply.metadata, name) for name in (*names, "ttl", "message_type")}
+    return Message(content=reply.content, metadata=Metadata(**(values | changes)))
 
 
 def with_values(reply: Message, **values: Any) -> Message:

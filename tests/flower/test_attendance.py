@@ -117,9 +117,9 @@ def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixt
 
     grid.fault = refuses
     Attendance(grid, "private", identities="keys", users=1).greet(5.0)
-    (told,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
-    assert told.isprintable()
-    assert "y" * 60 not in told
+    (lines,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
+    assert lines.isprintable()
+    assert "y" * 60 not in lines
 
 
 def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: py
     with pytest.raises(RunError, match=f"Expected {USERS} users in group everyone"):
         trained(grid, tmp_path)
     assert not questions(grid)
-    assert all("another version" in told for told in words(grid))
+    assert all("another version" in each for each in words(grid))
 
 
 def test_too_few_users_are_asked_nothing(tmp_path: Path) -> None:

@@ -92,10 +92,10 @@ def test_submitting_from_the_command_line_shows_the_run_until_its_model_is_there
     flower = ["--engine", "flower", "--superlink", running.address, "--authority", str(running.authority)]
     what = [str(tmp_path / "run.toml"), "--run", "typed", "--users", str(USERS), "--simulation-seed", str(SEED)]
     assert invoke(["submit", *flower, *what, "--seconds", "300", "--early-ends", "--follow"]) == 0
-    told = capsys.readouterr().out
-    assert "(15, 0.1)-differential privacy" in told
-    assert "round 2 of at most 2: 3 users asked" in told
-    assert f"the model is in {running.results / 'typed'}" in told
+    printed = capsys.readouterr().out
+    assert "(15, 0.1)-differential privacy" in printed
+    assert "round 2 of at most 2: 3 users asked" in printed
+    assert f"the model is in {running.results / 'typed'}" in printed
     config, _ = sources.resolve(str(tmp_path / "run.toml"), ())
     wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED, early_ends=True)
     np.testing.assert_array_equal(RunFolder(running.results / "typed").model(), expected(wanted, tmp_path))

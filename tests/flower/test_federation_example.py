@@ -38,12 +38,12 @@ def example(folder: Path, users: int) -> subprocess.Popen[str]:
 
 def said(running: subprocess.Popen[str]) -> str:
     """What the example prints once it is up."""
-    told = ""
-    while "Ctrl-C" not in told:
+    text = ""
+    while "Ctrl-C" not in text:
         line = running.stdout.readline()
-        assert line, told
-        told += line
-    return told
+        assert line, text
+        text += line
+    return text
 
 
 def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(tmp_path: Path, marked: Marked) -> None:

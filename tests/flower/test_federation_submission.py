@@ -83,9 +83,9 @@ def test_what_was_released_is_in_the_results_folder(
     ledger = json.loads((folder.path / "ledger.json").read_text())
     assert (ledger["run"], ledger["state"], ledger["spent"]["rounds"]) == ("trial", "complete", 2)
     assert len(ledger["releases"]) == 2
-    told = capsys.readouterr().out.splitlines()
-    assert f"{SAYS}round 2 of at most 2: 3 users asked" in told
-    assert f"{SAYS}the model is in {folder.path}" in told
+    printed = capsys.readouterr().out.splitlines()
+    assert f"{SAYS}round 2 of at most 2: 3 users asked" in printed
+    assert f"{SAYS}the model is in {folder.path}" in printed
 
 
 @pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
@@ -177,8 +177,8 @@ def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
     how: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def farewells(grid: FakeGrid) -> list[object]:
-        told = [each for each in grid.asked if each.metadata.message_type == "query.ended"]
-        return [each.content["quoron"]["how"] for each in told]
+        found = [each for each in grid.asked if each.metadata.message_type == "query.ended"]
+        return [each.content["quoron"]["how"] for each in found]
 
     expects = suppress(RunError) if how == "failed" else nullcontext()
     with monkeypatch.context() as fails, expects:

@@ -47,8 +47,8 @@ class SuperLink:
 
     def _answer(self, asked: Any, message_id: str) -> None:
         node = asked.dst_node_id
-        told = Metadata(1, "", node, 1, message_id, asked.group_id, time.time(), 60.0, asked.message_type)
-        reply = make_message(metadata=told, content=record(node=node))
+        found = Metadata(1, "", node, 1, message_id, asked.group_id, time.time(), 60.0, asked.message_type)
+        reply = make_message(metadata=found, content=record(node=node))
         root: Any = reply
         reply.metadata.__dict__["_message_id"] = reply.object_id
         sent = message_to_proto(remove_content_from_message(reply))

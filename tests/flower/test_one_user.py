@@ -50,10 +50,10 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 def values(round_number: int = 0, at: float = 0.0, run: str = "spring", **description: object) -> Values:
     """What a node is sent: the announcement of a run and a question of it."""
-    told = json.dumps(described() | {"run": run} | description)
+    text = json.dumps(described() | {"run": run} | description)
     task = AverageGradient(np.full((1, 3), at), (1.0,))
     asked = question_to_wire(Question(round_number, np.array([0]), task), 0, run=run, user=0, seconds=60)
-    announced = pb.Announcement(run=run, description=told).SerializeToString()
+    announced = pb.Announcement(run=run, description=text).SerializeToString()
     return {
         "version": version("quoron"),
         "announcement": announced,

@@ -63,7 +63,7 @@ def question_of(kind: str, users: int, seed: int) -> Question:
     return Question(int(rng.integers(0, 100)), cohort, task)
 
 
-def told(question: Question, rows: np.ndarray) -> str:
+def digest(question: Question, rows: np.ndarray) -> str:
     """Everything that the users in `rows` are asked, in words."""
     task = question.task
     own = {}
@@ -98,7 +98,7 @@ def test_a_shard_is_asked_exactly_what_its_users_are(kind: str, users: int, seed
     rows = np.array(data.draw(st.lists(st.integers(0, users - 1), min_size=1, unique=True)), np.int64)
     values = values_of(crossed(record(**values_for(question, rows))))
     received = question_from_values(values)
-    assert told(received, np.arange(len(rows))) == told(question, rows)
+    assert digest(received, np.arange(len(rows))) == digest(question, rows)
 
 
 @given(users=st.integers(0, 6), axes=st.lists(st.integers(1, 4), min_size=1, max_size=2), seed=st.integers(0, 1000))

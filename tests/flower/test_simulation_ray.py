@@ -243,11 +243,11 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
         processes = [serverapp_of(folder), json.loads((folder.path / CLAIM).read_text())["superlink"]]
         assert all(map(alive, processes))
         command.send_signal(how)
-        told = command.stderr.read()
+        printed = command.stderr.read()
     code = command.wait()
     if how == signal.SIGINT:
         assert code == 130
-        assert f"Continue with: quoron resume {folder.path}" in told
+        assert f"Continue with: quoron resume {folder.path}" in printed
     until(lambda: not any(map(alive, processes)))
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
 
@@ -268,8 +268,8 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
             assert all(each.here_alone for each in listening(command.pid))
             for each in found:
                 if each.port:
-                    told = set(asked(each).values())
-                    assert told <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, told)
+                    result = set(asked(each).values())
+                    assert result <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, result)
     finally:
         for number in family(command.pid):
             os.kill(number, signal.SIGKILL)

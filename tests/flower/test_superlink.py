@@ -84,7 +84,7 @@ def test_flower_s_superlink_refuses_another_user_of_the_machine(tmp_path: Path) 
     with Process("python", arguments, home=tmp_path / "home", log=tmp_path / "log") as process:
         process.healthy(f"http://127.0.0.1:{number}{MARK}")
         assert {(each.host, each.port) for each in listening(process.number)} == {("127.0.0.1", number)}
-        for user, told in (("65534", "HTTP/1.1 403"), ("0", "HTTP/1.1 ")):
+        for user, one in (("65534", "HTTP/1.1 403"), ("0", "HTTP/1.1 ")):
             words = [
                 "setpriv",
                 "--reuid",
@@ -97,5 +97,5 @@ def test_flower_s_superlink_refuses_another_user_of_the_machine(tmp_path: Path) 
                 str(number),
             ]
             said = subprocess.run(words, capture_output=True, text=True, check=True, cwd="/").stdout
-            assert said.startswith(told), said
+            assert said.startswith(one), said
             assert ("403" in said) == (user != "0"), said

@@ -169,16 +169,16 @@ def one_step(grid: FakeGrid) -> np.ndarray:
 
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(sent)
-def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort_whatever_it_sends(told: Any) -> None:
+def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort_whatever_it_sends(row: Any) -> None:
     def raw(message: Message, reply: Message) -> Iterable[Message]:
         hers = reply.metadata.src_node_id == 14 and "answer" in reply.content["quoron"]
-        return [with_values(reply, answer=told) if hers else reply]
+        return [with_values(reply, answer=row) if hers else reply]
 
     other = plugged(people())
-    if isinstance(told, bytes):
+    if isinstance(row, bytes):
         other.fault = raw
     else:
-        other = plugged(people() | {4: lambda model: np.array(told)})
+        other = plugged(people() | {4: lambda model: np.array(row)})
     assert np.linalg.norm(honest_step() - one_step(other)) <= 2 * CLIP / USERS * (1 + 1e-9)
 
 
@@ -204,7 +204,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
         releases = Ledger.within(database, "private").releases()
         (charge,) = (row["payload"] for row in PopulationLedger(database).rows() if row["kind"] == "charge")
         assert not Ledger.unreleased(database)
-    assert [(number, told.parameters["scale"]) for number, told in releases] == [(0, sigma)]
+    assert [(number, each.parameters["scale"]) for number, each in releases] == [(0, sigma)]
     assert (charge["epsilon"], charge["delta"], charge["adjacency"]) == (8.0, 1e-3, "replace-one")
     promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
     assert (charge["mu"], charge["variation"]) == (promise.mu, promise.variation)
@@ -278,8 +278,8 @@ def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptur
     grid = plugged(people() | {1: fails, 3: lambda model: np.array([np.nan, 1.0, 1.0]), 4: lambda model: np.ones(2)})
     trained(grid, tmp_path)
     assert "the patient is Ann" in caplog.text  # in the owner's own log
-    assert not any("Ann" in told for told in words(grid))
-    refusals = [told for told in words(grid) if "refused" in told]
+    assert not any("Ann" in each for each in words(grid))
+    refusals = [each for each in words(grid) if "refused" in each]
     assert len(refusals) == 3
     assert len(set(refusals)) == 1  # nothing tells one failure from another
 

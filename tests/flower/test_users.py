@@ -176,14 +176,14 @@ def _answer(reply: Message, **changes: Any) -> Message:
 
 
 def _long(reply: Message) -> Message:
-    told = pb.Answer.FromString(reply.content["quoron"]["answer"])
-    longer = answer_to_wire(told.run, told.round, told.digest, np.ones(DIMENSION + 1), Status(0))
+    message = pb.Answer.FromString(reply.content["quoron"]["answer"])
+    longer = answer_to_wire(message.run, message.round, message.digest, np.ones(DIMENSION + 1), Status(0))
     return with_values(reply, answer=longer.SerializeToString())
 
 
 def _wild(reply: Message, number: float) -> Message:
-    told = pb.Answer.FromString(reply.content["quoron"]["answer"])
-    wild = answer_to_wire(told.run, told.round, told.digest, np.full(DIMENSION, number), Status(0))
+    message = pb.Answer.FromString(reply.content["quoron"]["answer"])
+    wild = answer_to_wire(message.run, message.round, message.digest, np.full(DIMENSION, number), Status(0))
     return with_values(reply, answer=wild.SerializeToString())
 
 

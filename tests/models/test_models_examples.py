@@ -24,15 +24,17 @@ def said(
 def test_a_convolutional_network_learns_made_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    told = said("images.py", "--users 1500 --rounds 20 --epsilon 15 --simulation-seed 3", tmp_path, monkeypatch, capsys)
-    assert "(15, 1e-06)-differential privacy" in told
-    assert float(re.findall(r"at the end: ([\d.]+)%", told)[0]) > 65
+    printed = said(
+        "images.py", "--users 1500 --rounds 20 --epsilon 15 --simulation-seed 3", tmp_path, monkeypatch, capsys
+    )
+    assert "(15, 1e-06)-differential privacy" in printed
+    assert float(re.findall(r"at the end: ([\d.]+)%", printed)[0]) > 65
 
 
 def test_adapters_of_a_transformer_learn_made_text_and_nothing_else_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    told = said(
+    printed = said(
         "text.py",
         "--users 800 --rounds 15 --epsilon 15 --public 150 --simulation-seed 3",
         tmp_path,
@@ -40,7 +42,7 @@ def test_adapters_of_a_transformer_learn_made_text_and_nothing_else_of_it(
         capsys,
     )
     size, before, after = re.findall(
-        r"([\d,]+) numbers are trained; before: ([\d.]+)[\s\S]*at the end: ([\d.]+)", told
+        r"([\d,]+) numbers are trained; before: ([\d.]+)[\s\S]*at the end: ([\d.]+)", printed
     )[0]
     assert int(size.replace(",", "")) < 300
     assert float(after) < float(before) - 0.2

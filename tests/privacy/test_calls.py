@@ -21,13 +21,13 @@ def filled(numbers, integers, count, factor):
 
 
 @njit
-def told(address, numbers, integers, factor):
+def called(address, numbers, integers, factor):
     run(address, (numbers, integers, len(numbers), factor))
 
 
 def test_a_loop_runs_what_it_is_told_to():
     numbers, integers = np.arange(3.0), np.array([10, 20, 30])
-    told(scaled.address, numbers, integers, 2.0)
+    called(scaled.address, numbers, integers, 2.0)
     np.testing.assert_array_equal(numbers, [10, 22, 34])
-    told(filled.address, numbers, integers, 0.5)
+    called(filled.address, numbers, integers, 0.5)
     np.testing.assert_array_equal(numbers, 0.5)

@@ -195,9 +195,9 @@ class TestRange:
         assert 190 < low < high < 5200
 
     def test_too_few_users_are_refused_with_what_would_do_before_data_is_touched(self):
-        with pytest.raises(Infeasible, match=rf"needs {self.LEAST:,} users, or epsilon >= 2.07") as told:
+        with pytest.raises(Infeasible, match=rf"needs {self.LEAST:,} users, or epsilon >= 2.07") as error:
             release_range(np.full(1, np.nan), np.zeros(1, int), self.LEAST - 1, epsilon=2.0, stream=stream())
-        assert "at epsilon=2, most_outside=0.1" in str(told.value)
+        assert "at epsilon=2, most_outside=0.1" in str(error.value)
 
 
 class TestCategories:
@@ -215,16 +215,16 @@ class TestCategories:
     @settings(fast, max_examples=10)
     def test_the_order_of_rows_decides_nothing(self, order):
         rows = [(word, user) for user in range(300) for word in "abcdefgh"[: 1 + user % 8]]
-        told = []
+        seen = []
         for each in (rows, order.sample(rows, len(rows))):
             words, owners = zip(*each, strict=True)
-            told.append(
+            seen.append(
                 release_categories(
                     np.array(words), np.array(owners), epsilon=2.0, delta=1e-3, stream=stream("mixed"), most_votes=3
                 )
             )
-        assert list(told[0].value.items()) == list(told[1].value.items())
-        assert set(told[0].value) <= set("abcdefgh")
+        assert list(seen[0].value.items()) == list(seen[1].value.items())
+        assert set(seen[0].value) <= set("abcdefgh")
 
     def test_no_category_is_shown_of_a_table_of_names(self):
         names = [f"user {number}" for number in range(5000)]

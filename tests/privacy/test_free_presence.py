@@ -315,10 +315,10 @@ class TestPrefixNormCounts:
 
         for length in (0.5, 1.0, 2.0):
             values, answered = np.full((4, 2), length / sqrt(2)), np.array([True, True, True, False])
-            told, state = made.release(state, made.reduction(1.0).of(values, answered), Quiet())
+            result, state = made.release(state, made.reduction(1.0).of(values, answered), Quiet())
             a = min(length, 1.0)
-            np.testing.assert_allclose(told.mean, 0.75 * a / sqrt(2) * np.ones(2), atol=1e-8)
+            np.testing.assert_allclose(result.mean, 0.75 * a / sqrt(2) * np.ones(2), atol=1e-8)
             expected = 0.75 * np.array([1 - a, a <= 2 / 3, 1.0])
-            np.testing.assert_allclose([told.beyond, told.within, told.presence], expected, atol=1e-7)
+            np.testing.assert_allclose([result.beyond, result.within, result.presence], expected, atol=1e-7)
         with pytest.raises(RunError):
             made.release(state, made.reduction(1.0).of(values, answered), Quiet())

@@ -122,6 +122,6 @@ def test_a_replacement_costs_about_twice_the_noise_of_an_absence():
     ],
 )
 def test_arguments_out_of_range_are_refused_by_name(changes, message):
-    told = {"rate": 0.1, "items": 4, "rounds": 2, "z": 3.0, "delta": 1e-6, "adjacency": "zero-out"} | changes
+    values = {"rate": 0.1, "items": 4, "rounds": 2, "z": 3.0, "delta": 1e-6, "adjacency": "zero-out"} | changes
     with pytest.raises(ConfigError, match=message):
-        item_sampling.epsilon(**told)
+        item_sampling.epsilon(**values)

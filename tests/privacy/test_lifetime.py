@@ -320,11 +320,11 @@ def test_why_the_accounts_are_fixed_beforehand():
     seen = np.arange(-9.0, 9.0, step)
     p, q = norm.pdf(seen - mu), norm.pdf(seen)
 
-    def told(epsilon, failing):
+    def excess(epsilon, failing):
         outcomes = zip(*randomised_response(epsilon, failing), strict=True)
         return sum(np.maximum(p * one - math.exp(limit) * q * other, 0) for one, other in outcomes)
 
-    truth = float(np.maximum(told(large, 0.0), told(1e-12, delta - delta_for(mu, limit))).sum() * step)
+    truth = float(np.maximum(excess(large, 0.0), excess(1e-12, delta - delta_for(mu, limit))).sum() * step)
     assert truth > 1.86 * delta
 
 

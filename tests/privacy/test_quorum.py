@@ -120,13 +120,13 @@ def test_chances_are_those_of_the_noise_and_nearly_no_more(quorum: Quorum, cohor
 
 
 def test_what_is_infeasible_names_the_users_and_the_epsilon_that_would_do() -> None:
-    with pytest.raises(Infeasible, match="618 users in every round or quorum_epsilon >= ") as told:
+    with pytest.raises(Infeasible, match="618 users in every round or quorum_epsilon >= ") as error:
         calibrate(0.5, 0.05, (615,) * 10, participations=1, rest=REST)
-    assert "--quorum none" in str(told.value)
+    assert "--quorum none" in str(error.value)
     calibrate(0.5, 0.05, (618,) * 10, participations=1, rest=REST)
     with pytest.raises(Infeasible):
         calibrate(0.5, 0.05, (617,) * 10, participations=1, rest=REST)
-    named = float(str(told.value).partition("quorum_epsilon >= ")[2].partition(" ")[0])
+    named = float(str(error.value).partition("quorum_epsilon >= ")[2].partition(" ")[0])
     calibrate(0.5, named, (615,) * 10, participations=1, rest=REST)
     with pytest.raises(Infeasible) as few:  # three people cannot be counted at any ε that there is
         calibrate(0.5, 0.2, (3,) * 5, participations=5, rest=(3.8, 1e-6))
@@ -197,7 +197,7 @@ def released(total: int, scale: float) -> np.ndarray:
     return law
 
 
-def told(quorum: Quorum, items: tuple[int, ...], answers: tuple[bool, ...], scale: float, fixed: bool) -> np.ndarray:
+def joint(quorum: Quorum, items: tuple[int, ...], answers: tuple[bool, ...], scale: float, fixed: bool) -> np.ndarray:
     """The joint law of two releases and of how the decisions went, over all secret draws: shape (cells, cells, 3)."""
     if fixed:
         draws = [(draw, 1.0) for draw in itertools.combinations(range(USERS), COHORT)]
@@ -232,7 +232,7 @@ def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifie
     claimed = 2 * amplified(q, loss_of_a_release(scale, -1, 0, 1)) + float(quorum.cost)
     for items, here in (((0, 0, 0), (False,) * 3), ((1, 0, 0), (True, True, False)), ((1, -1, 1), (True,) * 3)):
         worlds = [
-            told(quorum, (own, *items), (answers, *here), scale, fixed)
+            joint(quorum, (own, *items), (answers, *here), scale, fixed)
             for own, answers in ((0, False), (1, True), (-1, True), (0, True))
         ]
         assert max(float(np.log(p / r).max()) for p, r in itertools.permutations(worlds, 2)) <= claimed * (1 + 1e-9)
@@ -241,7 +241,7 @@ def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifie
 def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     """The broken twin of subsampling#k5 is exceeded: both from the same draw, amplified apart and added."""
     scale, q, nobody = 2.0, COHORT / USERS, (False,) * 3
-    one, other = (told(TWICE, (own, 0, 0, 0), (bool(own), *nobody), scale, True) for own in (1, 0))
+    one, other = (joint(TWICE, (own, 0, 0, 0), (bool(own), *nobody), scale, True) for own in (1, 0))
     apart = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + 2 * amplified(q, float(TWICE.cost) / 2)
     claimed = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + float(TWICE.cost)
     found = float(np.log(one / other).max())

@@ -87,11 +87,11 @@ def test_what_an_engine_measures_is_told_and_added_up_in_a_simulation_across_a_r
     with pytest.raises(RunError, match="Stopped"):
         run(make(NAME), Stopping(), ledger, SeededNoise(1), simulation=True)
     run(make(NAME), Counting(), ledger, SeededNoise(1), simulation=True)
-    told = [event["diagnostics"] for event in ledger.events()]
-    downs = [each["measured_down"] for each in told]
+    found = [event["diagnostics"] for event in ledger.events()]
+    downs = [each["measured_down"] for each in found]
     assert downs[:3] == [11, 12, 11]
-    assert [each["total_measured_down"] for each in told] == np.cumsum(downs).tolist()
-    assert told[-1]["total_measured_up"] == len(told)
+    assert [each["total_measured_down"] for each in found] == np.cumsum(downs).tolist()
+    assert found[-1]["total_measured_up"] == len(found)
 
 
 def test_what_an_engine_measures_is_told_in_simulation_only(deployed):
@@ -184,7 +184,7 @@ def second_broadcast(path, engine):
     return engine.points[1]
 
 
-def told_by_restored_books(tmp_path):
+def learnt_from_restored_books(tmp_path):
     """(difference of two broadcasts, what one user's clipped answer puts into them)."""
     p, full = make(NAME).parameters, Watching()
     whole = second_broadcast(tmp_path / "whole.sqlite", full)
@@ -225,7 +225,7 @@ def releases_of_a_guess(tmp_path, by):
 
 def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
     """Nor does the same answer show itself: what was not committed is not drawn again, nor what was."""
-    difference, answer = told_by_restored_books(tmp_path)
+    difference, answer = learnt_from_restored_books(tmp_path)
     assert not np.allclose(difference, answer, rtol=1e-3)
     (tmp_path / "same").mkdir()
     same = [second_broadcast(tmp_path / "same" / f"{n}.sqlite", Watching()) for n in range(2)]
@@ -241,7 +241,7 @@ def test_no_release_of_restored_books_tells_a_colluder_that_its_guess_was_right(
 
 def test_a_secret_of_the_start_that_were_always_the_same_would_show_an_answer_and_a_right_guess(tmp_path, monkeypatch):
     monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "fixed")))
-    np.testing.assert_allclose(*told_by_restored_books(tmp_path), rtol=1e-6)
+    np.testing.assert_allclose(*learnt_from_restored_books(tmp_path), rtol=1e-6)
     np.testing.assert_array_equal(*releases_of_a_guess(tmp_path, 0.0))
     assert not np.array_equal(*releases_of_a_guess(tmp_path, 0.125))
 

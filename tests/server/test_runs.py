@@ -26,8 +26,8 @@ def places(tmp_path: Path) -> list[Path | Database]:
     return [tmp_path / "ledger.sqlite", Database(f"sqlite:///{tmp_path / 'books.sqlite'}")]
 
 
-def run(**told: object) -> Run:
-    return replace(Run(name="spring", plan=PLAN, digest="d", simulation_seed=7), **told)  # type: ignore[arg-type]
+def run(**fields: object) -> Run:
+    return replace(Run(name="spring", plan=PLAN, digest="d", simulation_seed=7), **fields)  # type: ignore[arg-type]
 
 
 def test_the_loop_is_called_in_one_place_of_the_product() -> None:

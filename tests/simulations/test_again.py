@@ -94,12 +94,12 @@ def held_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_blocks_that_are_computed_again_are_the_rows_that_would_be_held(engine: Any, request: Any) -> None:
     whole = InlineEngine(people(), dropout=0.2).ask(FIRST)
     request.getfixturevalue("held_in_blocks")
-    told = engine().ask(FIRST)
-    assert isinstance(told.values, again.RowsAgain)
-    assert np.array_equal(told.status, whole.status)
+    answers = engine().ask(FIRST)
+    assert isinstance(answers.values, again.RowsAgain)
+    assert np.array_equal(answers.status, whole.status)
     assert len(set(whole.status.tolist())) == 2
     for rows in (slice(None), slice(0, 7), slice(3, 25), slice(140, 999), slice(5, 5)):
-        assert np.array_equal(told.values[rows], whole.values[rows])
+        assert np.array_equal(answers.values[rows], whole.values[rows])
 
 
 def test_threads_that_look_at_the_same_time_see_the_same_rows(held_in_blocks: None) -> None:
@@ -123,10 +123,10 @@ def test_a_run_holds_one_block_at_a_time(held_in_blocks: None, monkeypatch: pyte
 
     def watched(self: InlineEngine, question: Question) -> Answers:
         most.append(sum(block() is not None for block in blocks))
-        told = honest(self, question)
+        answers = honest(self, question)
         if isinstance(question.task, MomentAndGradient):
-            blocks.append(weakref.ref(told.values))
-        return told
+            blocks.append(weakref.ref(answers.values))
+        return answers
 
     monkeypatch.setattr(InlineEngine, "rows", watched)
     monkeypatch.setattr(free_presence, "BLOCK", 60)

@@ -155,9 +155,9 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
         for epsilon in (1.0, 2.0)
     }
     for epsilon, run in runs_.items():
-        told = json.loads((tmp_path / f"{epsilon}" / "plan.json").read_text())["statement"]
+        text = json.loads((tmp_path / f"{epsilon}" / "plan.json").read_text())["statement"]
         page = (tmp_path / f"{epsilon}" / "report.html").read_text()
-        for sentence in (run.summary.statement, run.plan.guarantee.sentence(), told):
+        for sentence in (run.summary.statement, run.plan.guarantee.sentence(), text):
             assert sentence.startswith(SEEDED)
             assert f"With secret noise: ({epsilon:g}, " in sentence
         assert SEEDED in page

@@ -40,30 +40,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Exit code and standard error of a command that must fail and print nothing on standard output."""
     code = invoke(arguments)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "Traceback" not in told.err
-    return code, told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    return code, printed.err
 
 
 def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     assert invoke(["simulate", "small.toml", "--json", "--simulation-seed", "3"]) == 0
-    told = capsys.readouterr()
-    summary = json.loads(told.out)
+    printed = capsys.readouterr()
+    summary = json.loads(printed.out)
     assert set(summary) >= FIELDS
     assert (summary["rounds"], summary["users_asked"], summary["epsilon"]) == (8, 2_000, 4.0)
     assert summary["excess_risk"] < summary["excess_risk_initial"]
     assert summary["simulation_seed"] == 3
-    assert told.err == ""
+    assert printed.err == ""
     assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
 
 
 def test_people_see_the_promise_the_figures_and_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["simulate", "small.toml", "--out", "mine"]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     for text in ("(4, 1e-05)-differential privacy", "replace-one", "excess risk", "2,000", "mine/report.html"):
-        assert text in told.out
-    assert "round 8/8" in told.err
+        assert text in printed.out
+    assert "round 8/8" in printed.err
 
 
 def test_quiet_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,9 +114,9 @@ BAD = [
 def test_a_wrong_request_exits_2_names_it_and_writes_nothing(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    code, told = failing(capsys, *arguments)
+    code, printed = failing(capsys, *arguments)
     assert code == 2
-    assert message in told
+    assert message in printed
     assert not (place / "runs").exists()
 
 
@@ -149,18 +149,18 @@ def test_a_wrong_table_exits_2_names_the_column_and_writes_nothing(
     (place / "table.toml").write_text(TABLE)
     if text is not None:
         (place / "visits.csv").write_text(text)
-    code, told = failing(capsys, "simulate", "table.toml", *(word for each in settings for word in ("--set", each)))
+    code, printed = failing(capsys, "simulate", "table.toml", *(word for each in settings for word in ("--set", each)))
     assert code == 2
-    assert message in told
+    assert message in printed
     assert not (place / "runs").exists()
 
 
 def test_a_plan_over_budget_is_refused_before_anything_is_asked(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    code, told = failing(capsys, "simulate", "small.toml", "--set", "budget.rounds=7", "--out", "mine")
+    code, printed = failing(capsys, "simulate", "small.toml", "--set", "budget.rounds=7", "--out", "mine")
     assert code == 1
-    assert "Expected rounds <= 7 (budget.rounds), got 8" in told
+    assert "Expected rounds <= 7 (budget.rounds), got 8" in printed
     assert not (place / "mine" / "ledger.sqlite").exists()
 
 
@@ -170,19 +170,19 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     before = {path: path.read_bytes() for path in (place / "mine").iterdir()}
     capsys.readouterr()
-    code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--simulation-seed", "9")
+    code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--simulation-seed", "9")
     assert code == 2
-    assert "belongs to another" in told
-    assert "quoron resume mine" in told
+    assert "belongs to another" in printed
+    assert "quoron resume mine" in printed
     assert {path: path.read_bytes() for path in (place / "mine").iterdir()} == before
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     (place / "thesis").mkdir()
     (place / "thesis" / "chapter.tex").write_text("precious")
-    code, told = failing(capsys, "simulate", "small.toml", "--out", "thesis")
+    code, printed = failing(capsys, "simulate", "small.toml", "--out", "thesis")
     assert code == 2
-    assert "Expected an empty folder or a run folder, got thesis" in told
+    assert "Expected an empty folder or a run folder, got thesis" in printed
     assert [path.name for path in (place / "thesis").iterdir()] == ["chapter.tex"]
 
 
@@ -190,9 +190,9 @@ def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     capsys.readouterr()
     (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
-    code, told = failing(capsys, "resume", "mine")
+    code, printed = failing(capsys, "resume", "mine")
     assert code == 1
-    assert "mine/ledger.sqlite" in told
+    assert "mine/ledger.sqlite" in printed
 
 
 def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
@@ -203,10 +203,10 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
 
     with monkeypatch.context() as patched:
         patched.setattr("quoron.run_folder.os.fsync", full)
-        code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
+        code, printed = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
     assert code == 1
-    assert "No space left on device" in told
-    assert "quoron resume mine" in told or "config.toml" in told
+    assert "No space left on device" in printed
+    assert "quoron resume mine" in printed or "config.toml" in printed
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     assert {path.name for path in (place / "mine").iterdir()} == FILES
 
@@ -226,9 +226,9 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     capsys.readouterr()
     with monkeypatch.context() as patched:
         patched.setattr(progress, "display", lambda **_: Impatient())
-        code, told = failing(capsys, "simulate", "small.toml", "--out", "cut")
+        code, printed = failing(capsys, "simulate", "small.toml", "--out", "cut")
     assert code == 130
-    assert "quoron resume cut" in told
+    assert "quoron resume cut" in printed
     assert not (place / "cut" / "summary.json").exists()
     assert invoke(["resume", "cut", "--quiet"]) == 0
     whole, cut = (RunFolder(place / name).summary() for name in ("whole", "cut"))
@@ -258,7 +258,7 @@ def test_a_report_can_be_written_again(capsys: pytest.CaptureFixture[str], place
 
 def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "small.toml"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for text in (
         "(4, 1e-05)-differential privacy",
         "noise scale",
@@ -266,7 +266,7 @@ def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest
         "predicted excess risk",
         "phased-sgd",
     ):
-        assert text in told
+        assert text in printed
     assert invoke(["plan", "small.toml", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["algorithm"] == "one-pass-dp-sgd"
@@ -297,13 +297,13 @@ def test_a_named_algorithm_has_no_choice_to_tell(capsys: pytest.CaptureFixture[s
 def test_an_infeasible_plan_says_what_would_do_and_what_is_feasible(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    code, told = failing(capsys, "plan", "small.toml", "--set", "algorithm={name='filtered-sgd'}")
+    code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm={name='filtered-sgd'}")
     assert code == 2
     assert not (place / "runs").exists()
-    assert "Infeasible: filtered-sgd" in told
-    assert "needs" in told
-    assert "Feasible here: " in told
-    assert "one-pass-dp-sgd" in told.partition("Feasible here: ")[2]
+    assert "Infeasible: filtered-sgd" in printed
+    assert "needs" in printed
+    assert "Feasible here: " in printed
+    assert "one-pass-dp-sgd" in printed.partition("Feasible here: ")[2]
 
 
 def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,11 +318,11 @@ def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytes
 
 
 def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
+    code, printed = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
     assert code == 2
-    assert "Infeasible: ghazi-2023" in told
-    assert "deleted of n=2,000 users, 10^" in told
-    assert "Feasible here: " in told
+    assert "Infeasible: ghazi-2023" in printed
+    assert "deleted of n=2,000 users, 10^" in printed
+    assert "Feasible here: " in printed
 
 
 def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,8 +334,8 @@ def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixt
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(name in told for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))
 
 
 def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,9 +348,9 @@ def test_without_a_command_there_is_help_and_no_bare_error(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
 ) -> None:
     assert invoke(arguments) == code
-    told = capsys.readouterr()
-    assert "Usage: quoron" in told.out + told.err
-    assert "error:" not in told.out + told.err
+    printed = capsys.readouterr()
+    assert "Usage: quoron" in printed.out + printed.err
+    assert "error:" not in printed.out + printed.err
 
 
 def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
@@ -387,9 +387,9 @@ def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     }  # fmt: skip
 
     def completed(words: str) -> set[str]:
-        told = environment | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+        found = environment | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
         done = subprocess.run(
-            [sys.executable, "-m", "quoron"], env=told, cwd=place, capture_output=True, text=True, check=True
+            [sys.executable, "-m", "quoron"], env=found, cwd=place, capture_output=True, text=True, check=True
         )
         return set(done.stdout.split())
 

@@ -224,7 +224,7 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     who = np.repeat(np.arange(300), 4)
     age = random.uniform(0, 100, len(who))
     frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, len(who)) > 50})
-    told = quoron.compare(
+    found = quoron.compare(
         frame,
         user="who",
         label="ill",
@@ -236,10 +236,10 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
         engine=EngineChoice.of(workers=1),
         progress=False,
     )
-    assert [row["runs"] for row in told.cells] == [1, 1]
-    starts = {row["excess_risk_at_start"] for row in told.runs}
+    assert [row["runs"] for row in found.cells] == [1, 1]
+    starts = {row["excess_risk_at_start"] for row in found.runs}
     assert len(starts) == 1  # whatever their domains
-    assert all(0 <= row["test_accuracy"] <= 1 for row in told.runs)
+    assert all(0 <= row["test_accuracy"] <= 1 for row in found.runs)
 
 
 @pytest.mark.parametrize(
@@ -361,8 +361,8 @@ def test_people_and_programs_are_told_the_same(
     monkeypatch.setenv("COLUMNS", "200")
     folder = str(compared.directory)
     assert invoke(["resume", folder, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["cells"] == json.loads(json.dumps(list(compared.cells)))
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["cells"] == json.loads(json.dumps(list(compared.cells)))
     assert invoke(["resume", folder]) == 0
     text = capsys.readouterr().out
     for row in compared.cells:
@@ -384,9 +384,9 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
             shown.began(0, job)
             shown.moved(0, 1, 2)
             shown.ended(0, job, "failed", "its reason")
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert ("run 1/1, srgd seed 0: failed: its reason" in told.err) is (kind is RunLines)
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert ("run 1/1, srgd seed 0: failed: its reason" in printed.err) is (kind is RunLines)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert type(runs_display(quiet=False)) is RunBars
     assert type(runs_display(quiet=True)) is Runs

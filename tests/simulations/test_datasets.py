@@ -215,16 +215,16 @@ def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows were read at a time, of column "a"."""
-    told: list[int] = []
+    seen: list[int] = []
     batches = Files.batches
 
     def counting(self, part, columns, *given, **named):
         for group, each in batches(self, part, columns, *given, **named):
-            told.append(each.num_rows if "a" in columns else 0)
+            seen.append(each.num_rows if "a" in columns else 0)
             yield group, each
 
     monkeypatch.setattr(Files, "batches", counting)
-    return told
+    return seen
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
@@ -399,7 +399,7 @@ def folder_and_file(tmp_path):
 
 @pytest.mark.programs
 def test_comparisons_take_a_folder(tmp_path):
-    told = [
+    report = [
         quoron.compare(
             described(tmp_path, path),
             algorithms=["tracking-srgd"],
@@ -409,7 +409,7 @@ def test_comparisons_take_a_folder(tmp_path):
         ).cells[0]
         for path in folder_and_file(tmp_path)
     ]
-    assert told[0]["excess_risk"] == told[1]["excess_risk"]
+    assert report[0]["excess_risk"] == report[1]["excess_risk"]
 
 
 def test_questions_take_a_folder(tmp_path):

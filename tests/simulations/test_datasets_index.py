@@ -79,9 +79,9 @@ class TestTheIndex:
         with pytest.raises(
             DataError,
             match=r"of column 'who' in one file.*group 0 of 'bucket-000.parquet' and in row group \d of 'bucket-002",
-        ) as told:
+        ) as error:
             opened(tmp_path / "d", "who")
-        assert "u000" not in str(told.value)
+        assert "u000" not in str(error.value)
 
     def test_files_that_changed_are_named_and_can_be_indexed_again(self, tmp_path):
         in_order(rows(60), tmp_path / "d")

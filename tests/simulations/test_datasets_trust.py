@@ -37,12 +37,12 @@ LAID = pytest.mark.parametrize("laid", [in_order, in_buckets])
 
 def said(index: Index) -> list[bytes]:
     """All that an index says to whoever reads rows by it."""
-    told = [repr((index.users, index.sorted, index.pieces, index.whose)).encode(), index.order.tobytes()]
+    found = [repr((index.users, index.sorted, index.pieces, index.whose)).encode(), index.order.tobytes()]
     for piece in index.pieces:
         ranks, lengths = index.runs(piece)
-        told += [ranks.tobytes(), lengths.tobytes()]
-        told += [repr(index.part_with(piece, np.arange(index.users) % 7 == 0)).encode()]
-    return told
+        found += [ranks.tobytes(), lengths.tobytes()]
+        found += [repr(index.part_with(piece, np.arange(index.users) % 7 == 0)).encode()]
+    return found
 
 
 def rewritten(path: Path, change) -> None:

@@ -59,9 +59,9 @@ def rows_of(path: Path) -> Path:
     return path
 
 
-def check(told: dict) -> None:
-    assert told["problem"] == {"items_per_user": 4}
-    numeric, categorical = told["population"]["numeric"], told["population"]["categorical"]
+def check(declared: dict) -> None:
+    assert declared["problem"] == {"items_per_user": 4}
+    numeric, categorical = declared["population"]["numeric"], declared["population"]["categorical"]
     assert -104 <= numeric["delay"][0] < -80
     assert 150 < numeric["delay"][1] < 205
     assert 1.4 < numeric["height"][0] < numeric["height"][1] <= 2.2
@@ -81,24 +81,24 @@ def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> 
         pyarrow.parquet.write_table(source, tmp_path / "visits.parquet")
         source = tmp_path / "visits.parquet"
     declaration = declare(source, **said(**ASKED, **ALL))
-    told = tomllib.loads(declaration.toml())
-    check(told)
+    declared = tomllib.loads(declaration.toml())
+    check(declared)
     assert declaration.users == USERS
     assert sum(each.epsilon for each in declaration.declared) == pytest.approx(8.0)
     assert sum(each.delta for each in declaration.declared) == pytest.approx(1e-6)
     assert "SIMULATED" in declaration.toml()
-    TableSection.model_validate_json(json.dumps({"path": "visits.csv"} | told["population"]))
+    TableSection.model_validate_json(json.dumps({"path": "visits.csv"} | declared["population"]))
 
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = frame().assign(nothing="?", zero=0)
     declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
-    told = declaration.toml()
-    assert "# nothing: too few users have numbers here (epsilon = 2.66667)" in told
-    assert "# zero: zero for nearly everybody" in told
-    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 1e-06)" in told
-    assert set(tomllib.loads(told)["population"]) == {"kind", "user", "numeric", "categorical"}
-    assert tomllib.loads(told)["population"]["categorical"] == {}
+    declared = declaration.toml()
+    assert "# nothing: too few users have numbers here (epsilon = 2.66667)" in declared
+    assert "# zero: zero for nearly everybody" in declared
+    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 1e-06)" in declared
+    assert set(tomllib.loads(declared)["population"]) == {"kind", "user", "numeric", "categorical"}
+    assert tomllib.loads(declared)["population"]["categorical"] == {}
 
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
@@ -138,16 +138,16 @@ class TestLedger:
 
     def test_its_mechanisms_are_on_the_ledger_and_none_of_its_values(self, ledger: Path) -> None:
         asked = {"user": "who", "group": "patients", "ledger": str(ledger), "epsilon": 4.0, "delta": 1e-6}
-        told = declare(frame(), **said(items=True, numeric=["delay"], categorical=["ward"], **asked))
+        printed = declare(frame(), **said(items=True, numeric=["delay"], categorical=["ward"], **asked))
         with Database(f"sqlite:///{ledger}") as opened:
             rows = [
                 row for row in PopulationLedger(opened).rows() if row["payload"].get("run", "").startswith("declare")
             ]
         assert [row["kind"] for row in rows] == ["charge", "release", "end"]
         released = rows[1]["payload"]["declared"]
-        assert [each["line"] for each in released] == [each.name for each in told.declared]
+        assert [each["line"] for each in released] == [each.name for each in printed.declared]
         assert all(each["releases"] for each in released)
-        words = next(each.value for each in told.declared if each.name == "ward")
+        words = next(each.value for each in printed.declared if each.name == "ward")
         assert not any(json.dumps(word) in json.dumps(rows) for word in words)
 
     def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
@@ -201,10 +201,10 @@ def test_no_other_value_raises_either(value: object) -> None:
 
 def accepted(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    told = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"], most_outside=0.9)
-    assert told.declared[0].value is None
-    told = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
-    assert told.declared[0].value == ["a"]
+    declared = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"], most_outside=0.9)
+    assert declared.declared[0].value is None
+    declared = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
+    assert declared.declared[0].value == ["a"]
 
 
 def test_a_missing_user_is_nobody() -> None:

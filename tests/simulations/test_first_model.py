@@ -29,8 +29,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_description_on_the_page_is_that_of_the_example(here: Path) -> None:
     assert invoke(["example", "scorecard"]) == 0
-    told = config.parse(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
-    assert told.population == config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
+    parsed = config.parse(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
+    assert parsed.population == config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
 
 
 def test_the_commands_of_the_page_lead_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,12 +78,19 @@ class Scene:
             run = quoron.resume(self.at / name)
             with lifetime.opened(self.at / "lifetime.sqlite") as ledger:
                 charges, account = ledger.charges("everyone"), ledger.account("everyone")
-            told = [run.summary.users, run.summary.statement, run.summary.rounds, run.plan["problem"], charges, account]
-            told += [run.model.promise, run.model.encoding, run.summary.group_limit]
-            told += (
+            found = [
+                run.summary.users,
+                run.summary.statement,
+                run.summary.rounds,
+                run.plan["problem"],
+                charges,
+                account,
+            ]
+            found += [run.model.promise, run.model.encoding, run.summary.group_limit]
+            found += (
                 [run.model.weights.tolist(), run.summary] if name == "done" else [np.isfinite(run.model.weights).all()]
             )
-            return told
+            return found
         finally:
             self.put_back()
 

@@ -17,7 +17,7 @@ from quoron_server.algorithms.forecast import risk_words
 from summaries import EXAMPLE
 
 
-def told(name: str) -> list[str]:
+def sentences(name: str) -> list[str]:
     """What each door says of a plan's risk."""
     plan = make_plan(name)
     candidate = Candidate(name, plan)
@@ -39,7 +39,7 @@ def told(name: str) -> list[str]:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_door_shows_a_guess_as_a_bound(name: str) -> None:
     plan = make_plan(name)
-    said = told(name)
+    said = sentences(name)
     if plan.predicted_excess_risk is not None:
         assert all("at most" in each for each in said)
         assert not any("guess" in each for each in said)

@@ -54,8 +54,8 @@ class TestBesideAPlan:
 
     @staticmethod
     def started(python: Path) -> list[str]:
-        told = python.with_name("python.started")
-        return told.read_text().splitlines() if told.exists() else []
+        found = python.with_name("python.started")
+        return found.read_text().splitlines() if found.exists() else []
 
     def test_first_use_has_the_other_processes_done_at_the_end(self, python: Path) -> None:
         with first_use.rounds_compiled_meanwhile():

@@ -73,8 +73,8 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 
 
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
-    told = people.age.map(lambda age: f"{age:.1f}")
-    return people.assign(age=told.where(people.who >= USERS // 2, told.str.replace(".", ",")))
+    found = people.age.map(lambda age: f"{age:.1f}")
+    return people.assign(age=found.where(people.who >= USERS // 2, found.str.replace(".", ",")))
 
 
 def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_fix(people, ledger, tmp_path, capsys):
@@ -426,8 +426,8 @@ def test_a_large_delta_is_taken_where_somebody_says_so(people, ledger, tmp_path)
     assert train(people, tmp_path / "a", delta=1e-2, allow_large_delta=True).summary.delta == 1e-2
     with pytest.raises(ConfigError, match="allow_large_delta"):
         declare(people, user="who", privacy=Privacy(1.0, 1e-2), categorical=["ill"])
-    told = declare(people, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
-    assert told.delta == 1e-2
+    declared = declare(people, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
+    assert declared.delta == 1e-2
     given = {"users": 20, "dimension": 2, "epsilon": 1.0, "delta": 0.1, "clip_norm": 1.0, "radius": 1.0}
     with pytest.raises(ConfigError, match="allow_large_delta"):
         quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(**given))

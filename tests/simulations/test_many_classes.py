@@ -178,7 +178,7 @@ class Workers:
     def __init__(self, folder: Path, wanted: RunSpecification) -> None:
         self.run, (self.plan) = wanted.run, make_plan(wanted)
         table, self.workers = frame(wanted.problem.users).drop(columns="who"), []
-        told = json.dumps(describe(wanted, self.plan))
+        text = json.dumps(describe(wanted, self.plan))
         for user in range(wanted.problem.users):
             path = folder / f"{user}.csv"
             table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
@@ -187,7 +187,7 @@ class Workers:
                 accept_exposures=("broadcast", "model", "local"), simulation_seed=SEED,
             )  # fmt: skip
             worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
-            assert worker.consider(pb.Announcement(run=self.run, description=told), user).takes_part
+            assert worker.consider(pb.Announcement(run=self.run, description=text), user).takes_part
             self.workers.append(worker)
 
     def ask(self, question: Question) -> Answers:

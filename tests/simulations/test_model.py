@@ -116,11 +116,11 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
     ROWS.to_csv(tmp_path / "new.csv", index=False)
     assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--scores"]) == 0
     (tmp_path / "told.csv").write_text(capsys.readouterr().out)
-    told = pd.read_csv(tmp_path / "told.csv")
-    assert told.prediction.tolist() == made.predict(ROWS).tolist()
-    np.testing.assert_allclose(told.probability_ill, made.predict_proba(ROWS)[:, 1])
+    report = pd.read_csv(tmp_path / "told.csv")
+    assert report.prediction.tolist() == made.predict(ROWS).tolist()
+    np.testing.assert_allclose(report.probability_ill, made.predict_proba(ROWS)[:, 1])
     for name in ("told.parquet", "again.csv"):
         command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / name)]
         assert invoke(command) == 0
-    assert pd.read_parquet(tmp_path / "told.parquet").prediction.tolist() == told.prediction.tolist()
+    assert pd.read_parquet(tmp_path / "told.parquet").prediction.tolist() == report.prediction.tolist()
     assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2

@@ -25,9 +25,9 @@ def model() -> Model:
     return Model(np.arange(2, encoding.dimension + 2) / 4, encoding, loss, PROMISE)
 
 
-def sealed(told: dict[str, Any]) -> dict[str, Any]:
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
     """With the digest that fits, as a forger would give it."""
-    rest = {name: value for name, value in told.items() if name != "digest"}
+    rest = {name: value for name, value in content.items() if name != "digest"}
     return rest | {"digest": models._digest(rest)}
 
 
@@ -58,7 +58,7 @@ def test_whatever_names_hold_a_saved_model_comes_back_the_same(tmp_path):
     assert again.encoding == made.encoding
 
 
-def told() -> dict[str, Any]:
+def model_file() -> dict[str, Any]:
     """What a good file says."""
     return dict(json.loads(model().as_text()))
 
@@ -69,7 +69,7 @@ def deep(levels: int) -> str:
 
 def put(value: Any, *path: Any) -> bytes:
     """A good file with something else in one place, and a digest that fits it."""
-    tree: Any = told()
+    tree: Any = model_file()
     at = tree
     for step in path[:-1]:
         at = at[step]
@@ -81,7 +81,7 @@ def put(value: Any, *path: Any) -> bytes:
 
 
 def without(*path: Any) -> bytes:
-    tree: Any = told()
+    tree: Any = model_file()
     at = tree
     for step in path[:-1]:
         at = at[step]
@@ -91,7 +91,7 @@ def without(*path: Any) -> bytes:
 
 def raw(old: str, new: str) -> bytes:
     """The text of a good file changed in one place."""
-    text = json.dumps(told())
+    text = json.dumps(model_file())
     assert old in text
     return text.replace(old, new, 1).encode("utf-8", "surrogatepass")
 
@@ -121,8 +121,8 @@ HOSTILE = {
     "UTF-16": json.dumps({"format": models.FORMAT}).encode("utf-16"),
     "a byte order mark": b"\xef\xbb\xbf{}",
     "zeros": bytes(1000),
-    "cut short": json.dumps(told()).encode()[:-20],
-    "something behind": json.dumps(told()).encode() + b"{}",
+    "cut short": json.dumps(model_file()).encode()[:-20],
+    "something behind": json.dumps(model_file()).encode() + b"{}",
     "deep lists": deep(100_000).encode(),
     "deep in it": raw('"weights": [', '"weights": [' + deep(50_000) + ", "),
     "deep enough to be read": raw('"weights": [', '"weights": [' + deep(500) + ", "),
@@ -141,7 +141,7 @@ HOSTILE = {
     "another plan": raw("0" * 64, "1" * 64),
     "another weight": raw('"weights": [0.5', '"weights": [0.25'),
     "no digest": without("digest"),
-    "a digest of nothing": json.dumps(told() | {"digest": None}).encode(),
+    "a digest of nothing": json.dumps(model_file() | {"digest": None}).encode(),
     "one weight fewer": put([1.0], "weights"),
     "weights in rows": put([[1.0, 2.0], [3.0, 4.0]], "weights"),
     "ragged weights": put([1.0, [2.0]], "weights"),
@@ -184,7 +184,7 @@ def test_what_is_no_file_is_refused_by_name(name, tmp_path):
 
 
 def test_a_flipped_bit_of_a_model_is_found_or_changes_nothing(tmp_path):
-    path, good = tmp_path / "model.json", json.dumps(told(), indent=1).encode()
+    path, good = tmp_path / "model.json", json.dumps(model_file(), indent=1).encode()
     path.write_bytes(good)
     kept, draw = quoron.load(path).as_text(), np.random.Generator(np.random.Philox(5))
     for _ in range(300):

@@ -40,7 +40,7 @@ def test_a_network_is_read_with_its_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rtt=80", "rtt to be a time such as 80ms or 0.08s, got rtt=80"),
         ("rtt=-1ms", "got rtt=-1ms"),
@@ -60,10 +60,10 @@ def test_a_network_is_read_with_its_units() -> None:
         (" , ", "Expected a network such as"),
     ],
 )
-def test_what_is_not_a_network_is_named_with_its_form(text: str, told: str) -> None:
+def test_what_is_not_a_network_is_named_with_its_form(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         Network.parse(text)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def simulated(network: Network, counts: Counts, draws: np.random.Generator, rounds: int) -> float:

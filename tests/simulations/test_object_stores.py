@@ -125,6 +125,6 @@ def test_a_store_that_refuses_is_told_from_one_without_files(store):
 
 
 def test_credentials_in_a_url_are_refused_and_not_repeated():
-    with pytest.raises(DataError, match="URL without credentials") as told:
+    with pytest.raises(DataError, match="URL without credentials") as error:
         Files.found("s3://somebody:something@clinic/visits")
-    assert "something" not in str(told.value)
+    assert "something" not in str(error.value)

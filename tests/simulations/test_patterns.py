@@ -163,14 +163,14 @@ def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> N
 
 
 def test_declarations_are_asked_for_by_patterns_and_spans(place: Path) -> None:
-    told = declare(
+    found = declare(
         frame(),
         user="who",
         privacy=Privacy(epsilon=14.0, simulation_seed=1),
         most_outside=0.4,
         numeric=["x1[48:50]", "*ge"],
     )
-    assert [each.name for each in told.declared] == ["x148", "x149", "age"]
+    assert [each.name for each in found.declared] == ["x148", "x149", "age"]
     with pytest.raises(ConfigError, match=r"got 'x149' as 'x149' and as 'x14\*'"):
         declare(frame(), user="who", privacy=Privacy(epsilon=8.0, simulation_seed=1), numeric=["x149", "x14*"])
 

@@ -132,8 +132,8 @@ def test_what_nobody_measured_is_chosen_by_its_guess_and_told_as_one() -> None:
     assert "predicts an excess risk of 1.3e-06 by a guess that nobody has measured, 1.3 times the best guess" in (
         planned.choice
     )
-    told = {each["algorithm"]: each for each in planned.as_json()["considered"]}["tracking-srgd"]
-    assert (told["predicted_excess_risk"], told["guessed_excess_risk"]) == (None, 1.3e-6)
+    report = {each["algorithm"]: each for each in planned.as_json()["considered"]}["tracking-srgd"]
+    assert (report["predicted_excess_risk"], report["guessed_excess_risk"]) == (None, 1.3e-6)
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)

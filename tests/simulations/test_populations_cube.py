@@ -78,8 +78,8 @@ def best_risk(coins: int, spread: float, flip: float = 0.0) -> float:
     def given(mean: float) -> float:
         heads = np.arange(coins + 1)
         chances = stats.binom.pmf(heads, coins, (1 + mean) / 2)
-        told = (1 - 2 * flip) * np.sign(2 * heads - coins)
-        return abs(mean) - mean * float(chances @ told)
+        value = (1 - 2 * flip) * np.sign(2 * heads - coins)
+        return abs(mean) - mean * float(chances @ value)
 
     return float(integrate.quad(given, 0, spread)[0] / spread)
 

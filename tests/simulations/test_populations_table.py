@@ -300,10 +300,10 @@ def test_the_optimum_is_that_of_the_features_that_clients_keep() -> None:
         {"who": np.arange(60) % 20, "y": rng.random(60) > 0.5, "a": rng.random(60), "b": rng.random(60)}
     )
     features = (Numeric("a", 0.0, 1.0), Numeric("b", 0.0, 1.0))
-    told = {"user": "who", "label": "y", "features": features, "intercept": False, "domain": Box(1.0)}
-    population = from_table(frame, **told, loss=Logistic(active_features=1))
+    values = {"user": "who", "label": "y", "features": features, "intercept": False, "domain": Box(1.0)}
+    population = from_table(frame, **values, loss=Logistic(active_features=1))
     rows = population.items(np.arange(population.users)).features
     assert (np.count_nonzero(rows, axis=1) <= 1).all()
     assert population.excess_risk(population.optimum) == 0
-    whole = from_table(frame, **told, loss=Logistic())
+    whole = from_table(frame, **values, loss=Logistic())
     assert not np.allclose(population.optimum, whole.optimum)

@@ -36,9 +36,9 @@ def test_plain_lines_are_few_and_say_where_the_run_stands(capsys: pytest.Capture
     lines = Lines()
     for round_ in range(20):
         lines.round_finished(event(round_))
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 11
-    assert told[-1] == "round 20/20, 50 users, excess risk 0.25, halted"
+    printed = capsys.readouterr().err.splitlines()
+    assert len(printed) == 11
+    assert printed[-1] == "round 20/20, 50 users, excess risk 0.25, halted"
 
 
 def test_the_form_follows_the_terminal_and_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,14 +152,14 @@ def test_the_command_line_answers_people_and_programs(
     monkeypatch.chdir(tmp_path)
     words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons", "--plot", "epsilon.svg"]
     assert invoke([*words, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["algorithm"] == "one-pass-dp-sgd"
-    assert [point["epsilon"] for point in told["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
-    assert all(0.5 < point["accuracy"] < 1 for point in told["epsilon_curve"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["algorithm"] == "one-pass-dp-sgd"
+    assert [point["epsilon"] for point in printed["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert all(0.5 < point["accuracy"] < 1 for point in printed["epsilon_curve"])
     assert invoke(words) == 0
     text = capsys.readouterr().out
-    assert f"with this ε, {told['enough']['users']:,} users would do (one-pass-dp-sgd);" in text
-    assert f"with these users, ε = {told['enough']['epsilon']:g} would do" in text
+    assert f"with this ε, {printed['enough']['users']:,} users would do (one-pass-dp-sgd);" in text
+    assert f"with these users, ε = {printed['enough']['epsilon']:g} would do" in text
     assert "What ε buys:" in text
     assert ElementTree.fromstring((tmp_path / "epsilon.svg").read_bytes()).tag.endswith("svg")
 
@@ -171,9 +171,9 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     (tmp_path / "few.toml").write_text(few)
     monkeypatch.chdir(tmp_path)
     assert invoke(["plan", "few.toml", "--for-risk", "5%"]) == 2
-    told = capsys.readouterr()
-    assert "users would do (filtered-sgd, by a guess that nobody has measured)" in told.out
-    assert "error: Infeasible" in told.err
+    printed = capsys.readouterr()
+    assert "users would do (filtered-sgd, by a guess that nobody has measured)" in printed.out
+    assert "error: Infeasible" in printed.err
     assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
 
@@ -214,9 +214,9 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
     )
     words = ["submit", str(tmp_path / "visits.toml"), "--run", "first", "--users", "3000", "--dry-run"]
     assert invoke(words) == 0
-    told = capsys.readouterr().out
-    assert "predicted excess risk" in told
-    assert "one-pass-dp-sgd (chosen)" in told
+    printed = capsys.readouterr().out
+    assert "predicted excess risk" in printed
+    assert "one-pass-dp-sgd (chosen)" in printed
 
 
 def test_infeasible_is_still_raised_where_nothing_was_asked(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class TestRemarks:
             method=Method("one-pass-dp-sgd"),
             keep=Keep(tmp_path / "run"),
         )
-        assert ["items_per_user" in told for told in run.summary.remarks_simulation_only] == [True, False]
+        assert ["items_per_user" in each for each in run.summary.remarks_simulation_only] == [True, False]
         assert run.summary.clipped_simulation_only == {"age": pytest.approx(0.4975)}
         assert "Declare a wider range" in (tmp_path / "run" / "report.html").read_text()
         assert run.plan.problem.items_per_user == 1

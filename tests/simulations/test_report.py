@@ -23,9 +23,9 @@ SUMMARY = Summary(**EXAMPLE)
 def event(round_: int, **more: Any) -> dict[str, Any]:
     scores = {"score_min": 1.0, "score_median": 90.0, "score_max": 99.0, "threshold": 60.0, "filtered": round_ % 2}
     diagnostics = {**scores, "excess_risk": 0.1 / (round_ + 1)}
-    told = {"round": round_, "rounds": 24, "asked": 100, "total_gradient_evaluations": 5000 * (round_ + 1)}
+    values = {"round": round_, "rounds": 24, "asked": 100, "total_gradient_evaluations": 5000 * (round_ + 1)}
     return {
-        **told,
+        **values,
         "public": {"epsilon_spent": float(round_ > 11), "radius": 0.3, "spread": 0.2},
         "diagnostics": diagnostics,
         **more,
@@ -102,13 +102,13 @@ def test_the_same_run_gives_the_same_page() -> None:
 
 def test_a_summary_survives_being_stored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    told = replace(SUMMARY, remarks_simulation_only=("One thing.",), clipped_simulation_only={"age": 0.1})
-    folder.write_json("summary.json", told.as_json())
-    assert from_json(folder.summary()) == told
+    summary = replace(SUMMARY, remarks_simulation_only=("One thing.",), clipped_simulation_only={"age": 0.1})
+    folder.write_json("summary.json", summary.as_json())
+    assert from_json(folder.summary()) == summary
 
 
 def test_what_is_amiss_and_what_figures_are_read_beside_is_said_everywhere() -> None:
-    told = replace(
+    summary = replace(
         SUMMARY,
         test={"rmse": 9000.0},
         test_without_privacy={"rmse": 8000.0},
@@ -117,14 +117,14 @@ def test_what_is_amiss_and_what_figures_are_read_beside_is_said_everywhere() -> 
         clipped_simulation_only={"age": 0.125},
         remarks_simulation_only=("The table has <one> user.",),
     )
-    rows = dict(told.rows())
+    rows = dict(summary.rows())
     assert rows["held-out rmse"] == (
         "9000 (without privacy 8000, and without the domain's bound 7000, always the same answer 1.2e+04)"
     )
     assert rows["values outside their range (simulation only)"] == "age 12 %"
-    assert str(told).endswith("Simulation only: The table has <one> user.")
+    assert str(summary).endswith("Simulation only: The table has <one> user.")
     assert "simulation only</span> The table has &lt;one&gt; user." in report_page.page(
-        told, [], name="a", remarks=told.remarks_simulation_only
+        summary, [], name="a", remarks=summary.remarks_simulation_only
     )
 
 

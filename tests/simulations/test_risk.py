@@ -77,8 +77,8 @@ def test_predictions_are_within_a_factor_of_five_of_what_is_measured(ran):
     for algorithm in ("filtered-sgd", "one-pass-dp-sgd", "phased-sgd"):
         users = 64_000 if algorithm == "filtered-sgd" else 16_000
         run = ran(algorithm, f"population.users={users}", seed=0)
-        told = run.plan.predicted_excess_risk or run.plan.guessed_excess_risk
-        assert run.summary.excess_risk / 5 < told < 5 * run.summary.excess_risk
+        found = run.plan.predicted_excess_risk or run.plan.guessed_excess_risk
+        assert run.summary.excess_risk / 5 < found < 5 * run.summary.excess_risk
 
 
 def test_users_whose_hessians_differ_far_from_the_optimum_do_not_halt_the_filter(ran):

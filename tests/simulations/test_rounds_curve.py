@@ -187,12 +187,12 @@ def test_the_plan_as_json_is_one_object_with_the_curve(capsys: pytest.CaptureFix
 
 def test_people_see_the_curve_with_the_plan_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "tiny.toml"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     rounds = planned().plan.cost.rounds
-    (line,) = [line for line in told.splitlines() if "chosen" in line and "█" in line]
+    (line,) = [line for line in printed.splitlines() if "chosen" in line and "█" in line]
     assert line.split()[0] == str(rounds)
-    assert "fewest within 5 %" in told
-    assert "least" in told
+    assert "fewest within 5 %" in printed
+    assert "least" in printed
 
 
 def test_a_bar_grows_with_the_logarithm() -> None:
@@ -219,9 +219,9 @@ def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
     (place / "curve.svg").write_text("old")
     monkeypatch.setattr("quoron.run_folder.os.fsync", full)
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
-    told = capsys.readouterr().err
-    assert "Cannot write curve.svg: No space left on device" in told
-    assert "resume" not in told
+    printed = capsys.readouterr().err
+    assert "Cannot write curve.svg: No space left on device" in printed
+    assert "resume" not in printed
     assert (place / "curve.svg").read_text() == "old"
     assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
 

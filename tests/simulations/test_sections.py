@@ -110,8 +110,8 @@ def test_sections_are_the_settings_they_stand_for() -> None:
 
 
 def test_short_words_win_over_values_and_both_over_settings() -> None:
-    told = quoron.plan("quickstart", epsilon=3.0, privacy=Privacy(2.0, 1e-5), settings={"privacy": {"epsilon": 1.0}})
-    assert (told.plan.guarantee.epsilon, told.plan.guarantee.delta) == (3.0, 1e-5)
+    report = quoron.plan("quickstart", epsilon=3.0, privacy=Privacy(2.0, 1e-5), settings={"privacy": {"epsilon": 1.0}})
+    assert (report.plan.guarantee.epsilon, report.plan.guarantee.delta) == (3.0, 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -161,5 +161,5 @@ def test_commands_that_run_something_go_through_the_doors() -> None:
 
 def test_a_value_that_names_an_algorithm_still_wins_over_settings() -> None:
     said = sections.sections(Privacy(3.0), Method("dp-ftrl"), door="plan")
-    told = configs.parse("", settings=["privacy.epsilon=1.0", "algorithm.options.rounds=4", said])
-    assert (told.privacy.epsilon, told.algorithm.name, told.algorithm.options) == (3.0, "dp-ftrl", {"rounds": 4})
+    parsed = configs.parse("", settings=["privacy.epsilon=1.0", "algorithm.options.rounds=4", said])
+    assert (parsed.privacy.epsilon, parsed.algorithm.name, parsed.algorithm.options) == (3.0, "dp-ftrl", {"rounds": 4})

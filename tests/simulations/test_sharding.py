@@ -63,9 +63,9 @@ class Here:
         Here.calls += 1
         if Here.calls in self._dies:
             raise Died("A worker has ended.")
-        told = self._engine.ask(question)
-        assert isinstance(told, Sums) or told.values.nbytes + len(told.status) <= most
-        return told
+        answers = self._engine.ask(question)
+        assert isinstance(answers, Sums) or answers.values.nbytes + len(answers.status) <= most
+        return answers
 
     def close(self) -> None:
         """Nothing is left of it."""

@@ -117,7 +117,7 @@ def nodes_of(engine: ShardedEngine) -> dict[int, str]:
 def _actors() -> list[dict[str, str]]:
     from ray._private.state import actors
 
-    return [{"actor_id": number, "node_id": told["Address"]["NodeID"]} for number, told in actors().items()]
+    return [{"actor_id": number, "node_id": each["Address"]["NodeID"]} for number, each in actors().items()]
 
 
 def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_replaced(cluster, tmp_path: Path):
@@ -208,9 +208,9 @@ def test_nobody_without_the_token_gets_into_a_cluster_of_our_own(command: str, t
         assert all(each.here_alone for each in sockets), sockets
         for each in sockets:
             if each.port:
-                told = set(asked(each).values())
-                assert told <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, told)
-                assert told & {"UNAUTHENTICATED", "401"} or each.program == "raylet", (each, told)
+                found = set(asked(each).values())
+                assert found <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, found)
+                assert found & {"UNAUTHENTICATED", "401"} or each.program == "raylet", (each, found)
         assert not intrudes(head_of(process), tmp_path / "mark")
         other = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
         assert not intrudes(head_of(process), tmp_path / "mark", **other)

@@ -48,9 +48,9 @@ def test_a_header_with_control_characters_reaches_no_terminal(
         encoding="utf-8",
     )
     assert invoke(["train", str(tmp_path / "table.toml"), "--out", str(tmp_path / "run")]) != 0
-    told = capsys.readouterr()
-    assert "age" in told.err
-    assert harmless(told.out + told.err)
+    printed = capsys.readouterr()
+    assert "age" in printed.err
+    assert harmless(printed.out + printed.err)
 
 
 def test_a_coordinator_cannot_write_on_an_operators_terminal() -> None:
@@ -71,6 +71,6 @@ def test_names_in_tables_and_lines_are_shown_by_their_escapes(capsys: pytest.Cap
     table.add_row(HOSTILE[:-1])
     out.print(table)
     out.print(HOSTILE[:-1], markup=False)
-    told = capsys.readouterr().out
-    assert harmless(told)
-    assert told.count("\\x1b[2J") == 2
+    printed = capsys.readouterr().out
+    assert harmless(printed)
+    assert printed.count("\\x1b[2J") == 2

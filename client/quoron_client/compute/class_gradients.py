@@ -30,9 +30,11 @@ def _chances(scores: Any, labels: Any, first: int, count: int, tops: Any, sums: 
             # A class number is compared, never used as a place.
             sums[i] = 0.0 if labels[first + i] == k else sums[i]
             chosen[i] = scores[k, i] if labels[first + i] == k else chosen[i]
+    # Sums are 0 for a label that is a class, and NaN for any other. 0 · v makes them NaN where a score is not finite.
     for k in range(classes):
         for i in range(count):
             sums[i] += 0.0 * scores[k, i]
+    # The largest score leaves first: no exponential overflows, and one of them is 1.
     for k in range(classes):
         for i in range(count):
             scores[k, i] = exponential(scores[k, i] - tops[i])
@@ -110,6 +112,7 @@ def class_losses(
             for k in range(len(point)):
                 predict(flat, first, count, features.shape[1], point[k], scores[k], 0)
             _chances(scores, labels, first, count, tops, sums, chosen)
+            # log Σ e^score less the label's score: the largest score is taken off both, and cancels.
             for i in range(count):
                 values[i] = np.log(sums[i]) - chosen[i]
             if item_weights.size > 0:

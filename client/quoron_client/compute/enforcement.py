@@ -36,7 +36,9 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
         if not np.all((weights >= 0) & (weights <= 1)):
             weights = np.clip(weights, 0.0, 1.0)
     factors, largest = np.empty(len(labels)), np.empty(len(labels))
-    _factors(ItemBatch(batch.features, _told(batch.labels, labels), batch.offsets), loss.feature_norm, factors, largest)
+    _factors(
+        ItemBatch(batch.features, _or_nan(batch.labels, labels), batch.offsets), loss.feature_norm, factors, largest
+    )
     bad = np.isnan(factors)
     features = batch.features
     changed = np.flatnonzero(factors != 1.0)  # NaN is unequal to 1
@@ -77,7 +79,7 @@ def _fewer(features: Any, most: int | None) -> Any:
     return features
 
 
-def _told(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:
+def _or_nan(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:
     """Labels as they were given, but NaN where they have no place within their bound."""
     lost = np.isnan(within)
     return np.where(lost, np.nan, given) if lost.any() else given
@@ -107,6 +109,8 @@ def _factors(
         factors[i] = largest[i] = 1.0
         if np.sqrt(squares) <= bound and np.isfinite(labels[i]):
             continue
+        # Too long, or not finite, or so large that its square is: divided by its largest magnitude first, none of its
+        # squares overflows.
         top = 0.0
         for j in range(dimension):
             top = max(top, abs(np.float64(features[i, j])))

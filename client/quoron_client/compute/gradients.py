@@ -116,6 +116,7 @@ def gradient_sums(
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     threads, few = threads_for(batch, threads), max(4, _HELD // max(batch.dimension, 1))
     bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
+    # Each piece of users has sums of its own, in integers: adding them is exact, whoever is done first.
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
         partial(
@@ -409,5 +410,6 @@ def _losses(
                 for i in range(count):
                     block_values[i] *= item_weights[first + i]
             for i in range(count):
+                # A non-finite feature shows in its prediction; the value of a bounded loss may hide it.
                 summed += block_values[i] if np.isfinite(predictions[i] + block_labels[i]) else np.nan
         out[u] = summed / max(end - begin, 1)

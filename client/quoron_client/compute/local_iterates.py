@@ -107,6 +107,8 @@ def _ball_step(
     whole, rest, strides = dimension // WIDTH * WIDTH, dimension % WIDTH, dimension // (2 * WIDTH) * 2 * WIDTH
     k, m = alike(kept), alike(-move)
     inner = square = other = more = alike(0.0)
+    # `kept` projects the iterate of the step before, whose length was not known until it was whole. Two registers at a
+    # time, with sums of their own, which need not wait for one another.
     for j in range(0, strides, 2 * WIDTH):
         now, then = times(k, lanes(x, at + j)), times(k, lanes(x, at + j + WIDTH))
         keep(total, at + j, plus(now, lanes(total, at + j)))
@@ -141,6 +143,7 @@ def _box_step(
     """x = keep · x - move · row, held within the box, total += x; and ⟨row that follows, x⟩."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     m, most, inner = alike(-move), alike(size), alike(0.0)
+    # A box is held to coordinate by coordinate, so here the projection does not wait for a length.
     for j in range(0, whole, WIDTH):
         now = held(fused(m, lanes(flat, row + j), times(lanes(keep_of, j), lanes(x, at + j))), most)
         keep(x, at + j, now)
@@ -347,6 +350,7 @@ def _class_passes(
                     inner += features[i, j] * x[k, j]
                 slopes[k] = inner
             _class_slopes(slopes, labels[i])
+            # One item's step: against its gradient, then back into the domain. The mean is of what is within.
             square, shrink = 0.0, 1.0
             for k in range(classes):
                 move = step * slopes[k] * (item_weights[i] if item_weights.size > 0 else 1.0)

@@ -65,6 +65,8 @@ def _load(features: Any, labels: Any, begin: int, end: int, columns: Any, norms:
 @helper
 def _reflect(columns: Any, first: int, top: int, count: int, mirror: Any, factor: float) -> None:
     """Entries `top` and below of the columns from `first` on: c -= factor · ⟨mirror, c⟩ · mirror."""
+    # Four columns at a time, so that the mirror is read once for them. Where fewer are left the last one is repeated,
+    # and its sum is not used.
     last = len(columns) - 1
     for c in range(first, last + 1, 4):
         d, e, f = min(c + 1, last), min(c + 2, last), min(c + 3, last)

@@ -35,6 +35,7 @@ def predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any,
     fours, strides = 0, whole // STRIDE * STRIDE
     if dimension < SHORT:
         fours, strides = count // 4 * 4, 0
+    # Short rows: four side by side, whose four sums at the end are one shuffle.
     for i in range(0, fours, 4):
         row = (first + i) * dimension
         second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
@@ -50,6 +51,7 @@ def predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any,
             c = fused(first_lanes(flat, third + whole, rest), at, c)
             d = fused(first_lanes(flat, fourth + whole, rest), at, d)
         keep(out, place + i, sums_of(a, b, c, d))
+    # Long rows: four sums of one row, as a sum waits for the last product of its own.
     for i in range(fours, count):
         row = (first + i) * dimension
         a = b = c = d = alike(0.0)
@@ -74,6 +76,7 @@ def predict_both(
     fours, strides = 0, whole // STRIDE * STRIDE
     if dimension < SHORT:
         fours, strides = count // 4 * 4, 0
+    # a to d are sums for the one point, e to h for the other; p and q are what both read.
     for i in range(0, fours, 4):
         row = (first + i) * dimension
         second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
@@ -122,6 +125,7 @@ def accumulate(
     """
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     fours = count // 4 * 4
+    # Four rows for each time that `out` is read and written. a to d are where rows begin, e to h their coefficients.
     for i in range(0, fours, 4):
         a = (first + i) * dimension
         b, c, d = a + dimension, a + 2 * dimension, a + 3 * dimension

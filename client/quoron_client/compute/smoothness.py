@@ -1,7 +1,7 @@
 """How much a user scales its own loss down so that every conceivable user is β_u-smooth.
 
 The average Hessian of a generalised linear loss is at most curvature · (1/m) Σ a aᵀ + ridge · I at every point (for
-weighted items too, whose weights are at most 1, and for each of several classes: docs/losses.md), so one
+weighted items too, whose weights are at most 1, and for each of several classes: docs/privacy/losses.md#l1), so one
 eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the iterate. Bounds are
 certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate, which is too low.
 Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of sixteen users at a time and
@@ -50,6 +50,7 @@ def _gram(features: Any, begin: int, end: int, buffer: Any, gram: Any) -> None:
     of_items = count <= dimension
     size, length = (count, dimension) if of_items else (dimension, count)
     gram[:] = 0.0
+    # Piece by piece of the inner products: the rows' part is copied, as float64, to where it stays in cache.
     for first in range(0, length, _CHUNK):
         width = min(_CHUNK, length - first)
         padded = (width + 15) // 16 * 16
@@ -64,6 +65,8 @@ def _gram(features: Any, begin: int, end: int, buffer: Any, gram: Any) -> None:
                 for i in range(size):
                     buffer[i, j] = row[i]
         buffer[:size, width:padded] = 0.0
+        # Two rows by four at a time: eight sums in registers, six numbers read for them. Tiles reach over the diagonal;
+        # nobody reads what lies above it.
         for i in range(0, size, 2):
             a, b = buffer[i, :padded], buffer[i + 1, :padded]
             for k in range(0, i + 1, 4):
@@ -102,6 +105,7 @@ def _frobenius(gram: Any, size: int) -> float:
 @helper
 def _below(gram: Any, size: int, bound: float, work: Any) -> bool:
     """Whether bound · I - gram has a Cholesky factor, so that no eigenvalue exceeds the bound, up to rounding."""
+    # The lower triangle of bound · I - gram, then elimination: a pivot that is not positive says no.
     for i in range(size):
         for j in range(i):
             work[i, j] = -gram[i, j]
@@ -124,6 +128,7 @@ def _less_gram(numbers: Any, count: int, dimension: int, room: float, out: Any) 
     size, length = (count, dimension) if of_items else (dimension, count)
     across, along = (dimension * SINGLES, SINGLES) if of_items else (SINGLES, dimension * SINGLES)
     negative, spare = single(-1.0), single(room)
+    # Two rows by two at a time: what is read of a user's numbers is used twice. All sixteen users at once.
     for i in range(0, size, 2):
         a, b = i, min(i + 1, size - 1)  # an odd last row is its own neighbour
         for k in range(0, i + 1, 2):
@@ -202,6 +207,7 @@ def _scale_of(
     features: Any, begin: int, end: int, curvature: float, ridge: float, bound: float, buffer: Any, gram: Any, work: Any
 ) -> float:
     count, dimension = end - begin, features.shape[1]
+    # Without items, or where the loss itself is straight, nothing but the ridge curves it.
     if count == 0 or curvature == 0.0:
         return min(1.0, bound / ridge) if count > 0 and ridge > 0.0 else 1.0
     size = min(count, dimension)

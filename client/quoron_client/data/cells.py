@@ -1,4 +1,4 @@
-"""What one value of a table is as text and as a number: a function of that value alone, whatever its column holds else.
+"""What one value of a table is as text and as a number: a function of that value alone, not of its column.
 
 | value                                             | as text                              | as a number               |
 | ------------------------------------------------- | ------------------------------------ | ------------------------- |

@@ -1,4 +1,4 @@
-"""A table's columns value by value: a value is what `cells` says of it, whatever others hold.
+"""A table's columns, value by value: each is read as `cells` says, whatever else the column holds.
 
 >>> table = pa.table({"age": ["50", " 7e1 ", "old", ""], "ward": [1.0, None, 2.0, 2.5]})
 >>> numbers(table, "age").tolist()

@@ -152,7 +152,7 @@ class Encoding:
     Raises ConfigError for rules that cannot be meant, among them a label whose column is a feature too.
     """
 
-    features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, told: told(together(features)))]
+    features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, handler: handler(together(features)))]
     label: Label | None = None  # None only for the linear loss
     intercept: bool = True
     unit_rows: bool = False

@@ -1,4 +1,4 @@
-"""Whether a client's table looks like that of several people: for its owner to say that it is one client's, or not.
+"""Whether a client's table looks like that of several people. If so, its owner is asked.
 
 A client's whole table is one user. Where a hospital runs one client for all of its patients, what is promised is
 promised for the hospital, and for none of its patients. A table looks like that of several people if

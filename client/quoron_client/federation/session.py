@@ -113,7 +113,7 @@ class _Session:
             fatal = _fatal(error, self._config, welcomed=self._welcomed is not None)
             if fatal is not None:
                 raise fatal from None
-            self._again(*_told(error, self._config))
+            self._again(*_status_and_reason(error, self._config))
         except (IdentityError, OSError) as error:  # of our own files, which may be about to be renewed
             self._again(logging.WARNING, str(error).rstrip("."))
         except DecodeError:
@@ -224,7 +224,7 @@ def _is_another(error: grpc.aio.AioRpcError) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said
 
 
-def _told(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:
+def _status_and_reason(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:
     """How loudly to speak of the end of a conversation that will be tried again, and in which words."""
     if _is_another(error):
         return logging.WARNING, (

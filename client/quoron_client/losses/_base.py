@@ -1,6 +1,6 @@
 """What every loss shares: f(x; (a, y, w)) = w φ(⟨a, x⟩, y) + ridge/2 · ‖x‖², with public bounds on a, y and w.
 
-Proofs of the constants: docs/losses.md.
+Proofs of the constants: docs/privacy/losses.md.
 """
 
 from abc import ABC, abstractmethod
@@ -145,7 +145,7 @@ class Loss(ABC):
         needed = self.least_dominant_ridge(dimension)
         if needed is None or self.ridge < needed or self.curvature is None:
             return None
-        # max |a_j| ‖a‖₁ over ‖a‖₂ ≤ R and k numbers is R²(1 + √k)/2 (docs/losses.md, "Diagonal dominance")
+        # max |a_j| ‖a‖₁ over ‖a‖₂ ≤ R and k numbers is R²(1 + √k)/2 (docs/privacy/losses.md#l4)
         largest, total, active = self._features(dimension)
         row = min(self.feature_norm**2 * (1 + np.sqrt(active)) / 2, largest * total)
         return float(self.curvature * row * (1 + 1e-12) + self.ridge)

@@ -6,8 +6,8 @@
     >>> loss.bend(3)
     array([1.  , 0.01, 0.01])
 
-Every item has the same Hessian, so that how many rounds or gradients a method needs shows: about 1/flat of plain
-descent and 1/√flat of an accelerated one. For experiments on synthetic users, whose family of that name it is.
+Every item has the same Hessian, which shows how many rounds or gradients a method needs: about 1/flat of plain descent,
+1/√flat of accelerated descent. For experiments, on the synthetic family of that name.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Softmax loss: f(x; (a, y)) = log Σ_k exp⟨a, x_k⟩ - ⟨a, x_y⟩, labels 0 to K - 1.
 
-Every class has a vector of its own. A reference class without one would save a K-th of the numbers; but noise along the
-direction that all classes share changes no prediction, and so treated the classes are alike under a ball and a ridge.
+Every class has a vector of its own. A reference class without one would save a K-th of the numbers. But noise along the
+direction that all classes share changes no prediction, and this way a ball and a ridge treat all classes alike.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run costs its user over a lifetime: what a client counts, and a coordinator says of those that it has seen."""
+"""What a run costs its user over a lifetime: as a client counts it, and as a coordinator says it of the runs it saw."""
 
 from hashlib import blake2b
 from math import exp

@@ -6,10 +6,10 @@
     ... def doubled(out, number):
     ...     out[0] = 2.0 * number
     >>> @njit
-    ... def told(address, out):
+    ... def doubles(address, out):
     ...     run(address, (out, 21.0))
     >>> answer = np.zeros(1)
-    >>> told(doubled.address, answer)
+    >>> doubles(doubled.address, answer)
     >>> answer
     array([42.])
 

@@ -233,6 +233,7 @@ def _sum_clipped(
                 shortened = 0.0 < s < largest / norm  # zeros are as short as can be
                 for j in range(dimension):
                     sums[j] += np.int64(row[j] / largest * s * unit)
+            # How many of a quarter, a half and all of the quantile's radius the row is longer than: its cell.
             cells[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1
             cells[4] += int(shortened)
         add_cut(flat, dimension, around, chosen, good, factors, sums)

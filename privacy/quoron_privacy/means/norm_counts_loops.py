@@ -71,6 +71,7 @@ def _add_tails(
                 chosen[good] = i
                 good += 1
             else:
+                # Squares that overflow or vanish: divided by the largest coordinate first, as in `clipping_loops`.
                 for j in range(dimension):
                     row[j] = flat[i * dimension + j] - around[j]
                 largest, s, _ = shrink(row, radius)
@@ -84,6 +85,7 @@ def _add_tails(
                 shortened = 0.0 < s < largest / radius  # zeros are as short as can be
                 for j in range(dimension):
                     sums[j] += np.int64(row[j] * s * unit)
+            # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
             tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
             shares[0] += tail
             shares[1] += int(3 * tail >= np.int64(unit))

@@ -1,4 +1,4 @@
-"""What the rows of a table are on their way to being items: one column a feature, as it is stored, not yet scaled.
+"""A table's rows on their way to items: one column a feature, as it is stored, not yet scaled.
 
 `quoron.datasets._placing` makes of them what `Encoding.encode` makes of the rows, to the same bits.
 """

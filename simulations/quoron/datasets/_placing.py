@@ -80,7 +80,7 @@ def place_rows(
 
     `columns` (p,) are addresses of numbers of the type of `like`. A column is brought from [low, high] to [-1, 1] in
     float32, and then times `scale`; as it is if that is 0. Of a run, kept[run] rows are there already. Returns whether
-    no row is longer than `bound`. Ranges of rows that have no run in common may be dealt at the same time.
+    no row is longer than `bound`. Ranges of rows that have no run in common may be placed at the same time.
     """
     longest, squares = 0.0, np.empty(TILE)
     # The length of a row is that of what is written, float32, and the constant column is part of it.

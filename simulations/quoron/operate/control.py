@@ -70,7 +70,7 @@ class Control:
 
     def watch(self, run: str) -> Iterator[dict[str, Any]]:
         """The public events of a run from the first to the end."""
-        with self._told():
+        with self._refusals_raised():
             for document in self._stub.Watch(pb.RunReference(run=run), metadata=self._metadata):
                 yield json.loads(document.json)
 
@@ -138,14 +138,14 @@ class Control:
         return str(self._document(self._stub.Charge, request)["charged"])
 
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
-        with self._told():
+        with self._refusals_raised():
             return call(request, metadata=self._metadata, timeout=10 * PATIENCE if slow else PATIENCE)
 
     def _document(self, call: Any, request: Any, *, slow: bool = False) -> dict[str, Any]:
         return dict(json.loads(self._called(call, request, slow=slow).json))
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _refusals_raised(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:

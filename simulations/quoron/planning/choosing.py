@@ -1,4 +1,4 @@
-"""What a person gets who names no algorithm: a rule over feasible plans, and one sentence that says why.
+"""The algorithm of whoever names none: a rule over feasible plans, and one sentence that says why.
 
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
@@ -184,8 +184,8 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
     often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
-    told = risk_sentence(chosen.predicted, chosen.guess)
-    predicts = f"predicts an excess risk of {told}, {_beside(chosen, allowed)}" if told else "predicts nothing"
+    risk = risk_sentence(chosen.predicted, chosen.guess)
+    predicts = f"predicts an excess risk of {risk}, {_beside(chosen, allowed)}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
 
 

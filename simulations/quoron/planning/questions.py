@@ -196,5 +196,5 @@ def _planned(config: Config, problem: Problem) -> Plan | str:
 def _good(planned: Plan | str, risk: float) -> Plan | None:
     if isinstance(planned, str):
         return None
-    told = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk
-    return None if told is None or told > risk else planned
+    best = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk
+    return None if best is None or best > risk else planned

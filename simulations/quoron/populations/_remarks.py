@@ -1,4 +1,4 @@
-"""What somebody should know of a table who reads a run's figures: what did not fit its rules, by name, with the fix.
+"""What a reader of a run's figures should know of its table: what did not fit its rules, by name, with the fix.
 
 Functions of private data: for reports of simulations only.
 """

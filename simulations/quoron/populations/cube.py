@@ -55,10 +55,10 @@ def lower_bound(
     if not spread < bound:
         raise ConfigError(f"Expected spread < {bound:g}, got spread={spread:g}.")
     n, m, d, square = users, items_per_user, dimension, spread**2
-    told = _VARIANCE * square / math.sqrt(bound**2 - square)
-    statistical = d * told * math.sqrt(n * m)
+    information = _VARIANCE * square / math.sqrt(bound**2 - square)
+    statistical = d * information * math.sqrt(n * m)
     leak = 2 * delta * d * m * square * (bound + spread) / bound**2
-    private = math.inf if epsilon > 700 else n * (math.sinh(epsilon) * told * math.sqrt(d * m) + leak)
+    private = math.inf if epsilon > 700 else n * (math.sinh(epsilon) * information * math.sqrt(d * m) + leak)
     return half_width * max(0.0, d * spread - min(statistical, private)) / 2
 
 

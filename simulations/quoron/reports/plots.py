@@ -169,11 +169,11 @@ def _risk(axes: Axes, summary: Summary, rounds: Rows, x: str, label: str) -> Non
         places, risks = [0.0, *places], [summary.excess_risk_initial, *risks]
     axes.plot(places, risks, color=BLUE, marker="o", markersize=3, label="excess risk")
     if summary.predicted_excess_risk is not None:
-        told = "predicted: at most, in nine of ten problems"
-        axes.axhline(summary.predicted_excess_risk, color=ORANGE, linestyle="--", label=told)
+        label = "predicted: at most, in nine of ten problems"
+        axes.axhline(summary.predicted_excess_risk, color=ORANGE, linestyle="--", label=label)
     elif summary.guessed_excess_risk is not None:
-        told = "a guess that nobody has measured"
-        axes.axhline(summary.guessed_excess_risk, color=ORANGE, linestyle=":", label=told)
+        label = "a guess that nobody has measured"
+        axes.axhline(summary.guessed_excess_risk, color=ORANGE, linestyle=":", label=label)
     if summary.excess_risk is not None and summary.excess_risk > 0 and places:
         axes.plot(places[-1], summary.excess_risk, color=ORANGE, marker="D", linestyle="none", label="released")
     if all(risk > 0 for risk in risks):

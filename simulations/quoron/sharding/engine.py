@@ -77,10 +77,10 @@ class ShardedEngine:
         """Answers of the question's cohort."""
         again = None
         if not isinstance(self.cut.population, Stored):
-            again = looked_at_again(self._told, question, self.cut.population.dimension)
-        return again or self._told(question)
+            again = looked_at_again(self._answers, question, self.cut.population.dimension)
+        return again or self._answers(question)
 
-    def _told(self, question: Question) -> Any:
+    def _answers(self, question: Question) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.cut.shards, thread_name_prefix="quoron-shard")
         shards = self.cut.shard_of[question.cohort]

@@ -3,7 +3,7 @@
 It imports what a worker needs, and computes nothing. Whenever it is handed a socket and a file to share it forks, and
 the copy is a worker: that costs milliseconds where a program of its own costs a processor more than a second. It has
 one thread, so nothing is copied half done. A worker is given its users, then asked one question after the other.
-Whoever asks is gone when a socket ends, and so is who listened there.
+When a socket ends, whoever asked is gone, and the worker that listened there ends, too.
 """
 
 import gc

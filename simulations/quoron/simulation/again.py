@@ -2,7 +2,7 @@
 
 What a user answers depends on that user and the question alone, so a block has the same bits every time, and nothing
 but time tells it from rows in memory. Only second moments are that long: d (d + 1) / 2 numbers of every user. Blocks
-are of slots, which lie anywhere in files: answers of users whose items are read from disk are held.
+are of slots, and neighbouring slots lie anywhere in files: answers of users on disk are held, not computed again.
 """
 
 import threading

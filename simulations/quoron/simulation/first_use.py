@@ -1,4 +1,4 @@
-"""The first simulation of an installation waits half as long: what its rounds call is compiled while it is planned.
+"""Compile what rounds call while the run is planned: so the first simulation of an installation waits half as long.
 
     with rounds_compiled_meanwhile():
         prepared = prepare(config, folder)

@@ -1,4 +1,4 @@
-"""One more copy of a run in a folder, whose ledger was put back from a copy: charged as the run was, before it goes on.
+"""A run in a folder whose ledger was put back from a copy: one more copy, charged as the run was, before it goes on.
 
 Why, and by how much: docs/privacy/restored-books.md.
 """

@@ -63,10 +63,10 @@ class TrainingSummary:
             ("users", f"{self.users:,}, {self.items_per_user:,} items each in the plan"),
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
-        told = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)
-        if told:
+        risk = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)
+        if risk:
             unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
-            rows.append(("excess risk, predicted", f"{told.removesuffix(' in nine of ten problems')}{unfit}"))
+            rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
         if self.health is not None:
             rows += self.health.table()[:1]
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"

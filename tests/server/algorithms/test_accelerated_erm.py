@@ -294,17 +294,17 @@ def test_a_failed_step_is_skipped_and_leaves_the_stage_one_step_less():
             return answers
 
     algorithm, engine, noise = INFO.make(plan), Scattering(), SeededNoise(4)
-    state, told = algorithm.init(), []
+    state, seen = algorithm.init(), []
     for _ in range(8):
         before = state
         update = algorithm.update(before, engine.ask(algorithm.request(before, noise)), noise)
         state, passed = update.state, update.public["released"]
-        told.append(passed)
+        seen.append(passed)
         if not passed:
             assert [entry.mechanism for entry in update.releases] == ["lottery-test"]
             for name in ("ag", "gradient"):
                 np.testing.assert_array_equal(getattr(before, name), getattr(state, name))
-    assert told == [False, True, True, False, True, True, True, False]
+    assert seen == [False, True, True, False, True, True, True, False]
     phase = plan.parameters.phases[0]
     rounds, target = iter([1, 2, 4, 5, 6]), engine.centres.mean(axis=0)
 

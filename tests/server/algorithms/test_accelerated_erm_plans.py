@@ -384,7 +384,7 @@ class TestClip:
             INFO.make(named)
 
     @pytest.mark.parametrize(
-        ("options", "told"),
+        ("options", "message"),
         [
             ({"kappa": 1}, "options.kappa"),
             ({"aggregate": "random"}, "options.aggregate"),
@@ -392,8 +392,8 @@ class TestClip:
             ({"schedule": "public", "cohort": 100}, "clipped means are proved"),
         ],
     )
-    def test_options_of_tests_are_refused(self, options, told):
-        with pytest.raises(ConfigError, match=told):
+    def test_options_of_tests_are_refused(self, options, message):
+        with pytest.raises(ConfigError, match=message):
             planned({"test": "clip", **options})
 
     def test_it_is_acsa_on_means_that_are_clipped_around_the_last_release(self):

@@ -230,9 +230,9 @@ def test_filters_score_in_the_norm_of_their_plan() -> None:
     exact = scores(values, p.temperature, norm="linf")
     assert seen.diagnostics["score_max"] <= exact.max()
     soft = make_plan("soft-filtered-sgd/linf").parameters
-    told = SoftFilter(soft).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
+    result = SoftFilter(soft).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
     here = cohort_scores(values, np.ones(len(values), bool), soft.temperature, norm="linf")
-    assert told.diagnostics["score_max"] == here.max()
+    assert result.diagnostics["score_max"] == here.max()
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 20, 1000])

@@ -115,9 +115,9 @@ def test_absences_that_look_at_the_iterate_break_contraction():
 
 @pytest.mark.parametrize("name", ["phased-sgd", "filtered-sgd", "soft-filtered-sgd"])
 def test_a_promise_that_rests_on_contraction_says_what_it_asks_of_clients(name):
-    told = make_plan(name).guarantee.sentence()
-    assert "whether a client answers does not depend on the iterates that it is asked at" in told
-    assert "true, unclipped gradients in float64" in told
+    sentence = make_plan(name).guarantee.sentence()
+    assert "whether a client answers does not depend on the iterates that it is asked at" in sentence
+    assert "true, unclipped gradients in float64" in sentence
 
 
 def test_the_release_is_the_average_of_the_last_iterates():

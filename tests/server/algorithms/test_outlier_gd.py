@@ -190,7 +190,7 @@ def test_more_users_than_one_cohort_can_hold_are_left_out():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"rounds": 0}, "rounds=0"),
         ({"radius": -1.0}, "radius"),
@@ -200,8 +200,8 @@ def test_more_users_than_one_cohort_can_hold_are_left_out():
         ({"test": "lottery", "aggregate": "random", "kappa": 1}, "kappa=2 only"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options, told):
-    with pytest.raises((ConfigError, UnsoundCombination), match=told):
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises((ConfigError, UnsoundCombination), match=message):
         INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)
 
 

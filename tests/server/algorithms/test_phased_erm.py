@@ -226,7 +226,7 @@ def test_the_accelerated_solver_is_refused_outside_simulation():
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"rounds": 0}, "rounds=0"),
         ({"step_size": 100.0}, "step_size=100"),
@@ -235,8 +235,8 @@ def test_the_accelerated_solver_is_refused_outside_simulation():
         ({"solver": "agd", "step_size": 0.1}, "no step_size"),
     ],
 )
-def test_options_that_cannot_be_are_refused_by_name(options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_options_that_cannot_be_are_refused_by_name(options, message):
+    with pytest.raises(ConfigError, match=message):
         INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)
 
 

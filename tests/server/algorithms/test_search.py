@@ -60,10 +60,10 @@ def test_what_does_not_work_out_is_passed_over_and_only_so_many_are_tried():
 
 
 def test_how_many_users_would_do_is_a_number_and_the_same_in_words():
-    told = too_few("some", "n=70 users are too few", lambda users: users >= 1000, 70, also=", or none")
-    assert told.users is not None
-    assert 1000 <= told.users <= 1101
-    assert told.needs == f"n >= {told.users:,}, or none"
+    refusal = too_few("some", "n=70 users are too few", lambda users: users >= 1000, 70, also=", or none")
+    assert refusal.users is not None
+    assert 1000 <= refusal.users <= 1101
+    assert refusal.needs == f"n >= {refusal.users:,}, or none"
     never = too_few("some", "n=70 users are too few", lambda users: False, 70, most=10**4, otherwise="a larger epsilon")
     assert (never.users, never.needs) == (None, "a larger epsilon")
 

@@ -98,9 +98,9 @@ class Wild(TrackingSRGD):
     def _aim(self, state):
         if state.round == 0:
             return None
-        told = float(np.sum(state.sum) + np.sum(state.gradient) + 7.0 * state.spread + state.round)
-        radius = 10.0 ** (4.75 * np.sin(1e5 * told) - 4.25)  # from 1e-9 to 3
-        return Aim(3.0 * np.cos(1e3 * (told + np.arange(len(state.x)))), radius, 0.0)
+        value = float(np.sum(state.sum) + np.sum(state.gradient) + 7.0 * state.spread + state.round)
+        radius = 10.0 ** (4.75 * np.sin(1e5 * value) - 4.25)  # from 1e-9 to 3
+        return Aim(3.0 * np.cos(1e3 * (value + np.arange(len(state.x)))), radius, 0.0)
 
 
 class Crowd:
@@ -114,8 +114,8 @@ class Crowd:
 
     def ask(self, question, aim):
         d, cohort = (question.task.answer_shape(3)[0], question.cohort[:, None])
-        told = 0.0 if aim is None else float(np.sum(question.task.centre))
-        values = 10.0 ** (6 * np.sin(cohort * 7.0 + 1e4 * told) - 4) * np.cos(cohort + np.arange(d) + told)
+        value = 0.0 if aim is None else float(np.sum(question.task.centre))
+        values = 10.0 ** (6 * np.sin(cohort * 7.0 + 1e4 * value) - 4) * np.cos(cohort + np.arange(d) + value)
         edge = -2 / 3 * aim.radius / sqrt(d) * (1 - 1e-9) if aim else np.eye(1, d)
         values[question.cohort == self.user] = edge if self.own == "edge" else self.own
         return Answers.checked(values, np.zeros(len(values), np.uint8), largest=1e300)

@@ -21,7 +21,7 @@ from quoron_server.algorithms.winsorised.plan import box
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["winsorised-erm"]
-WISH = Privacy(1.0, 1e-6)
+STRICT = Privacy(1.0, 1e-6)
 REF = problem_of(
     users=100_000,
     items_per_user=50,
@@ -39,7 +39,7 @@ def test_the_usual_box_is_the_notes_check_value():
     found = box(REF, "usual", 100_000, 64)
     assert found.bins == 38
     assert found.half_width == pytest.approx(0.11490, rel=1e-4)
-    plan = INFO.plan(REF, WISH, INFO.options(rounds=64, phases=1), "calibrated", 1)
+    plan = INFO.plan(REF, STRICT, INFO.options(rounds=64, phases=1), "calibrated", 1)
     INFO.verify(plan)
     mean = plan.parameters.phases[0].mean
     assert mean.crude.epsilon == pytest.approx(7.268e-4, rel=1e-3)
@@ -70,7 +70,7 @@ def test_rounds_are_capped_by_the_price_of_ranges_at_every_number_of_users():
     assert share(100_000, 7_976) == pytest.approx(0.5, rel=0.01)
     assert share(10**6, 8.0e5) == pytest.approx(0.5, rel=0.02)
     with pytest.raises(Infeasible, match="too few for a private range"):
-        INFO.plan(REF, WISH, INFO.options(rounds=20_000), "calibrated", 1)
+        INFO.plan(REF, STRICT, INFO.options(rounds=20_000), "calibrated", 1)
 
 
 @pytest.mark.parametrize("name", ["winsorised-erm", "winsorised-erm/phases"])
@@ -108,9 +108,9 @@ def test_a_run_is_the_algorithm_box_line_by_line(name):
 
 
 def test_leaving_a_user_out_takes_about_half_the_noise_of_replacing_it():
-    wish = {"rounds": 64, "phases": 1}
+    options = {"rounds": 64, "phases": 1}
     made = [
-        INFO.plan(REF, WISH, INFO.options(adjacency=each, **wish), "calibrated", 1)
+        INFO.plan(REF, STRICT, INFO.options(adjacency=each, **options), "calibrated", 1)
         for each in ("replace-one", "zero-out")
     ]
     scales = [plan.parameters.phases[0].mean.noise.scale for plan in made]
@@ -133,12 +133,12 @@ def test_quickstart_predictions_are_the_notes(tmp_path):
         least_curvature=0.0158,
         gradient_deviation=0.45654,
     )
-    plan = INFO.plan(quick, WISH, INFO.options(), "calibrated", 1)
+    plan = INFO.plan(quick, STRICT, INFO.options(), "calibrated", 1)
     assert plan.guessed_excess_risk == pytest.approx(1.14e-6, rel=0.2)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"rounds": 0}, "rounds >= 1"),
         ({"step_size": -1.0}, "step_size"),
@@ -146,8 +146,8 @@ def test_quickstart_predictions_are_the_notes(tmp_path):
         ({"regularisation": -1.0}, "regularisation"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options, told):
-    with pytest.raises(ConfigError, match=told):
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
         INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)
 
 
@@ -160,15 +160,15 @@ def test_the_row_as_analysed_needs_a_smooth_loss_and_the_others_do_not():
 
 def test_too_few_users_are_told_how_many_would_do():
     with pytest.raises(Infeasible, match="n >= "):
-        INFO.plan(changed(REF, users=300), WISH, INFO.options(), "calibrated", 1)
+        INFO.plan(changed(REF, users=300), STRICT, INFO.options(), "calibrated", 1)
 
 
 def test_printed_constants_carry_no_proof_and_take_hundreds_of_times_the_noise():
     """At equal concentration: the printed noise over ours with radius 'uniform', d = 16, K = 64, n = 1e5."""
     problem = replace(REF, dimension=16)
     options = INFO.options(rounds=64, phases=1, radius="uniform")
-    printed = INFO.plan(problem, WISH, options, "paper", 1)
-    ours = INFO.plan(problem, WISH, options, "calibrated", 1)
+    printed = INFO.plan(problem, STRICT, options, "paper", 1)
+    ours = INFO.plan(problem, STRICT, options, "calibrated", 1)
     assert not printed.guarantee.proved
     assert INFO.gaussian(printed) is None
     INFO.make(printed)

@@ -27,6 +27,7 @@ def decay(x: float) -> float:
 
     A library's exponential may differ by position in a vector; then an entry would not be a function of two rows.
     """
+    # x/256 is small enough for seven terms; then eight squarings bring the 256 back.
     y = (x if x < 25.0 else 25.0) * (1.0 / 256.0)
     series = 1.0 - y * (1.0 / 7.0 - y * (1.0 / 56.0))
     series = 1.0 / 120.0 - y * (1.0 / 720.0) * series

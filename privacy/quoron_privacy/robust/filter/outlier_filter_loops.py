@@ -66,6 +66,8 @@ def propose(  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each):  # type: ignore[no-untyped-def]
     """Fixed point of sensitivity → noise scale → tails → shift → sensitivity; scale −1 when a hypothesis fails."""
+    # The noise follows the sensitivity, its tails move the levels, and these the sensitivity: from below, until it no
+    # longer grows. All three are returned a little larger than they are.
     sensitivity = 1.0
     for _ in range(60):
         scale = (sensitivity + 2 * score_error) / each
@@ -95,6 +97,8 @@ def _shift(k1, k2, size, others, zero_out):  # type: ignore[no-untyped-def]
 def _average(s, level, own, scale, k2, size, others, zero_out, curves):  # type: ignore[no-untyped-def]
     """E[1{ν ≤ w1} max(δ_A, δ_B)] with interpolated curves and middles of bins: a guess, not a bound."""
     log_mus, same, shifted = curves
+    # Bins of the own user's Laplace noise: where it lifts the user, half of the time, it counts as none; else it sinks
+    # the user by `depth` times the noise's scale.
     deepest = own / scale
     total = 0.0
     for bin_ in range(_DEPTHS + 1):

@@ -65,6 +65,7 @@ def _crowd(
 
     These are of the piece that begins at `first`.
     """
+    # Sums may be in any order here: the bounds that are made of them have margins for that.
     total, farthest = np.zeros(len(centre)), 0.0
     for i in range(first, last):
         row, square = gradients[i], 0.0

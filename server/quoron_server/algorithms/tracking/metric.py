@@ -8,7 +8,7 @@
 
 With H = φ₂ (S₊ + r I) for a released second moment S of the features, one step x - (H + λ I)⁻¹ g needs no step size:
 every direction contracts at once (docs/privacy/tracking-srgd.md#t3). With several outputs the model has a
-part for each, and the metric is H in every part (docs/losses.md).
+part for each, and the metric is H in every part (docs/privacy/losses.md#l1).
 """
 
 from dataclasses import dataclass
