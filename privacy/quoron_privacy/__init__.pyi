@@ -13,9 +13,9 @@ from .counts.table_health import TableHealth as TableHealth
 from .counts.votes import HiddenBins as HiddenBins
 from .counts.votes import KnownBins as KnownBins
 from .gaussian import GaussianNoise as GaussianNoise
+from .gaussian import mean_sensitivity as mean_sensitivity
 from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean
-from .means.clipping import mean_sensitivity as mean_sensitivity
 from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.moment import SecondMomentNoise as SecondMomentNoise

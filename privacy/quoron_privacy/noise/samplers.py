@@ -1,12 +1,16 @@
-"""The samplers' loops and tables: proposals of a Gaussian, digits of a Laplace variable, permutations, subsets.
+"""How the samplers of `noise.streams` sample: proposals of a Gaussian, digits of a Laplace variable, coins, choices.
 
-What they sample is said in `noise.streams`, and proved in docs/privacy/noise.md.
+Each is a function of uniform words, which `draw(n)` gives. What is sampled is said there, and proved in
+docs/privacy/noise.md.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cache, lru_cache
 from itertools import accumulate, takewhile
+from math import isqrt
 
 import numpy as np
 from numba import njit
@@ -14,8 +18,12 @@ from numpy.typing import NDArray
 
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
+Draw = Callable[[int], Words]
+
 SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin
 
+_LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
+_BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
 _MOST_DIGITS = 120  # a digit of odds exp(-2^i / scale) below e⁻¹²⁰ < 2⁻¹⁷³ counts as zero
 _BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
 _UNSURE = 2.0**-48  # a coin so near to its chance is settled: more than what floats and cut digits can be wrong by
@@ -120,6 +128,76 @@ def add_digits(words: Words, levels: Words, steps: Steps) -> int:
             unsure += word == levels[digit]
         steps[i] = magnitude ^ -np.int64(words[i, 0] & np.uint64(1))  # sign bit set: -magnitude - 1, the floor
     return unsure
+
+
+def gaussian_steps(draw: Draw, size: int) -> Steps:
+    """⌊2³⁰ Z⌋ for `size` independent standard normal Z."""
+    steps = np.empty(size, np.int64)
+    done = 0
+    while done < size:
+        block = steps[done : done + _BLOCK]
+        proposals = len(block) + len(block) // 32 + 2 * isqrt(len(block)) + 12
+        done += _fill(draw, draw(3 * proposals).reshape(proposals, 3), block)
+    return steps
+
+
+def _fill(draw: Draw, words: Words, steps: Steps) -> int:
+    """Fills `steps` with accepted proposals, words (proposals, 3), and returns how many."""
+    bins, at, done = gaussian_bins(), 0, 0
+    while True:
+        at, done = accept_gaussian(words, at, bins, steps, done)
+        if at == len(words):
+            return int(done)
+        accepted, step = settle_gaussian(words[at], draw(SETTLING))
+        if accepted and done < len(steps):
+            steps[done] = step
+            done += 1
+        at += 1
+
+
+def laplace_steps(draw: Draw, scale: float, size: int) -> Steps:
+    """⌊L⌋ for `size` independent L ~ Laplace(scale)."""
+    chances, levels = laplace_digits(scale)
+    steps = np.empty(size, np.int64)
+    for start in range(0, size, _LAPLACES):
+        block = steps[start : start + _LAPLACES]
+        words = draw(len(block) * (len(levels) + 1)).reshape(len(block), -1)
+        if add_digits(words, levels, block):
+            for sample, digit in np.argwhere(words[:, 1:] == levels):
+                if int.from_bytes(draw(2).astype("<u8").tobytes(), "little") < chances[digit] % 2**128:
+                    block[sample] ^= 1 << digit  # it was left at zero
+    return steps
+
+
+def coins(draw: Draw, chance: float, size: int) -> NDArray[np.bool_]:
+    """`size` independent coins, True with probability exactly `chance`."""
+    level, rest = divmod(Fraction(chance) * 2**64, 1)
+    words = draw(size)
+    heads = words < np.uint64(level) if level < 2**64 else np.ones(size, np.bool_)
+    if rest:
+        for tie in np.flatnonzero(words == np.uint64(level)):
+            heads[tie] = weighted_choice(draw, (rest.denominator - rest.numerator, rest.numerator))
+    return heads
+
+
+def weighted_choice(draw: Draw, weights: Sequence[int]) -> int:
+    """Index i with probability exactly weights[i] / sum(weights)."""
+    totals = list(accumulate(weights))
+    length = -(-totals[-1].bit_length() // 64)
+    limit = (1 << 64 * length) // totals[-1] * totals[-1]
+    while True:
+        number = int.from_bytes(draw(length).astype("<u8").tobytes(), "little")
+        if number < limit:
+            return bisect_right(totals, number % totals[-1])
+
+
+def below(draw: Draw, bounds: Words) -> Steps:
+    """Exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
+    excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
+    words = draw(len(bounds))
+    while (rejected := (words < excess).nonzero()[0]).size:
+        words[rejected] = draw(len(rejected))
+    return (words % bounds).astype(np.int64)
 
 
 @njit(cache=True)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust import lottery_search
 from quoron_privacy.robust.lottery import RELEASE, pair_divergence
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
@@ -38,6 +38,8 @@ from quoron_privacy.robust.outlier_mean import (
     verify_outlier_mean,
 )
 from quoron_privacy.robust.valley import cheapest
+
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 _CELLS = 400
 
@@ -210,13 +212,13 @@ def _calibrate(
         shifts, chances = np.asarray(mean.shifts), np.asarray(mean.chances)
         low = float(shifts @ chances) / gdp.mu_for(epsilon, delta) * 0.9
         high = low
-        while lottery_search.laplace_worst(epsilon, each, shifts / high, chances, _CELLS) > aim:
+        while loops.laplace_worst(epsilon, each, shifts / high, chances, _CELLS) > aim:
             low, high = high, 1.5 * high
             if high > 1e6 * mean.sensitivity:
                 return 1e9 * (1 + each)
         while high > low * (1 + tolerance):
             middle = math.sqrt(low * high)
-            good = lottery_search.laplace_worst(epsilon, each, shifts / middle, chances, _CELLS) <= aim
+            good = loops.laplace_worst(epsilon, each, shifts / middle, chances, _CELLS) <= aim
             low, high = (low, middle) if good else (middle, high)
         return high
 

@@ -8,17 +8,14 @@ from hypothesis import strategies as st
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust import gram_counts
 from quoron_privacy.robust import neighbour_counts as module
+from quoron_privacy.robust import neighbour_counts_loops as loops
 from quoron_privacy.robust.neighbour_counts import (
-    CHUNK,
-    ERROR,
-    HEIGHT,
-    WIDTH,
     distance_slack,
     neighbour_counts,
     neighbour_counts_by_all_pairs,
     score,
-    squared_distance,
 )
+from quoron_privacy.robust.neighbour_counts_loops import CHUNK, ERROR, HEIGHT, WIDTH, squared_distance
 
 examples = settings(derandomize=True, deadline=None, max_examples=60)
 KINDS = ["normal", "lattice", "copies", "clusters", "strays", "huge", "tiny", "sphere"]
@@ -180,7 +177,7 @@ def test_products_lie_within_their_certified_error(dimension, kind):
     if kind == "uneven":
         left *= 10.0 ** rng.uniform(-6, 6, size=depth)
     product = np.empty((8, WIDTH), np.float32)
-    module._multiply(left.astype(np.float32), right.astype(np.float32), np.empty((4, WIDTH), np.float32), product)
+    loops._multiply(left.astype(np.float32), right.astype(np.float32), np.empty((4, WIDTH), np.float32), product)
     bound = ERROR * (1 + dimension / (32 * CHUNK)) * (np.abs(left) @ np.abs(right))
     assert (np.abs(product - left @ right) <= bound / 2).all()  # half is left for the other roundings
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, positive
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for

@@ -18,7 +18,7 @@ from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.robust.combinations import Sampling
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import sampling_rate

@@ -13,9 +13,8 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp, recount, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
-from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring, checks

@@ -19,7 +19,7 @@ from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel

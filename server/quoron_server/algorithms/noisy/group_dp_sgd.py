@@ -16,8 +16,7 @@ import scipy
 from quoron_privacy.accounts import item_sampling, recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel

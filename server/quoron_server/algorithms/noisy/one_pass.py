@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo

@@ -9,8 +9,7 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency

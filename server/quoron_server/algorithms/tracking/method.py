@@ -75,7 +75,7 @@ class TrackingParameters(Parameters):
     @property
     def asked(self) -> int:
         """Users with a slot."""
-        return self.pilot_cohort + self.warmup_rounds * self.warmup_cohort + self.main_rounds * self.main_cohort
+        return sum(self.cohorts())
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The second moment; then in every round the gradient, in proportion to its radius, with what it tells."""
@@ -102,12 +102,8 @@ class TrackingParameters(Parameters):
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
-        if round_ == 0:
-            return 0, self.pilot_cohort
-        warm = min(round_ - 1, self.warmup_rounds)
-        main = max(0, round_ - 1 - self.warmup_rounds)
-        start = self.pilot_cohort + warm * self.warmup_cohort + main * self.main_cohort
-        return start, self.main_cohort if round_ > self.warmup_rounds else self.warmup_cohort
+        cohorts = self.cohorts()
+        return sum(cohorts[:round_]), cohorts[round_]
 
 
 def drawn(problem: Problem, rounds: int) -> int:

@@ -22,8 +22,7 @@ from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.search import too_few
-from quoron_server.algorithms.tracking import schedule
+from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
 from quoron_server.parameters import Assumption, Kind
@@ -181,31 +180,30 @@ def margin(dimension: int) -> float:
 
 
 def _best(
-    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, stride: int = 1
+    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, every: int = 1
 ) -> tuple[_Sizes | None, Prediction | None]:
-    """The best of every `stride`-th size on each axis of the grid."""
-    tried = list(_candidates(problem, mu, options, stride))
+    """The best of sizes `every` so many apart on each axis of the grid."""
+    tried = list(_candidates(problem, mu, options, every))
     if not tried:
         return None, None
     risks = predicted(problem, mu, options, tried, adjacency)
-    total = np.asarray(risks.total)
-    rounds = np.where(total <= 1.02 * total.min(), [sizes.total for sizes in tried], np.inf)
-    best = int(np.lexsort((total, rounds))[0])
-    parts = risks.optimisation, risks.sampling, risks.noise
-    return tried[best], Prediction(*(float(np.asarray(part)[best]) for part in parts))
+    totals = np.asarray(risks.total).tolist()
+    found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=1.02)
+    assert found is not None
+    return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
 
 
-def _candidates(problem: Problem, mu: float, options: TrackingOptions, stride: int) -> Iterator[_Sizes]:
+def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: int) -> Iterator[_Sizes]:
     n, least = problem.users, 2 * margin(problem.dimension) * math.sqrt(problem.dimension)  # Bμ above: radii settle
-    for share in [options.pilot_share] if options.pilot_share else PILOTS[::stride]:
+    for share in [options.pilot_share] if options.pilot_share else PILOTS[::every]:
         pilot = round(share * n)
-        for warmups in WARMUPS[::stride] if options.rounds is None else (1, *WARMUPS):
-            for part in WARMUP_SHARES[::stride]:
+        for warmups in WARMUPS[::every] if options.rounds is None else (1, *WARMUPS):
+            for part in WARMUP_SHARES[::every]:
                 warmup = round(part * n)
                 left = n - pilot - warmups * warmup
                 if left < n // 10 or warmup * options.attendance * mu <= least or pilot < 2:
                     continue
-                for rounds in _main_rounds(options.rounds, warmups)[::stride]:
+                for rounds in _main_rounds(options.rounds, warmups)[::every]:
                     main = left // rounds
                     if main * options.attendance * mu > least:
                         yield _Sizes(pilot, warmups, warmup, rounds, main)
@@ -238,12 +236,9 @@ def predicted(
         least_curvature=typical if least is None else max(least - problem.ridge, 1e-12),
         ridge=problem.ridge,
         spread=_spread(problem),
-        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
         first_radius=_first_radius(problem, options),
         margin=margin(d),
-        centre_share=schedule.CENTRE_SHARE,
-        lag_share=schedule.LAG_SHARE,
-        largest_factor=schedule.MAIN_FACTOR,
+        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
     )
     warm_noise, main_noise = noise / (warm * mu), noise / (main * mu)
     inverse = np.zeros(0)
@@ -347,7 +342,7 @@ def _infeasible(
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
-        _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
+        _, risk = _best(asked, mu, options, adjacency, every=2)  # of fewer plans, so for this many users there is one
         return risk is not None and float(risk.total) < _worth(asked)
 
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
