@@ -1,11 +1,11 @@
 """A plan: everything public about a run, fixed before any data is touched.
 
 Sampling, noise, thresholds and accounting all come from this one object, so they cannot disagree. A plan is made by
-`Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
+`Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, and printed and stored in the words of `wording`.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
@@ -20,22 +20,6 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 P = TypeVar("P", bound=Parameters)
-# Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
-SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
-CURATOR = (
-    "whoever sees the model and all else that this run shows or keeps (the machine that holds the table and computed "
-    "the model is trusted)"
-)
-AGAINST = {
-    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
-    "local": "the coordinator too",
-}
-NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
-QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
-HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
-
-
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
@@ -119,28 +103,6 @@ class Guarantee:
         """
         kept = (each for each in self.assumptions if each.kind is Kind.VOUCHED_CONSTANTS)
         return replace(self, curated=True, assumptions=together(assumptions, kept))
-
-    def sentence(self) -> str:
-        """The promise in one sentence, for people."""
-        if self.exposure == "none":
-            return "No privacy: this is the non-private reference."
-        against = CURATOR if self.curated else AGAINST[self.exposure]
-        words = f"({self.epsilon:g}, {self.delta:g})-differential privacy for all items of any one user at once, "
-        seen_by = "" if self.curated else f", exposure {self.exposure}"
-        words += f"adjacency {self.adjacency}{seen_by}: protects against {against}"
-        if self.assumptions:
-            words += "; assuming " + "; ".join(each.text for each in self.assumptions)
-        words += f"; by {self.theorem}"
-        if self.quorum is not None:
-            paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"
-            words += f", and {QUORUM_THEOREM} for a quorum of {self.quorum.share:g}, which costs {paid}"
-        if self.health is not None:
-            words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
-            words += f"{self.health.share:.2g} of μ²"
-        words += "."
-        if not self.proved:
-            words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
-        return f"{SEEDED} With secret noise: {words}" if self.seeded else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +199,6 @@ class Plan:
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
         return made if quorum is None else (*made, *_decisions(quorum, self.parameters.cohorts()))
-
-    def as_json(self) -> dict[str, object]:
-        """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
-        problem = asdict(self.problem)
-        beliefs = problem.pop("beliefs")
-        return asdict(self) | {"statement": self.guarantee.sentence(), "problem": problem | beliefs}
 
 
 def _decisions(quorum: "Quorum", cohorts: tuple[int, ...]) -> tuple[PlannedRelease, ...]:

@@ -26,6 +26,7 @@ from quoron_server.algorithms.options import options_of
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.wording import plan_json, sentence
 
 MOST_STATE = 700_000_000  # bytes; SQLite and PostgreSQL take 10⁹ in one value
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
@@ -110,7 +111,7 @@ def _require_short(text: str) -> None:
 
 def digest(plan: Plan) -> str:
     """Fingerprint of a plan: every number in it."""
-    return hashlib.sha256(json.dumps(plan.as_json(), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def planned(text: str) -> tuple[RunSpecification, Plan]:
@@ -303,7 +304,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     return {
         "run": specification.run,
         "algorithm": plan.algorithm,
-        "statement": promise.sentence(),
+        "statement": sentence(promise),
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

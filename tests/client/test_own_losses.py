@@ -21,6 +21,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import make_plan
+from quoron_server.wording import sentence
 
 # Pseudo-Huber: w² (√(1 + (r/w)²) - 1), convex, |φ'| < w, φ'' <= 1. As a file that another distribution would hold.
 SOURCE = """
@@ -129,7 +130,7 @@ class TestByName:
         assert loss_of(wanted.loss).width == 0.5
         specification, plan = specify(wanted, run="summer", users=5000, seconds=60.0)
         assert Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,)) in plan.guarantee.assumptions
-        assert f"; assuming {VOUCHED}" in plan.guarantee.sentence() or f"; {VOUCHED}" in plan.guarantee.sentence()
+        assert f"; assuming {VOUCHED}" in sentence(plan.guarantee) or f"; {VOUCHED}" in sentence(plan.guarantee)
         assert make_plan(specification) == plan
         own_words = replace(specification.problem, vouched=None)
         with pytest.raises(ConfigError, match=r"Expected problem\.vouched=.*Ada.* for the round loss"):

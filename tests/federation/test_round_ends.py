@@ -26,10 +26,11 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.parameters import TEXTS, Kind
+from quoron_server.parameters import Kind
 from quoron_server.round_clock import REST
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import make_plan, require_deployable
+from quoron_server.wording import TEXTS, sentence
 
 USERS, ROUNDS, SECONDS = 6, 5, 3.0
 WORK = 0.01  # seconds that the coordinator computes after a round
@@ -259,9 +260,9 @@ def test_work_that_takes_longer_than_the_rest_is_told_to_the_operator(caplog: py
 def test_early_ends_stand_in_the_promise() -> None:
     plan = make_plan(specification("one-pass-dp-sgd"))
     assert plan.guarantee.rests_on(Kind.EARLY_ENDS)
-    assert TEXTS[Kind.EARLY_ENDS] in plan.guarantee.sentence()
-    assert (
-        TEXTS[Kind.EARLY_ENDS] not in make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(plan.guarantee)
+    assert TEXTS[Kind.EARLY_ENDS] not in sentence(
+        make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee
     )
 
 

@@ -16,9 +16,10 @@ from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.parameters import TEXTS, Kind
+from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 from quoron_server.round_clock import REST
+from quoron_server.wording import TEXTS, sentence
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
 
@@ -85,9 +86,9 @@ def training(**changes: object) -> apps.Training:
 
 def test_early_ends_stand_in_the_promise_and_are_refused_over_secret_cohorts() -> None:
     open_cohorts = training(options={"rate": 1.0, "rounds": 4}, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] in open_cohorts.guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(open_cohorts.guarantee)
     sampled = {"options": {"rate": 0.5, "rounds": 4}}
     with pytest.raises(ConfigError, match="early_ends=false for dp-sgd-wor"):
         training(**sampled, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] not in training(**sampled).plan().guarantee.sentence()
-    assert TEXTS[Kind.EARLY_ENDS] in training(**sampled, identities="partitions").plan().guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] not in sentence(training(**sampled).plan().guarantee)
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(training(**sampled, identities="partitions").plan().guarantee)

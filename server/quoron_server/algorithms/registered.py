@@ -24,6 +24,7 @@ from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_q
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
 from quoron_server.plan import Constants, Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import assumption_text
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -131,7 +132,7 @@ class Registered(AlgorithmInfo):
         check_numbers(plan.parameters, "parameters")
         if promise.quorum is not None:
             check_numbers(promise.quorum, "quorum")
-        if missing := [each.text for each in derived(plan) if each not in promise.assumptions]:
+        if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
             raise VerificationError(
                 f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."

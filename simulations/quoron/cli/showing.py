@@ -22,9 +22,9 @@ from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import risk_sentence, risk_words
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
+from quoron_server.wording import risk_sentence, risk_words, sentence
 
 if TYPE_CHECKING:
     from quoron.comparing.comparison import Comparison
@@ -132,7 +132,7 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
-    _say(out, chosen.guarantee.sentence())
+    _say(out, sentence(chosen.guarantee))
     _show_choice(out, planned)
     out.print(_rows(plan_rows(planned)))
     for remark in planned.remarks:

@@ -42,6 +42,7 @@ from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Privacy as Wish
 from quoron_server.plan import check_delta
 from quoron_server.runs import Books
+from quoron_server.wording import sentence
 
 BOOKS = "books.sqlite"
 
@@ -137,7 +138,7 @@ def train_privately(
             grid, training, plan, books, origin, action=action, seconds=timing.seconds, waiting=timing.waiting
         )
     model = origin + moved
-    return TrainedRows(model, model, plan.guarantee.sentence(), folder, plan)
+    return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
 
 
 def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) -> Start:

@@ -16,8 +16,7 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import risk_sentence
-from quoron_server.plan import NO_QUORUM, Plan, check_delta
+from quoron_server.plan import Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import (
     RunSpecification,
@@ -27,6 +26,7 @@ from quoron_server.specification import (
     require_storable,
     require_telling,
 )
+from quoron_server.wording import NO_QUORUM, risk_sentence, sentence
 
 
 def specify(
@@ -123,7 +123,7 @@ def promised(plan: Plan) -> str:
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
     text += f", predicted excess risk {risk}" if risk else ""
-    text += f"\n{plan.guarantee.sentence()}"
+    text += f"\n{sentence(plan.guarantee)}"
     return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
 
 

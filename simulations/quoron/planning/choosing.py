@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
+from quoron_server.wording import risk_sentence
 
 RECOMMENDED = "tracking-srgd"
 REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers

@@ -23,6 +23,7 @@ from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import plan_json
 
 Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
@@ -90,7 +91,7 @@ class Planned:
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         network = {} if self.network is None else {"network": self.network.as_json()}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
-        return self.plan.as_json() | said | curve | network
+        return plan_json(self.plan) | said | curve | network
 
 
 def choose(

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
-from quoron_server.algorithms.forecast import risk_words
+from quoron_server.wording import risk_words
 
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"

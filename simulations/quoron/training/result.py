@@ -17,8 +17,8 @@ from quoron.training.start import Identity
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Plan
+from quoron_server.wording import risk_sentence, sentence
 
 MODEL = "model.json"
 NEAR = 0.99  # of the radius: a model this long would have gone on
@@ -146,7 +146,7 @@ def _summary(
     return Summary(
         run=identity.run,
         algorithm=plan.algorithm,
-        statement=plan.guarantee.sentence(),
+        statement=sentence(plan.guarantee),
         private=True,
         epsilon=plan.guarantee.epsilon,
         delta=plan.guarantee.delta,
