@@ -20,7 +20,7 @@ from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.moment import SecondMomentNoise as SecondMomentNoise
 from .means.norm_counts import NormCountMean as NormCountMean
-from .means.norm_counts import PrefixNormCounts as PrefixNormCounts
+from .means.prefix_norm_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
 from .means.radius_cells import RadiusCells as RadiusCells
 from .means.truncated_mean import TruncatedMean as TruncatedMean

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 P = TypeVar("P", bound=Parameters)
+MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
@@ -55,15 +56,6 @@ class Privacy:
                 f"more than 1e-12, got quorum_epsilon={self.quorum_epsilon:g} of epsilon={self.epsilon:g} and "
                 f"delta={self.delta:g}."
             )
-
-
-def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
-    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
-    if delta * users > 1 and not allowed:
-        raise ConfigError(
-            f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
-            f"one user in n would keep that promise. Lower delta, or say {key}=true."
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,9 @@ from quoron_privacy.errors import ConfigError
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
+from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, Privacy, check_delta
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.wording import plan_json, sentence
 

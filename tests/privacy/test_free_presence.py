@@ -15,7 +15,8 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, PrefixNormCounts, Presence
+from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, Presence
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.sources import SeededNoise
 
 ADJACENCIES = ("replace-one", "zero-out")

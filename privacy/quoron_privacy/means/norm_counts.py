@@ -9,10 +9,9 @@
 
 A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
 as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
-`NormCountMean` is one release, `PrefixNormCounts` are those of many rounds, the first part with noise correlated
-over them; `NormCountSum` is what they read. With zero-out the same coordinates are weighted to a norm of 1, which
-halves the noise.
-Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
+`NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
+zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
+Statement and proof: docs/privacy/free-presence.md#p3.
 """
 
 from dataclasses import dataclass
@@ -25,8 +24,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
@@ -84,7 +82,7 @@ class MeanAndCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormCountSum:
-    """What `NormCountMean` and `PrefixNormCounts` read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
+    """What `NormCountMean`, and many rounds of it, read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
 
     With b = sum_bits(users). `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users
     whose v is not finite are counted in `answered` alone.
@@ -189,8 +187,8 @@ class NormCountMean:
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
-        noised = self._gaussian.release(_row(sums, self.users, self.adjacency), stream)
-        return _released(noised, self.adjacency, sums.clipped)
+        noised = self._gaussian.release(weighted_row(sums, self.users, self.adjacency), stream)
+        return released_from(noised, self.adjacency, sums.clipped)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
@@ -203,104 +201,6 @@ class NormCountMean:
         return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * WEIGHTS[self.adjacency][0])
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixNormCounts:
-    """The rows of `NormCountMean` over T rounds of other users each: c with correlated noise, shares with their own.
-
-    Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
-    the column norm of `prefix`. A radius multiplies what is released.
-
-    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise
-    (free-presence#p4), for every answer of every user. A round draws d + 3 Gaussian samples.
-
-    | input                               | what happens                                     |
-    | ----------------------------------- | ------------------------------------------------ |
-    | ‖v‖ above C                         | scaled down to it, a = 1                         |
-    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
-    | a release after the last round      | RunError: the column norm counts the rounds      |
-    """
-
-    dimension: int  # d
-    users: int  # n of a round, the divisor
-    adjacency: Adjacency
-    scale: float  # s, of the seed noise of a weighted row
-    rounds: int  # T
-    factorisation: str = DEFAULT
-
-    def __post_init__(self) -> None:
-        count(dimension=self.dimension, users=self.users)
-        _ = self.prefix, self._gaussian
-
-    @classmethod
-    def for_mu(
-        cls,
-        *,
-        dimension: int,
-        users: int,
-        mu: float,
-        rounds: int,
-        factorisation: str = DEFAULT,
-        adjacency: Adjacency = "replace-one",
-    ) -> "PrefixNormCounts":
-        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
-        made = PrefixNoise.for_mu(
-            rounds=rounds,
-            sensitivity=mean_sensitivity(1.0, users, adjacency),
-            mu=mu,
-            dimension=dimension + 3,
-            factorisation=factorisation,
-        )
-        return cls(dimension, users, adjacency, made.scale, rounds, factorisation)
-
-    @property
-    def effective_mu(self) -> float:
-        """μ of all rounds."""
-        return self.prefix.effective_mu(self.dimension + 3)
-
-    @property
-    def presence_deviation(self) -> float:
-        """Of the share of users who answer."""
-        return self._gaussian.scale / WEIGHTS[self.adjacency][3]
-
-    @property
-    def prefix(self) -> PrefixNoise:
-        """The noise of the weighted sums."""
-        sensitivity = mean_sensitivity(1.0, self.users, self.adjacency)
-        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation)
-
-    @property
-    def seed_scale(self) -> float:
-        """Seed noise of a coordinate of the mean of c."""
-        return self.scale / WEIGHTS[self.adjacency][0]
-
-    def start(self) -> PrefixState:
-        """The state before the first round."""
-        return self.prefix.start(self.dimension)
-
-    def reduction(self, radius: float) -> "NormCountSum":
-        """All that a round reads of users' vectors."""
-        return NormCountSum(radius, self.users)
-
-    def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
-        """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
-        row, made = _row(sums, self.users, self.adjacency), self.prefix
-        _, after = made.release(state, row[:-3], noise)
-        added = (after.total - state.total).astype(np.float64) * made.step
-        shares = self._gaussian.release(row[-3:], noise.stream("shares", state.round))
-        return _released(np.concatenate([added, shares]), self.adjacency, sums.clipped), after
-
-    def entry(self) -> Release:
-        """The ledger entry of all rounds, for a radius of 1."""
-        made = self.prefix
-        parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
-        return Release(f"prefix-tail-{self.factorisation}", parameters | {"rounds": self.rounds})
-
-    @property
-    def _gaussian(self) -> GaussianNoise:
-        made = self.prefix
-        return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
-
-
 def checked(values: Matrix, length: int) -> Matrix:
     """Rows of `length` numbers as contiguous float64; ConfigError for others."""
     rows = np.ascontiguousarray(values, np.float64)
@@ -309,14 +209,14 @@ def checked(values: Matrix, length: int) -> Matrix:
     return rows
 
 
-def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
+def weighted_row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
     """The mean of the weighted rows, shape (d + 3,): private."""
     bits = sum_bits(sums.answered, users)
     weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is in steps, too
     return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
 
 
-def _released(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
+def released_from(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
     """From the noised mean of weighted rows."""
     weights = WEIGHTS[adjacency]
     beyond, within, here = (noised[-3:] / weights[1:]).tolist()

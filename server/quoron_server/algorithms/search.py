@@ -24,7 +24,6 @@ from quoron_server.problem import Problem
 C = TypeVar("C")
 P = TypeVar("P")
 
-MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
 SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 

@@ -16,7 +16,8 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan, check_delta
+from quoron_server.budget import check_delta
+from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.specification import (
     RunSpecification,

@@ -20,8 +20,8 @@ from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, setup
-from quoron_server.budget import Budget
-from quoron_server.plan import Plan, check_delta
+from quoron_server.budget import Budget, check_delta
+from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs neither

@@ -50,8 +50,9 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
+from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, check_delta
+from quoron_server.plan import Plan
 from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer

@@ -14,7 +14,8 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.plan import Cost, Guarantee, Plan

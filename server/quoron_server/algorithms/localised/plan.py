@@ -21,8 +21,7 @@ from quoron_server.algorithms.averaged_sgd import (
     suffix_shares,
 )
 from quoron_server.algorithms.localised.method import Phase, in_phases
-from quoron_server.algorithms.search import MOST_ROUNDS
-from quoron_server.plan import Cost, Plan
+from quoron_server.plan import MOST_ROUNDS, Cost, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]

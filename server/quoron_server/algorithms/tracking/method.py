@@ -24,7 +24,8 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts, Presence
+from quoron_privacy.means.norm_counts import NormCountMean, Presence
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.release import Adjacency, Sums

@@ -16,7 +16,8 @@ from scipy.special import chdtri
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
