@@ -51,15 +51,22 @@ ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its pr
 
 
 @dataclass(frozen=True, slots=True)
+class Promises:
+    """What an algorithm's calibrated plans may promise, and where that is proved."""
+
+    exposures: tuple[Exposure, ...]  # several where `verifier` tells them apart; the usual one first
+    adjacency: tuple[Adjacency, ...]
+    theorem: str  # a file under docs/privacy/
+
+
+@dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
     """One line of `quoron algorithms`, and the functions behind it."""
 
     name: str
     summary: str
     paper: str  # with the numbers of its algorithms, where it numbers them
-    exposures: tuple[Exposure, ...]  # what plans may promise, where `verifier` tells them apart; the usual one first
-    adjacency: tuple[Adjacency, ...]  # what calibrated plans promise
-    theorem: str  # a file under docs/privacy/
+    promises: Promises
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
     planner: Planner
@@ -74,7 +81,7 @@ class AlgorithmInfo:
     @property
     def exposure(self) -> Exposure:
         """What plans usually promise."""
-        return self.exposures[0]
+        return self.promises.exposures[0]
 
     @property
     def takes_rounds(self) -> bool:

@@ -114,10 +114,10 @@ class Registered(AlgorithmInfo):
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
         promise = plan.guarantee
-        offered = self.adjacency if promise.proved else ("replace-one", "zero-out")
+        offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("exposure", self.exposures, promise.exposure),
+            ("exposure", self.promises.exposures, promise.exposure),
             ("adjacency", offered, promise.adjacency),
         ):
             if got not in expected:

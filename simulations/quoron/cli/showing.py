@@ -1,6 +1,7 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,9 +201,9 @@ def show_algorithms(*, as_json: bool) -> None:
                 "summary": info.summary,
                 "paper": info.paper,
                 "exposure": info.exposure,
-                "adjacency": list(info.adjacency),
+                "adjacency": list(info.promises.adjacency),
                 "constants": list(info.constants),
-                "theorem": info.theorem,
+                "theorem": info.promises.theorem,
             }
             for info in ALGORITHMS.values()
         ]
@@ -222,7 +223,7 @@ def show_algorithms(*, as_json: bool) -> None:
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
     for info in ALGORITHMS.values():
-        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.theorem)))
+        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.promises.theorem)))
     for each in REFUSED.values():
         listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
     console().print(listed)
@@ -278,7 +279,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
                 f"{health.share:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
             )
         )
-    rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
+    rows += [row for row in _parameter_rows(asdict(chosen.parameters)) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""

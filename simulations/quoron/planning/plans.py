@@ -211,8 +211,8 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
-    if info.exposure != "none" and wanted not in info.adjacency:
-        offered = " or ".join(map(repr, info.adjacency))
+    if info.exposure != "none" and wanted not in info.promises.adjacency:
+        offered = " or ".join(map(repr, info.promises.adjacency))
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
     if info.exposure != "none" and not _keeps_answers(info, config):
         raise ConfigError(
@@ -261,8 +261,8 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
 def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
     if info.choosing.named_only:
         return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
-    if config.privacy.adjacency not in info.adjacency:
-        offered = ", ".join(info.adjacency)
+    if config.privacy.adjacency not in info.promises.adjacency:
+        offered = ", ".join(info.promises.adjacency)
         return Candidate(
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )

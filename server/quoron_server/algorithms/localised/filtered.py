@@ -15,7 +15,7 @@ from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.outlier_filter import FilteredParameters, OutlierFilter
@@ -64,9 +64,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
     paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 1, 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), THEOREM),
     options=planning.FilterOptions,
     parameters=FilteredParameters,
     planner=plan,

@@ -28,7 +28,7 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
@@ -277,9 +277,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
     paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), THEOREM),
     options=GroupedOptions,
     parameters=GroupedParameters,
     planner=plan,

@@ -22,7 +22,7 @@ from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
 from quoron_server.algorithms.averaged_sgd import excess_risk
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -245,9 +245,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 5 to 8",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), THEOREM),
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
     planner=plan,

@@ -15,7 +15,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
@@ -102,9 +102,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), THEOREM),
     options=SizedOptions,
     parameters=PhasedParameters,
     planner=plan,

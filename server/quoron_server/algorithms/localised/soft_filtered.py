@@ -13,7 +13,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import soft_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import require_smooth
@@ -73,9 +73,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
     paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi, Algorithm 2S",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), THEOREM),
     options=planning.FilterOptions,
     parameters=SoftFilteredParameters,
     planner=plan,

@@ -24,7 +24,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
@@ -136,9 +136,7 @@ def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
         name=scheme.name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        exposures=("broadcast",),
-        adjacency=(scheme.adjacency,),
-        theorem=THEOREM,
+        promises=Promises(("broadcast",), (scheme.adjacency,), THEOREM),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, scheme),

@@ -21,7 +21,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -159,9 +159,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         name=name,
         summary=summary,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
-        exposures=("broadcast",),
-        adjacency=(adjacency,),
-        theorem=THEOREM,
+        promises=Promises(("broadcast",), (adjacency,), THEOREM),
         options=GroupDPSGDOptions,
         parameters=GroupSGDParameters,
         planner=partial(_plan, name, adjacency),

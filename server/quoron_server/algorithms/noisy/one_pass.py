@@ -14,7 +14,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
@@ -68,9 +68,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
-    exposures=("broadcast",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("broadcast",), ("replace-one",), THEOREM),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=plan,

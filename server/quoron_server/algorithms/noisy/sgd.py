@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.plan import Guarantee, Plan, Privacy
@@ -37,9 +37,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="No privacy; the reference",
     paper="baseline; Polyak & Juditsky (1992) averaging",
-    exposures=("none",),
-    adjacency=("none",),
-    theorem=THEOREM,
+    promises=Promises(("none",), ("none",), THEOREM),
     options=SGDOptions,
     parameters=NoisySGDParameters,
     planner=plan,
