@@ -44,7 +44,7 @@ class Kind(StrEnum):
     ONE_REPORT = "one-report"
     TWO_REPORTS = "two-reports"
     CARELESS_ATTENDANCE = "careless-attendance"
-    VOUCHED_CONSTANTS = "vouched-constants"
+    UNPROVED_CONSTANTS = "unproved-constants"
     # Of a federation.
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
@@ -59,7 +59,7 @@ class Kind(StrEnum):
 
 # How many words and numbers the text of an assumption leaves open, where that is not none.
 OPEN: Mapping[Kind, int] = MappingProxyType(
-    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.VOUCHED_CONSTANTS: 1}
+    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.UNPROVED_CONSTANTS: 1}
 )
 _ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
 
@@ -123,7 +123,7 @@ class Parameters(ABC):
         """Users asked in each round, as planned: expected ones where each joins by a coin of its own."""
 
     @property
-    def by_coins(self) -> bool:
+    def poisson_sampling(self) -> bool:
         """Whether each user joins a cohort by a coin of its own."""
         return False
 

@@ -27,7 +27,7 @@ LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above,
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """The wish: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
+    """What is asked for: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
 
     epsilon: float
     delta: float
@@ -93,7 +93,7 @@ class Guarantee:
         Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What
         somebody vouches for of the loss stays assumed, and `assumptions` of the table.
         """
-        kept = (each for each in self.assumptions if each.kind is Kind.VOUCHED_CONSTANTS)
+        kept = (each for each in self.assumptions if each.kind is Kind.UNPROVED_CONSTANTS)
         return replace(self, curated=True, assumptions=together(assumptions, kept))
 
 

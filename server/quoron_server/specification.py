@@ -173,7 +173,7 @@ def check_constants(specification: RunSpecification) -> None:
         raise ConfigError(
             "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."
         )
-    for key, held in (("outputs", loss.outputs), ("vouched", loss.vouched)):
+    for key, held in (("outputs", loss.outputs), ("unproved_constants", loss.unproved_constants)):
         if getattr(given, key) != held:
             raise ConfigError(
                 f"Expected problem.{key}={held!r} for the {name} loss of this run, got {getattr(given, key)!r}. "

@@ -51,7 +51,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
         Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
         Kind.CARELESS_ATTENDANCE: "whether a client answers does not depend on its data",
-        Kind.VOUCHED_CONSTANTS: "{}",
+        Kind.UNPROVED_CONSTANTS: "{}",
         Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
         "answers depend on no other user's items",
         Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",
@@ -103,25 +103,3 @@ def plan_json(plan: Plan) -> dict[str, object]:
     problem = asdict(plan.problem)
     beliefs = problem.pop("beliefs")
     return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
-
-
-def risk_words(bound: float | None, guess: float | None) -> str:
-    """A forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
-
-    >>> risk_words(3e-5, 1e-5), risk_words(None, 1e-5), risk_words(None, None)
-    ('3e-05', 'guess: 1e-05', '')
-    """
-    if bound is not None:
-        return f"{bound:.2g}"
-    return "" if guess is None else f"guess: {guess:.2g}"
-
-
-def risk_sentence(bound: float | None, guess: float | None) -> str:
-    """The same in a sentence.
-
-    >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
-    ('at most 3e-05 in nine of ten problems', '1e-05 by a guess that nobody has measured')
-    """
-    if bound is not None:
-        return f"at most {bound:.2g} in nine of ten problems"
-    return "" if guess is None else f"{guess:.2g} by a guess that nobody has measured"

@@ -96,7 +96,7 @@ def test_the_other_adjacency_rests_on_the_same(name: str, adjacency: Any) -> Non
 
 RULES = {  # what each rule answers, as it follows from the parameters and the promise alone
     Kind.SECRET_COHORTS: lambda name, plan: draws_secretly(name, PRIVACY),
-    Kind.FORGETFUL_CLIENTS: lambda name, plan: draws_secretly(name, PRIVACY) and not plan.parameters.by_coins,
+    Kind.FORGETFUL_CLIENTS: lambda name, plan: draws_secretly(name, PRIVACY) and not plan.parameters.poisson_sampling,
     Kind.DOMINANT_HESSIANS: lambda name, plan: (
         plan.algorithm == "median-sgd" or getattr(plan.parameters, "norm", "l2") == "linf"
     ),
@@ -148,7 +148,7 @@ def test_people_are_told_all_that_a_promise_rests_on(name: str) -> None:
 
 def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() -> None:
     early, secret = Assumption(Kind.EARLY_ENDS), Assumption(Kind.SECRET_COHORTS)
-    one, other = (Assumption(Kind.VOUCHED_CONSTANTS, (who,)) for who in ("ada", "bob"))
+    one, other = (Assumption(Kind.UNPROVED_CONSTANTS, (who,)) for who in ("ada", "bob"))
     assert together((secret, other), (early, secret), (one,)) == (other, one, early, secret)
 
 

@@ -18,7 +18,7 @@ from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
-from quoron_server.round_clock import REST
+from quoron_server.round_clock import PAUSE
 from quoron_server.wording import TEXTS, sentence
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
@@ -66,7 +66,7 @@ def test_a_round_is_pushed_on_the_schedule_whoever_was_silent(monkeypatch: pytes
     silent = asked_at(monkeypatch, {0, 2}, early_ends=False)
     assert usual == silent
     for times in usual.values():
-        assert np.diff(times) == pytest.approx((1 + REST) * SECONDS)
+        assert np.diff(times) == pytest.approx((1 + PAUSE) * SECONDS)
 
 
 def test_with_early_ends_the_next_push_tells_who_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
 
 LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
 
-# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
+# Weights of (c, length, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
 WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
@@ -106,7 +106,7 @@ class NormCountSum:
         around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
         unit = 2.0 ** sum_bits(0, self.users)
-        total, shares, clipped = loops.sum_tails(rows, answered, none, around, self.radius, unit)
+        total, shares, clipped = loops.sum_norm_counts(rows, answered, none, around, self.radius, unit)
         return Sums(total, np.append(shares, 0), clipped, int(np.count_nonzero(answered)))
 
     def around(self, dimension: int) -> Vector:
@@ -123,7 +123,7 @@ class NormCountSum:
         """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
         if self.transform is not None:
             raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return int(loops.tail_sum().address)
+        return int(loops.norm_count_sum().address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class NormCountMean:
         """The ledger entry of the release, for a radius of 1."""
         noise = self._gaussian
         parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
-        return Release("tail-mean", parameters | {"dimension": self.dimension})
+        return Release("norm-counts", parameters | {"dimension": self.dimension})
 
     @property
     def _gaussian(self) -> GaussianNoise:
@@ -212,7 +212,7 @@ def checked(values: Matrix, length: int) -> Matrix:
 def weighted_row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
     """The mean of the weighted rows, shape (d + 3,): private."""
     bits = sum_bits(sums.answered, users)
-    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is in steps, too
+    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # lengths are in steps, too
     return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
 
 

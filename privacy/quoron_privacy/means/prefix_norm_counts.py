@@ -105,7 +105,7 @@ class PrefixNormCounts:
         """The ledger entry of all rounds, for a radius of 1."""
         made = self.prefix
         parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
-        return Release(f"prefix-tail-{self.factorisation}", parameters | {"rounds": self.rounds})
+        return Release(f"prefix-norm-counts-{self.factorisation}", parameters | {"rounds": self.rounds})
 
     @property
     def _gaussian(self) -> GaussianNoise:

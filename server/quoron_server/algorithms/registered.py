@@ -47,7 +47,7 @@ class Registered(AlgorithmInfo):
         constants: Constants = "calibrated",
         seed: int = 0,
     ) -> Plan:
-        """The plan with the least predicted risk, with a quorum where one is wished for.
+        """The plan with the least predicted risk, with a quorum where one is asked for.
 
         `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
         With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
@@ -216,10 +216,10 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
 
     A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
     """
-    promise, vouched = plan.guarantee, plan.problem.vouched
+    promise, unproved = plan.guarantee, plan.problem.unproved_constants
     if promise.exposure == "none":
         return ()
-    constants = () if vouched is None else (Assumption(Kind.VOUCHED_CONSTANTS, (vouched,)),)
+    constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
     if promise.curated:
         return constants
     moved = promise.quorum is not None and promise.exposure == "model"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
@@ -25,7 +25,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
-from quoron_server.wording import risk_sentence, risk_words, sentence
+from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
     from quoron.comparing.comparison import Comparison

@@ -7,6 +7,7 @@ declared by patterns its header says which they are, and that is what the coordi
 from pathlib import Path
 
 from quoron.config import Config, Table
+from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -27,7 +28,7 @@ from quoron_server.specification import (
     require_storable,
     require_telling,
 )
-from quoron_server.wording import NO_QUORUM, risk_sentence, sentence
+from quoron_server.wording import NO_QUORUM, sentence
 
 
 def specify(

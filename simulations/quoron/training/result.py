@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.planning.choosing import risk_sentence
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import RunFolder, public_row
 from quoron.training import lifetime
@@ -18,7 +19,7 @@ from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
-from quoron_server.wording import risk_sentence, sentence
+from quoron_server.wording import sentence
 
 MODEL = "model.json"
 NEAR = 0.99  # of the radius: a model this long would have gone on

@@ -181,7 +181,7 @@ def test_the_cost_counts_both_points_of_a_difference_and_the_pilots_matrices():
 
 def test_client_weights_and_hostile_users_reach_the_plan():
     assert plan_of(reference_items=9).parameters.reference_items == 9
-    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.tail == pytest.approx(0.4)
+    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.beyond == pytest.approx(0.4)
 
 
 TEN_THOUSAND = Problem(

@@ -54,7 +54,7 @@ class _Scheme:
     adjacency: Adjacency
     round_mu: Callable[[float, int, float, float], float]  # by the first account
     recounted: Callable[[float, int, float, float, float], float]  # δ by the second
-    stride: int  # on the rounds curve
+    curve_step: int  # every so many numbers of rounds stand on the curve
 
 
 _POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, recount.absent, 4)
@@ -144,7 +144,7 @@ def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
         maker=NoisySGD,
         factor=factor,
         noise_ignores_domain=True,
-        choosing=Choosing(many_passes=True, curve_step=scheme.stride),
+        choosing=Choosing(many_passes=True, curve_step=scheme.curve_step),
     )
 
 

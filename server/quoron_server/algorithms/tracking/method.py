@@ -5,7 +5,7 @@
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
               Ŝ_j = Ŝ_{j-1} + c_j + C_j (mean of clip_1((Δ_u - c_j)/C_j) + w_j);   ĝ_j = Ŝ_j / j;   the same step
-    tail      each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
+    shares    each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
 Centres and radii (`schedule`) are functions of released values, each user has one round, and so the whole
@@ -63,7 +63,7 @@ class TrackingParameters(Parameters):
     ridge: float  # λ
     spread: float  # s before anything is released
     first_radius: float  # C_0
-    tail: float  # π*: share of users meant beyond ⅔ of the radius
+    beyond: float  # π*: share of users meant beyond ⅔ of the radius
     margin: float  # κ before anything is released
     reference_items: int  # m_ref
     mu: float  # GDP parameter of the whole transcript
@@ -249,7 +249,7 @@ class TrackingSRGD:
             known=max(gradient - error, 0.0) if t == 1 else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
-            target=p.tail,
+            target=p.beyond,
             largest=p.first_radius,
         )
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)

@@ -45,7 +45,7 @@ RANGES = {
     "first_radius": "in (1e-100, 1e100)",
     "reference_items": ">= 1",
 }
-TAILS = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
+BEYOND = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
 # Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
 _UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
 SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
@@ -84,19 +84,15 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     sizes, prediction = _best(problem, mu, options, adjacency)
     if sizes is None or prediction is None or prediction.total >= _worth(problem):
         raise _infeasible(problem, mu, options, adjacency, prediction)
-    p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
-    row = 8 * problem.dimension
-    down = p.warmup_rounds * p.warmup_cohort * 2 * row + p.main_rounds * p.main_cohort * 2 * row
-    points = p.warmup_rounds * p.warmup_cohort + p.main_rounds * p.main_cohort
-    if p.variant == "recursive":
-        points += (p.main_rounds - 1) * p.main_cohort
-        down += (p.main_rounds - 1) * p.main_cohort * row
-    up = (p.asked - p.pilot_cohort) * row + p.pilot_cohort * 8 * packed(problem.features)
+    p = _calibrated(problem, privacy, options, sizes, _beyond(prediction, problem.beliefs.hostile_share))
+    row, once = 8 * problem.dimension, p.asked - p.pilot_cohort  # asked for a gradient, around a centre
+    twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
+    up = once * row + p.pilot_cohort * 8 * packed(problem.features)
     return Plan(
         algorithm=NAME,
         problem=problem,
         guarantee=Guarantee(privacy.epsilon, privacy.delta, p.adjacency, "broadcast", (_attendance(options),), THEOREM),
-        cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
+        cost=Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up),
         parameters=p,
         predicted_excess_risk=float(prediction.total),
         seed=seed,
@@ -141,7 +137,7 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
         ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
         ("margin > 0", 0 < p.margin < math.inf, p.margin),
-        ("tail in (0, 1)", 0 < p.tail < 1, p.tail),
+        ("beyond in (0, 1)", 0 < p.beyond < 1, p.beyond),
         ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
     )
 
@@ -257,32 +253,30 @@ def predicted(
 
 def _spread(problem: Problem) -> float:
     """Of users' averages: from the declared deviation, else from the largest gradient at the start."""
-    start = problem.start
-    item = problem.beliefs.gradient_deviation or start
+    item = problem.beliefs.gradient_deviation or problem.start
     return math.hypot(item / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
 
 
 def _first_radius(problem: Problem, options: TrackingOptions) -> float:
-    start = problem.start
-    return options.first_radius or start
+    return options.first_radius or problem.start
 
 
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: of an isotropic design, for a solution at 3/R."""
-    r, bend = problem.feature_norm or 1.0, problem.even_curvature or 1.0
-    far = 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
+    r, curvature = problem.feature_norm or 1.0, problem.even_curvature or 1.0
+    far = 0.5 * curvature * r * r * min(3 / r, problem.distance) ** 2 / problem.features
     return min(trivial_risk(problem), far)
 
 
-def _tail(prediction: Prediction, hostile: float) -> float:
+def _beyond(prediction: Prediction, hostile: float) -> float:
     """π*: small where sampling dominates, for there a bias costs more than noise; room for hostile users."""
     ratio = prediction.noise / prediction.sampling if prediction.sampling > 0 else math.inf
-    wanted = TAILS[0] if ratio < 0.1 else TAILS[1] if ratio < 0.5 else TAILS[2]
+    wanted = BEYOND[0] if ratio < 0.1 else BEYOND[1] if ratio < 0.5 else BEYOND[2]
     return min(0.5, max(wanted, 2 * hostile))
 
 
 def _calibrated(
-    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, tail: float
+    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, beyond: float
 ) -> TrackingParameters:
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
@@ -329,7 +323,7 @@ def _calibrated(
         ridge=problem.ridge,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
-        tail=tail,
+        beyond=beyond,
         margin=margin(d),
         reference_items=options.reference_items or problem.items_per_user,
         mu=mu,
