@@ -25,8 +25,7 @@ from quoron_privacy.robust.subsampled_lottery import sampling_rate
 from quoron_server.algorithms.accelerated_erm import acsa
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMOptions, participations
-from quoron_server.algorithms.noisy.dp_sgd import ranking_mu
-from quoron_server.algorithms.noisy.plan import default_clip
+from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem

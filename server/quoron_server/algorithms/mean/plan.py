@@ -18,11 +18,18 @@ from quoron_privacy.means import private_range, truncated_mean
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring, checks
-from quoron_server.algorithms.averaged_sgd import Integers, PhaseModel, Vector, best_phases
+from quoron_server.algorithms.averaged_sgd import (
+    RATES,
+    Integers,
+    PhaseModel,
+    Vector,
+    best_phases,
+    default_clip,
+    ranking_mu,
+    require_cohorts,
+)
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
-from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
 from quoron_server.algorithms.search import Candidate, best, round_grid, smoothed, smoothings
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -113,7 +120,7 @@ def _require(problem: Problem, options: MeanSGDOptions) -> None:
     checks.require_choice(options, estimator=("auto", *ESTIMATORS))
     checks.require_options(options, "smoothing", "clip_norm", "step_size")
     checks.require_rough(problem, options.smoothing)
-    noisy.require_cohorts(NAME, problem, 1)
+    require_cohorts(NAME, problem, 1)
 
 
 def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> Candidate[_Run] | None:
@@ -195,7 +202,7 @@ def _cohort(problem: Problem, rate: float) -> int:
 
 
 def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
-    return options.clip_norm or noisy.default_clip(problem)
+    return options.clip_norm or default_clip(problem)
 
 
 def _reach(problem: Problem) -> float:

@@ -7,22 +7,19 @@ descent, exactly √T μ-GDP.
 Statements and proofs: docs/privacy/subsampling.md.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
-from scipy.special import ndtr
 
 from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.averaged_sgd import PhaseModel
+from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, ranking_mu, require_cohorts
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.noisy import plan as noisy
@@ -33,7 +30,6 @@ from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
-RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 LARGEST_ROUNDS = 1024
 THEOREM = "docs/privacy/subsampling.md"
 
@@ -62,8 +58,8 @@ _WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.w
 
 
 def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
-    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
-    noisy.require_cohorts(scheme.name, problem, 1)
+    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
+    require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
@@ -104,19 +100,6 @@ def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
     """The chance that a user is in a round's cohort, given that one other, who is curious, knows it is not itself."""
     cohort = max(1, round(rate * users))
     return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
-
-
-@lru_cache(maxsize=4096)
-def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
-    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
-    if rate == 1:
-        return total_mu / math.sqrt(rounds)
-
-    def excess(mu: float) -> float:
-        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
-        return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
-
-    return root(excess, 1e-8, 8.0) if excess(8.0) > 0 else 8.0
 
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:

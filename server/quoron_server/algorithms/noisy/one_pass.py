@@ -13,6 +13,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Promises
 from quoron_server.algorithms.noisy import plan as noisy
@@ -36,7 +37,7 @@ class OnePassOptions(noisy.ClipOptions, OptimiserOptions):
 
 def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int) -> Plan:
     """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
-    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
+    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
 
     def scale(cohort: int) -> float:
         return noisy.noise_scale(mean_sensitivity(clip, cohort), problem, privacy)

@@ -12,7 +12,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases
+from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
@@ -23,19 +23,6 @@ from quoron_server.problem import Problem
 CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
 LARGEST_ROUNDS = 4096  # of one pass
 LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
-
-
-def default_clip(problem: Problem) -> float:
-    """A clip at the scale of user averages, from public facts: the drift ‖∇F‖ and the spread between users.
-
-    With known curvature h the drift is at most about h · distance; otherwise a bound on gradients at the start.
-    Users beyond it are shortened, which biases the step and never harms privacy.
-    """
-    start = problem.start
-    if (curvature := problem.beliefs.isotropic) is not None:
-        drift = curvature * problem.distance
-        return min(problem.lipschitz, 1.3 * math.hypot(drift, problem.user_deviation))
-    return min(problem.lipschitz, start)
 
 
 @dataclass(frozen=True)  # a mix-in
@@ -108,12 +95,6 @@ def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float
 def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
     """σ that makes a release of this sensitivity μ-GDP as computed, grid rounding included."""
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
-
-
-def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
-    """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
-    if problem.users < 2 * rounds:
-        raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
 
 
 def sampled(
