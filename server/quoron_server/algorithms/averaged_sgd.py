@@ -1,4 +1,4 @@
-"""What noisy averaged SGD leaves, in phases, from public facts only; and the steps, cohorts and clips that planners try.
+"""What noisy averaged SGD leaves, in phases, from public facts only; and the steps, cohorts and clips that are tried.
 
 There are two models, chosen by what is publicly known of the curvature:
 
