@@ -103,7 +103,7 @@ def unclamped(rotated, middles, half_width, unit, total):
 
 
 def test_the_audit_catches_a_clamp_that_is_left_out(monkeypatch):
-    monkeypatch.setattr(winsorised_mean, "_add_clamped", unclamped)
+    monkeypatch.setattr(winsorised_mean.loops, "add_clamped", unclamped)
     assert audit(sound(), *OPPOSITE)[0] > DELTA
 
 
