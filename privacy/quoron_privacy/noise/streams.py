@@ -23,7 +23,6 @@ GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviation
 GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (noise#n1)
 LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (noise#n2)
 
-
 samplers = OnFirstUse("quoron_privacy.noise.samplers")
 
 

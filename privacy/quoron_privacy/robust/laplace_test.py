@@ -16,14 +16,13 @@ Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 6 and 7. Statement, proof and
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
@@ -33,7 +32,9 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    in_score_units,
     ramp_floor,
+    score_scale,
     score_step,
     verify_outlier_mean,
 )
@@ -42,19 +43,6 @@ from quoron_privacy.robust.valley import cheapest
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 _CELLS = 400
-
-
-def in_score_units(average: float, cohort_size: int) -> int:
-    """⌈C · average⌉, exactly: a threshold for the integer score S from one for S / C."""
-    return math.ceil(Fraction(average) * cohort_size)
-
-
-def score_scale(scale: float, cohort_size: int) -> float:
-    """C · scale, rounded up: the scale of noise on S from that of noise on S / C. ConfigError beyond 2⁵⁰."""
-    widened = math.nextafter(scale * cohort_size, math.inf)
-    if not widened <= 2.0**50:
-        raise ConfigError(f"Expected cohort_size * scale <= 2**50, got {widened:g}.")
-    return widened
 
 
 @dataclass(frozen=True, slots=True)

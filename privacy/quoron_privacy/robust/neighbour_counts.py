@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.concentration import usable
-from quoron_privacy.robust.gram_counts import counts_by_gram, middle
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -29,7 +28,6 @@ Integers = NDArray[np.int64]
 
 SMALLEST, LARGEST = 1e-120, 1e120  # radii whose squares neither overflow nor vanish
 UNIT_ROUNDOFF = 2.0**-53
-WIDE = 1 << 15  # numbers from which answers are compared by blocks of their Gram matrix
 
 loops = OnFirstUse("quoron_privacy.robust.neighbour_counts_loops")
 
@@ -64,13 +62,7 @@ def neighbour_counts(
         ConfigError: wrong shapes or a radius out of range; never because of a value in `points`.
     """
     rows, present = _checked(points, answered, radii)
-    if rows.shape[1] < WIDE:
-        counts: Integers = loops.counts_by_bounds(rows, present, radii, threads)
-    else:
-        counts = np.ones((len(radii), len(rows)), np.int64)
-        if present.any():
-            chosen = rows if present.all() else rows[present]
-            counts[:, present] = counts_by_gram(chosen, middle(chosen), radii, loops.squared_distance)
+    counts: Integers = loops.counts(rows, present, radii, threads)
     counts[:, ~present] = 1
     return counts
 

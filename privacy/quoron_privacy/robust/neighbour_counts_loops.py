@@ -14,12 +14,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.robust.gram_counts import counts_by_gram, middle
 from quoron_privacy.robust.neighbour_counts import Integers, Mask, Matrix, Vector, distance_slack
 
 Single = NDArray[np.float32]
 
 HEIGHT, WIDTH, CHUNK = 512, 256, 128  # rows and columns of one product, and terms of one sum in it
 ERROR = 64 * 2.0**-24  # of sums of one chunk, relative to the sum of absolute terms, inputs rounded too
+WIDE = 1 << 15  # numbers from which answers are compared by blocks of their Gram matrix
 SAMPLE = 1001  # rows that choose a centre; any centre is valid, one in the middle of the many is fast
 VIEWS = 4  # centres tried before whatever is left is computed about the last one
 REACH = 4.0  # in units of the largest radius: answers farther from a centre are left to the next one
@@ -41,8 +43,18 @@ def squared_distance(a: Vector, b: Vector) -> float:
     return (first + third) + (second + fourth)
 
 
-def counts_by_bounds(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
-    """Counts among the rows that are `present`, (len(radii), C); 0 for the others."""
+def counts(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
+    """Counts among the rows that are `present`, (len(radii), C); the others are left at 0."""
+    if rows.shape[1] < WIDE:
+        return _counts_by_bounds(rows, present, radii, threads)
+    found = np.zeros((len(radii), len(rows)), np.int64)
+    if present.any():
+        chosen = rows if present.all() else rows[present]
+        found[:, present] = counts_by_gram(chosen, middle(chosen), radii, squared_distance)
+    return found
+
+
+def _counts_by_bounds(rows: Matrix, present: Mask, radii: Sequence[float], threads: int | None) -> Integers:
     lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
     counts = np.zeros((len(radii), len(rows)), np.int64)
     left = np.flatnonzero(present)

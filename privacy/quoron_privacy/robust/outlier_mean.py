@@ -194,6 +194,19 @@ def score_step(cohort_size: Whole) -> Whole:
 
 
 @lru_cache(maxsize=4096)
+def in_score_units(average: float, cohort_size: int) -> int:
+    """⌈C · average⌉, exactly: a threshold for the integer score S from one for S / C."""
+    return math.ceil(Fraction(average) * cohort_size)
+
+
+def score_scale(scale: float, cohort_size: int) -> float:
+    """C · scale, rounded up: the scale of noise on S from that of noise on S / C. ConfigError beyond 2⁵⁰."""
+    widened = math.nextafter(scale * cohort_size, math.inf)
+    if not widened <= 2.0**50:
+        raise ConfigError(f"Expected cohort_size * scale <= 2**50, got {widened:g}.")
+    return widened
+
+
 def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     """outlier-mean#o1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
 
