@@ -184,7 +184,7 @@ def _best(
     if not tried:
         return None, None
     risks = predicted(problem, mu, options, tried, adjacency)
-    totals = np.asarray(risks.total).tolist()
+    totals = np.nan_to_num(risks.total, nan=math.inf, posinf=math.inf).tolist()
     found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=1.02)
     assert found is not None
     return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
