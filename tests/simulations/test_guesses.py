@@ -7,13 +7,12 @@ import pytest
 from contracts.scenes import make_plan
 from quoron.cli.showing import plan_rows
 from quoron.operate.submission import promised
-from quoron.planning.choosing import Candidate, automatic
+from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Planned, RoundsCurve
 from quoron.planning.questions import EpsilonPoint
 from quoron.reports.summary import EXAMPLE, Summary
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.allowance import Allowance
-from quoron_server.algorithms.forecast import risk_words
 
 
 def told(name: str) -> list[str]:

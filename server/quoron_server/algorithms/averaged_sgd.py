@@ -1,7 +1,6 @@
 """What noisy averaged SGD leaves, in phases, from public facts only; and the steps and suffixes that planners try.
 
-There are two models, chosen by what is
-publicly known of the curvature:
+There are two models, chosen by what is publicly known of the curvature:
 
 * `isotropic`: near the optimum F is a quadratic with about one curvature h in every direction. Then the error of a
   public combination of the iterates is exact: a bias that decays as (1 - ηh)^t, with the least curvature for h to be

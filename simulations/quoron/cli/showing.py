@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
@@ -22,7 +22,6 @@ from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import risk_sentence, risk_words
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
 

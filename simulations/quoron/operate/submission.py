@@ -7,6 +7,7 @@ declared by patterns its header says which they are, and that is what the coordi
 from pathlib import Path
 
 from quoron.config import Config, Table
+from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -16,7 +17,6 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import (

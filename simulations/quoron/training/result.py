@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.planning.choosing import risk_sentence
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import RunFolder, public_row
 from quoron.training import lifetime
@@ -17,7 +18,6 @@ from quoron.training.start import Identity
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Plan
 
 MODEL = "model.json"

@@ -21,11 +21,12 @@ from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.averaged_sgd import Integers, PhaseModel, Vector, best_phases
 from quoron_server.algorithms.forecast import statistical_floor
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
-from quoron_server.algorithms.search import Candidate, best, round_grid, smoothed, smoothings
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "mean-sgd"
@@ -57,7 +58,7 @@ class _Run:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
     _require(problem, options)
     wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
@@ -66,7 +67,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int)
     if not feasible:
         raise _infeasible(problem, privacy, options)
     name = min(feasible, key=lambda each: feasible[each].risk)
-    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options), seed)
+    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options))
 
 
 def verify(plan: Plan) -> None:
@@ -140,7 +141,7 @@ def _candidates(
     feasible = [each for each in within if each[3] > 0]
     if not feasible:
         return []
-    tried = smoothings(problem, options.smoothing, problem.distance, none=estimator != "tracking")
+    tried = noisy.smoothings(problem, options.smoothing, problem.distance, none=estimator != "tracking")
     return [found for each in tried for found in _best_steps(problem, options, estimator, feasible, each)]
 
 
@@ -162,7 +163,7 @@ def _best_steps(
     parameter: float,
 ) -> list[Candidate[_Run]]:
     """The best step and suffix for each (rate, rounds, first radius, μ)."""
-    seen = smoothed(problem, parameter)
+    seen = noisy.smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
     units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
@@ -224,7 +225,7 @@ def _range(
     return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str, seed: int) -> Plan:
+def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
     delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
     mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
@@ -241,32 +242,25 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
-        cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
-        parameters=MeanSGDParameters(
-            estimator=run.estimator,
-            reason=reason,
-            cohort_size=cohort,
-            rounds=rounds,
-            step_size=phase.step_size,
-            suffix=phase.suffix,
-            first_radius=first,
-            noise_scale=noise.scale,
-            spread=problem.user_deviation,
-            sampling_variance=problem.user_deviation**2 / cohort,
-            smoothness=smoothed(problem, run.smoothing).beta or 0.0,
-            smoothing=run.smoothing,
-            range_epsilon=epsilon,
-            bins=bins,
-            half_width=half_width,
-            round_mu=mu,
-        ),
-        predicted_excess_risk=chosen.risk,
-        seed=seed,
+    numbers = MeanSGDParameters(
+        estimator=run.estimator,
+        reason=reason,
+        cohort_size=cohort,
+        rounds=rounds,
+        step_size=phase.step_size,
+        suffix=phase.suffix,
+        first_radius=first,
+        noise_scale=noise.scale,
+        spread=problem.user_deviation,
+        sampling_variance=problem.user_deviation**2 / cohort,
+        smoothness=noisy.smoothed(problem, run.smoothing).beta or 0.0,
+        smoothing=run.smoothing,
+        range_epsilon=epsilon,
+        bins=bins,
+        half_width=half_width,
+        round_mu=mu,
     )
+    return Chosen(numbers, chosen.risk)
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:

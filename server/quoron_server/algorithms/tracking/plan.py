@@ -22,12 +22,13 @@ from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -76,7 +77,7 @@ class _Sizes(NamedTuple):
         return 1 + self.warmups + self.rounds
 
 
-def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
     """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
     require(problem, options)
     mu = mu_for(privacy.epsilon, privacy.delta)
@@ -92,15 +93,9 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
         points += (p.main_rounds - 1) * p.main_cohort
         down += (p.main_rounds - 1) * p.main_cohort * row
     up = (p.asked - p.pilot_cohort) * row + p.pilot_cohort * 8 * packed(problem.features)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, p.adjacency, "broadcast", (_attendance(options),), THEOREM),
-        cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
-        parameters=p,
-        predicted_excess_risk=float(prediction.total),
-        seed=seed,
-    )
+    cost = Cost(p.rounds, p.asked, points * problem.items_per_user, down, up)
+    attendance = (_attendance(options),)
+    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
 
 
 def verify(plan: Plan) -> None:
