@@ -29,7 +29,7 @@ def require_options(options: object, *names: str, least: float = 0.0, most: floa
     for name in names:
         value = getattr(options, name)
         if isinstance(value, float | int) and not (least < value < most or (value == least and not above)):
-            allowed = f"in ({least:g}, {most:g})" if above else f">= {least:g}"
+            allowed = f"{'>' if above else '>='} {least:g}" + (f" and < {most:g}" if value >= most else "")
             raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={value}.")
 
 

@@ -77,7 +77,7 @@ def test_options_are_followed(options):
         ({"radius": 0.0}, "radius > 0"),
         ({"strong_convexity": 0.1}, "strongly_convex=true"),
         ({"strongly_convex": True}, "strong_convexity or a ridge"),
-        ({"smoothing": 0.1}, "slope jumps"),
+        ({"smoothing": 0.1}, "no algorithm.options.smoothing for a loss that is smooth"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):

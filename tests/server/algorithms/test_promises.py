@@ -70,3 +70,11 @@ def test_a_plan_that_tells_another_cost_than_its_parameters_have_is_refused(name
     cost = replace(plan.cost, **{field: getattr(plan.cost, field) - 1})
     with pytest.raises(VerificationError, match="cost"):
         ALGORITHMS[name].verify(replace(plan, cost=cost))
+
+
+@pytest.mark.parametrize("name", ["phased-sgd", "filtered-sgd", "soft-filtered-sgd", "median-sgd"])
+@pytest.mark.parametrize("size", [0, -5])
+def test_cohorts_of_nobody_are_refused(name, size):
+    plan = make_plan(name)
+    with pytest.raises(VerificationError, match="cohort_size >= 1"):
+        ALGORITHMS[name].make(replace(plan, parameters=replace(plan.parameters, cohort_size=size)))

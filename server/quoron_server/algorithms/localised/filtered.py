@@ -11,6 +11,7 @@ show when, projected releases, explicit constants. `constants="paper"` runs the 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -77,7 +78,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptio
         eta_beta=schedule.largest_step * geometry.beta,
         theta=printed.temperature * geometry.distance,
         noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
-        score_error=_rounding(size, dimension, printed.laplace_scale),
+        score_error=_rounding(printed.laplace_scale)(size, dimension),
     )
     chosen = behind_filter(FilteredParameters, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
     return replace(chosen, risk=risk)
@@ -86,16 +87,17 @@ def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptio
 def verify(plan: Plan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
-    rounding = _rounding(p.cohort_size, plan.problem.dimension, p.filter.laplace_scale)
-    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, rounding=rounding)
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, _rounding(p.filter.laplace_scale))
     if promise.proved:
         slack = planning.sampler_slack(plan.problem)
         theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
-def _rounding(cohort_size: int, dimension: int, laplace_scale: float) -> float:
-    """|computed κ - κ| at most: arithmetic, and the grid of the comparison."""
-    return score_error(cohort_size, dimension) + LaplaceThreshold(laplace_scale, 0.0).grid
+def _rounding(laplace_scale: float) -> Callable[[int, int], float]:
+    """|computed κ - κ| at most, of cohort size and dimension: arithmetic, and the grid of the comparison."""
+    return lambda cohort_size, dimension: (
+        score_error(cohort_size, dimension) + LaplaceThreshold(laplace_scale, 0.0).grid
+    )
 
 
 def make(plan: Plan) -> LocalisedSGD:

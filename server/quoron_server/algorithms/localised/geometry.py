@@ -130,21 +130,27 @@ def behind_filter(
 
 
 def require_of_phases(
-    plan: Plan, filter_: Filter, norm: str, distance: float, temperature: float, *, rounding: float
+    plan: Plan,
+    filter_: Filter,
+    norm: str,
+    distance: float,
+    temperature: float,
+    rounding: Callable[[int, int], float],
 ) -> None:
     """What the theorems about filters and tests need of the phases behind them; VerificationError names what fails.
 
-    `distance` and `temperature` are the plan's, in its `norm`; `rounding` is that of a computed score.
+    `distance` and `temperature` are the plan's, in its `norm`; `rounding(cohort size, dimension)` that of a score.
     """
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
     p, dimension, geometry = in_phases(plan), plan.problem.dimension, _measured_in(plan, norm, distance)
+    error = rounding(p.cohort_size, dimension)
     conditions = {
         "norm = l2 or linf": norm == geometry.norm,
         "the filter's cohort_size = cohort_size": filter_.cohort_size == p.cohort_size,
         "temperature = theta / distance": math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases),
-        f"score_error >= {rounding}, that of rounding": filter_.score_error >= rounding,
+        f"score_error >= {error}, that of rounding": filter_.score_error >= error,
         "release_scale = noise_scale of the theorem": all(
             f.release_scale >= release_scale(filter_, f.step_size, geometry.length, dimension) for f in p.phases
         ),

@@ -139,8 +139,7 @@ def verify(plan: Plan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
-    error = rounding(p.cohort_size, problem.dimension)
-    require_of_phases(plan, median, "linf", p.distance, p.temperature, rounding=error)
+    require_of_phases(plan, median, "linf", p.distance, p.temperature, rounding)
     conditions = {
         "clip = temperature * clip_bound": median.clip >= p.temperature * p.clip_bound * (1 - 1e-12),
         "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),

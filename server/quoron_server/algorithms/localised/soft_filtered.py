@@ -41,8 +41,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) ->
 def verify(plan: Plan) -> None:
     """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
     p, promise = plan.parameters_of(SoftFilteredParameters), plan.guarantee
-    rounding = score_error(p.cohort_size, plan.problem.dimension)
-    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, rounding=rounding)
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, score_error)
     slack = _slack(plan.problem, promise.delta, promise.epsilon)
     theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
