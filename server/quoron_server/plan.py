@@ -108,11 +108,11 @@ class Cost:
     bytes_up: int  # float64 payload from clients
 
     @classmethod
-    def of(cls, problem: Problem, *, rounds: int, messages: int, gradients_per_user: int = 1) -> "Cost":
-        """Cost of `messages` answers of one d-vector each, in `rounds` rounds."""
-        payload = messages * problem.dimension * 8
-        evaluations = messages * gradients_per_user * problem.items_per_user
-        return cls(rounds, messages, evaluations, payload * gradients_per_user, payload)
+    def of(cls, problem: Problem, parameters: Parameters) -> "Cost":
+        """One average gradient of everybody who is asked, at one point, in answers as long as the parameters say."""
+        messages = sum(parameters.cohorts())
+        down, up = messages * problem.dimension, messages * parameters.answer_length(problem)
+        return cls(len(parameters.cohorts()), messages, messages * problem.items_per_user, 8 * down, 8 * up)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ There are two models, chosen by what is publicly known of the curvature:
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,6 +28,7 @@ Integers = NDArray[np.int64]
 Number = float | Vector  # one, or one for each of many candidates: arrays that broadcast
 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)  # cohorts that are tried, as shares of the users
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
 _TABLE = 2**18  # numbers in one table of running sums
 
@@ -224,3 +225,20 @@ def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
     """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
     if problem.users < 2 * rounds:
         raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
+
+
+def smoothings(problem: Problem, given: float | None, distance: float, *, none: bool) -> list[float]:
+    """λ of the Moreau envelope to try; 0 is no smoothing, which smooth losses have, and `none` says if others may."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if given is not None:
+        return [given]
+    tried = [factor * distance / problem.lipschitz for factor in SMOOTHINGS]
+    return [0.0, *tried] if none else tried
+
+
+def smoothed(problem: Problem, parameter: float) -> Problem:
+    """The problem with the constants of the envelope with λ = `parameter`, for prediction."""
+    if not parameter:
+        return problem
+    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)

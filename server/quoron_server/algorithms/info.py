@@ -8,20 +8,28 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.parameters import Parameters
-from quoron_server.plan import Constants, Exposure, Plan, Privacy
+from quoron_server.parameters import Assumption, Parameters
+from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.allowance import Allowance, Verdict
 
-Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, options, seed; raises Infeasible
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The numbers of a run. The registry says what is promised for them; a field that is None is as usual there."""
+
+    parameters: Parameters
+    risk: float | None  # as the planner's model predicts; None where it has none
+    cost: Cost | None = None  # None: one average gradient of everybody asked
+    theorem: str | None = None  # the file under docs/privacy/, with its anchor
+    exposure: Exposure | None = None
+    adjacency: Adjacency | None = None
+    assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
 
-def nothing_said(plan: Plan) -> tuple[str, ...]:
-    """No remarks."""
-    del plan
-    return ()
+Planner = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Choosing:
     too_few: Callable[[Problem, Privacy], Infeasible | None] | None = None
     curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted anew
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
-    remarks: Callable[[Plan], tuple[str, ...]] = nothing_said  # beside a plan's numbers
+    remarks: Callable[[Plan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from quoron_privacy.errors import ConfigError, Infeasible, UsageError, Verificat
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import look
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
-from quoron_server.plan import Constants, Plan, Privacy
+from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
 
@@ -80,18 +80,30 @@ class Registered(AlgorithmInfo):
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return self._with_bound(resting(planner(problem, privacy, options, seed)))
+                chosen = planner(problem, privacy, options)
+                return resting(self._promised(chosen, problem, privacy, seed, proved=constants == "calibrated"))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
                 f"that cannot ({error}). Change the units, or leave options out."
             ) from error
 
-    def _with_bound(self, plan: Plan) -> Plan:
-        """The planner's guess by that name, and beside it a bound that holds in nine of ten problems, if measured."""
-        guess = plan.predicted_excess_risk
-        bound = self.factor.bound(guess, plan.problem)
-        return replace(plan, predicted_excess_risk=bound, guessed_excess_risk=guess)
+    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int, *, proved: bool) -> Plan:
+        """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
+        exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
+        epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
+        adjacency = chosen.adjacency or self.promises.adjacency[0]
+        promise = Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem, proved)
+        return Plan(
+            algorithm=self.name,
+            problem=problem,
+            guarantee=promise,
+            cost=chosen.cost or Cost.of(problem, chosen.parameters),
+            parameters=chosen.parameters,
+            predicted_excess_risk=self.factor.bound(chosen.risk, problem),
+            seed=seed,
+            guessed_excess_risk=chosen.risk,
+        )
 
     def verify(self, plan: Plan) -> None:
         """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.

@@ -21,13 +21,13 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, ranking_mu, require_cohorts
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 LARGEST_ROUNDS = 1024
@@ -57,7 +57,7 @@ _POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_
 _WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, recount.replaced, 2)
 
 
-def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
+def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
     clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
     require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
@@ -75,12 +75,9 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     [exact] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     _, phase = exact.of
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
-    where = f"{THEOREM}#{scheme.sampling}"
-    promise = Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where)
     phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
-    return noisy.assembled(
-        scheme.name, problem, promise, scheme.sampling, cohort, phase, exact.risk, made, seed, optimiser
-    )
+    where = f"{THEOREM}#{scheme.sampling}"
+    return noisy.chosen(scheme.sampling, cohort, phase, exact.risk, made, optimiser, theorem=where)
 
 
 def _candidates(

@@ -23,11 +23,12 @@ from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -76,7 +77,7 @@ class _Sizes(NamedTuple):
         return 1 + self.warmups + self.rounds
 
 
-def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
     """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
     require(problem, options)
     mu = mu_for(privacy.epsilon, privacy.delta)
@@ -88,15 +89,9 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     row, once = 8 * problem.dimension, p.asked - p.pilot_cohort  # asked for a gradient, around a centre
     twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
     up = once * row + p.pilot_cohort * 8 * packed(problem.features)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, p.adjacency, "broadcast", (_attendance(options),), THEOREM),
-        cost=Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up),
-        parameters=p,
-        predicted_excess_risk=float(prediction.total),
-        seed=seed,
-    )
+    cost = Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up)
+    attendance = (_attendance(options),)
+    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
 
 
 def verify(plan: Plan) -> None:

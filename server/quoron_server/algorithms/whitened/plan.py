@@ -16,10 +16,11 @@ from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -51,7 +52,7 @@ class WhitenedOptions:
     robust: bool | None = None  # clip more, in fear of hostile users; None: where some are declared
 
 
-def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
@@ -65,21 +66,15 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     numbers = packed(d) + (rounds - 1) * d + 2
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
-        cost=Cost(
-            rounds=rounds,
-            messages=rounds * users,
-            gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
-            bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
-            bytes_up=8 * users * numbers,
-        ),
-        parameters=p,
-        predicted_excess_risk=remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None,
-        seed=seed,
+    cost = Cost(
+        rounds=rounds,
+        messages=rounds * users,
+        gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
+        bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
+        bytes_up=8 * users * numbers,
     )
+    risk = remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None
+    return Chosen(p, risk, cost, adjacency=adjacency)
 
 
 def verify(plan: Plan) -> None:
