@@ -28,7 +28,7 @@ from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.parameters import Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.wording import SEEDED, TEXTS, sentence
+from quoron_server.wording import SEEDED, TEXTS, assumption_text, sentence
 
 FIT = tuple(SMALL)
 
@@ -210,7 +210,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
     assert (charge["mu"], charge["variation"]) == (promise.mu, promise.variation)
     assert charge["statement"] == sentence(found.guarantee)
-    assert ASSUMED["keys"].text in charge["statement"]
+    assert assumption_text(ASSUMED["keys"]) in charge["statement"]
     assert SEEDED not in charge["statement"]
 
 

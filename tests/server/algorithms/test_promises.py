@@ -50,7 +50,7 @@ def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_win
     plan = bare.plan(made.problem, Privacy(3.0, 1e-5), seed=9)
     promise = plan.guarantee
     assert (plan.algorithm, plan.seed, promise.epsilon, promise.delta) == (info.name, 9, 3.0, 1e-5)
-    assert (promise.exposure, promise.adjacency, promise.theorem) == ("broadcast", "replace-one", info.theorem)
+    assert (promise.exposure, promise.adjacency, promise.theorem) == ("broadcast", "replace-one", info.promises.theorem)
     assert promise.proved
     assert promise.assumptions == derived(plan)
     assert plan.cost == made.cost
