@@ -74,8 +74,8 @@ def quoron(job: Job) -> Round:
     from quoron_client import AverageGradient, ItemBatch, make_loss
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import Question, summed
-    from quoron_privacy.gaussian import GaussianNoise
-    from quoron_privacy.means.clipping import ClippedSum, mean_sensitivity
+    from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+    from quoron_privacy.means.clipping import ClippedSum
     from quoron_privacy.noise.sources import SecureNoise
 
     features, labels = job.data()

@@ -203,6 +203,26 @@ def test_counts_of_the_house_stay_at_their_marks() -> None:
     } == {}
 
 
+# Loops of the accelerated solver are the solver, and one forecast's are its model: both are read as such.
+WITH_LOOPS = {"accelerated_erm/acsa.py", "one_epoch/forecast.py"}
+
+
+def test_no_statement_needs_a_compiler() -> None:
+    """Loops of a mechanism or a forecast stand in NAME_loops.py, which is imported when one of them is first called."""
+    compiled = {
+        module
+        for package in ("quoron_privacy", "quoron_server")
+        for module in modules(package)
+        if any(within(name, {"numba", "llvmlite"}) for name in imported(module))
+    }
+    beside = {module for module in compiled if module.name.endswith("_loops.py")}
+    named = {"samplers.py", "gaussian_proposals.py"}  # behind the streams
+    kernels = {module for module in compiled if module.parent.name == "kernels"}
+    left = {"/".join(module.parts[-2:]) for module in compiled - beside - kernels if module.name not in named}
+    assert left == WITH_LOOPS
+    assert all(module.with_name(module.name.replace("_loops", "")).is_file() for module in beside)
+
+
 def test_every_loop_and_every_algorithm_has_a_mark() -> None:
     families = "quoron_server.algorithms."
     loops = {name for name in house().texts if name.startswith(families) and name.endswith(".method")}

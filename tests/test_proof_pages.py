@@ -204,7 +204,7 @@ def test_the_pitfalls_say_which_algorithm_promises_what() -> None:
     zero_out, either, _ = said.rpartition("(1 + e^ε) δ).")[2].split(";")
     for text, offered in ((zero_out, {"zero-out"}), (either, {"zero-out", "replace-one"})):
         named = set(re.findall(r"`([a-z-]+)`", text))
-        assert named == {name for name, each in ALGORITHMS.items() if set(each.adjacency) == offered}
+        assert named == {name for name, each in ALGORITHMS.items() if set(each.promises.adjacency) == offered}
 
 
 def test_every_page_of_a_proof_is_in_the_list_of_proofs() -> None:

@@ -72,7 +72,7 @@ def main() -> None:
         keep=Keep(given.out),
         watch=watch,
     )
-    print(trained.guarantee.sentence())
+    print(trained.statement)
     print(f"at the end: {accuracy(trained.model, public, truth):.1%} of public images")
 
 

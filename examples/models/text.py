@@ -146,7 +146,7 @@ def main() -> None:
         ),
         keep=Keep(given.out),
     )
-    print(trained.guarantee.sentence())
+    print(trained.statement)
     print(f"at the end: {perplexity(trained.model, *others):.2f} words to choose a noun from")
 
 

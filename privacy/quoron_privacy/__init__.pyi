@@ -13,14 +13,14 @@ from .counts.table_health import TableHealth as TableHealth
 from .counts.votes import HiddenBins as HiddenBins
 from .counts.votes import KnownBins as KnownBins
 from .gaussian import GaussianNoise as GaussianNoise
+from .gaussian import mean_sensitivity as mean_sensitivity
 from .means.clipping import clip_rows as clip_rows
 from .means.clipping import clipped_mean as clipped_mean
-from .means.clipping import mean_sensitivity as mean_sensitivity
 from .means.free_presence import LogLength as LogLength
 from .means.free_presence import MomentMean as MomentMean
 from .means.moment import SecondMomentNoise as SecondMomentNoise
 from .means.norm_counts import NormCountMean as NormCountMean
-from .means.norm_counts import PrefixNormCounts as PrefixNormCounts
+from .means.prefix_norm_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
 from .means.radius_cells import RadiusCells as RadiusCells
 from .means.truncated_mean import TruncatedMean as TruncatedMean

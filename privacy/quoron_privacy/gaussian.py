@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
@@ -78,10 +78,42 @@ class GaussianNoise:
         return Release("gaussian", {"sensitivity": self.sensitivity, "scale": self.scale})
 
 
+def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of a mean of clipped rows, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
+    check_norm(norm)
+    _check_adjacency(adjacency)
+    rows = 2 if adjacency == "replace-one" else 1
+    return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
+
+
+def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of a mean of vectors no two of which make an obtuse angle: √2 norm / divisor; zero-out without √2.
+
+    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2 norm². Leaving
+    a user out moves the sum by norm, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
+    """
+    check_norm(norm)
+    count(divisor=divisor)
+    _check_adjacency(adjacency)
+    moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
+    return moved * norm / divisor * (1 + mean_slack(divisor))
+
+
 def mean_slack(cohort_size: int) -> float:
-    """Rounding of `clipping.clipped_mean` relative to its sensitivity: its sum is exact, only the quotient is not."""
+    """Rounding of such a mean relative to its sensitivity: its sum is exact, only the quotient is not."""
     count(cohort_size=cohort_size)
     return (64 * cohort_size + 4) * 2.0**-51
+
+
+def check_norm(norm: float) -> None:
+    """ConfigError for a norm whose square leaves floating point."""
+    if not 1e-150 < norm < 1e150:
+        raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")
+
+
+def _check_adjacency(adjacency: Adjacency) -> None:
+    if adjacency not in ("replace-one", "zero-out"):
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
 
 
 def _grid_mu(dimension: int) -> float:

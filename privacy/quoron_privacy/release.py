@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.errors import ConfigError, count
+
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -74,3 +76,14 @@ class LoopReduction(Reduction, Protocol):
 
         The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
         """
+
+
+def sum_bits(rows: int, divisor: int) -> int:
+    """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
+
+    ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
+    """
+    count(divisor=divisor)
+    if rows > 64 * divisor:
+        raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
+    return min(52, 56 - divisor.bit_length())

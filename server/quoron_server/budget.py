@@ -1,4 +1,4 @@
-"""A budget in rounds, item gradients and ε, refused before it would be exceeded.
+"""A budget in rounds, item gradients and ε, refused before it would be exceeded; and how large δ may be.
 
 >>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
 >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
@@ -8,7 +8,7 @@ quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got
 
 from dataclasses import dataclass
 
-from quoron_privacy.errors import BudgetExceeded, count, positive
+from quoron_privacy.errors import BudgetExceeded, ConfigError, count, positive
 from quoron_server.plan import Plan
 
 EVERYONE = "everyone"  # whose lifetime account is charged, and as whom users are enrolled, unless told
@@ -45,4 +45,13 @@ class Budget:
             rounds=plan.cost.rounds,
             gradient_evaluations=plan.cost.gradient_evaluations,
             epsilon=plan.guarantee.epsilon,
+        )
+
+
+def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
+    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
+    if delta * users > 1 and not allowed:
+        raise ConfigError(
+            f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
+            f"one user in n would keep that promise. Lower delta, or say {key}=true."
         )

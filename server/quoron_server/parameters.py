@@ -4,12 +4,7 @@ An algorithm's own frozen dataclass of numbers and mechanisms derives from `Para
 must know of a plan (whom it asks, what it releases and at what charge, what its promise rests on), it asks of the very
 numbers that the algorithm runs by.
 
-What a promise rests on beside its numbers are `Assumption`s: kinds that rules read, and words for people, made last.
-
->>> Assumption(Kind.SECRET_COHORTS).text
-'cohort membership stays secret, but for what one curious client knows of its own'
->>> Assumption(Kind.DECLARED_ATTENDANCE, (0.9,)).text
-'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
+What a promise rests on beside its numbers are `Assumption`s: kinds that rules read. `wording` says them to people.
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +44,7 @@ class Kind(StrEnum):
     ONE_REPORT = "one-report"
     TWO_REPORTS = "two-reports"
     CARELESS_ATTENDANCE = "careless-attendance"
-    VOUCHED_CONSTANTS = "vouched-constants"
+    UNPROVED_CONSTANTS = "unproved-constants"
     # Of a federation.
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
@@ -62,64 +57,23 @@ class Kind(StrEnum):
     DOMINANT_HESSIANS = "dominant-hessians"
 
 
-TEXTS: Mapping[Kind, str] = MappingProxyType(
-    {
-        # That a function raises, prints or keeps something is how it could tell of items besides; nobody can check it.
-        Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
-        "items, and nothing else that the function does, such as raising or printing, shows anything of them",
-        Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
-        Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
-        Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
-        Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
-        Kind.LABEL_RANGE_PUBLIC: "the range of the label, which is that of the data, was public before",
-        Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
-        "constants (clients clip features and scale losses)",
-        Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",
-        Kind.SECRET_ITEMS: "which items a round uses stays secret",
-        Kind.ABSENT_IS_OUTLIER: "a user who does not answer counts as an outlier in its own slot",
-        Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
-        Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
-        Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
-        Kind.DECLARED_ATTENDANCE: "divisors count on an attendance of {:g}, declared in advance; noise is "
-        "scaled for it",
-        Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
-        Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
-        Kind.CARELESS_ATTENDANCE: "whether a client answers does not depend on its data",
-        Kind.VOUCHED_CONSTANTS: "{}",
-        Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
-        "answers depend on no other user's items",
-        Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",
-        Kind.EARLY_ENDS: "only the coordinator sees when a round ends: early ends were accepted, and they tell who was "
-        "absent",
-        Kind.SECRET_COHORTS: "cohort membership stays secret, but for what one curious client knows of its own",
-        # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
-        # size, a member who remembers its rounds tells something of who else was asked.
-        Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
-        Kind.FULL_ATTENDANCE: "every user of a phase answers every one of its questions with the gradient of one and "
-        "the same loss (the accelerated solver's certificate is void without it)",
-        Kind.UNMOVED_ATTENDANCE: "whether a client answers does not depend on the iterates that it is asked at",
-        Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
-        "features within bounds)",
-    }
+# How many words and numbers the text of an assumption leaves open, where that is not none.
+OPEN: Mapping[Kind, int] = MappingProxyType(
+    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.UNPROVED_CONSTANTS: 1}
 )
 _ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One of them; `of` are the words and numbers that its text leaves open."""
+    """One of a kind; `of` are the words and numbers that its text leaves open."""
 
     kind: Kind
     of: tuple[str | float, ...] = ()
 
     def __post_init__(self) -> None:
-        if TEXTS[self.kind].count("{") != len(self.of):
+        if OPEN.get(self.kind, 0) != len(self.of):
             raise ConfigError(f"Expected what {self.kind} is said of where its text asks for it, got {self.of!r}.")
-
-    @property
-    def text(self) -> str:
-        """For people."""
-        return TEXTS[self.kind].format(*self.of)
 
 
 def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
@@ -169,7 +123,7 @@ class Parameters(ABC):
         """Users asked in each round, as planned: expected ones where each joins by a coin of its own."""
 
     @property
-    def by_coins(self) -> bool:
+    def poisson_sampling(self) -> bool:
         """Whether each user joins a cohort by a coin of its own."""
         return False
 

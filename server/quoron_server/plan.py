@@ -1,11 +1,11 @@
 """A plan: everything public about a run, fixed before any data is touched.
 
 Sampling, noise, thresholds and accounting all come from this one object, so they cannot disagree. A plan is made by
-`Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
+`Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, and printed and stored in the words of `wording`.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
@@ -20,29 +20,14 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 P = TypeVar("P", bound=Parameters)
-# Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
-SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
-CURATOR = (
-    "whoever sees the model and all else that this run shows or keeps (the machine that holds the table and computed "
-    "the model is trusted)"
-)
-AGAINST = {
-    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
-    "local": "the coordinator too",
-}
-NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
-QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
-HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
-
-
+MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """The wish: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
+    """What is asked for: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
 
     epsilon: float
     delta: float
@@ -71,15 +56,6 @@ class Privacy:
                 f"more than 1e-12, got quorum_epsilon={self.quorum_epsilon:g} of epsilon={self.epsilon:g} and "
                 f"delta={self.delta:g}."
             )
-
-
-def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
-    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
-    if delta * users > 1 and not allowed:
-        raise ConfigError(
-            f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
-            f"one user in n would keep that promise. Lower delta, or say {key}=true."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,30 +93,8 @@ class Guarantee:
         Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What
         somebody vouches for of the loss stays assumed, and `assumptions` of the table.
         """
-        kept = (each for each in self.assumptions if each.kind is Kind.VOUCHED_CONSTANTS)
+        kept = (each for each in self.assumptions if each.kind is Kind.UNPROVED_CONSTANTS)
         return replace(self, curated=True, assumptions=together(assumptions, kept))
-
-    def sentence(self) -> str:
-        """The promise in one sentence, for people."""
-        if self.exposure == "none":
-            return "No privacy: this is the non-private reference."
-        against = CURATOR if self.curated else AGAINST[self.exposure]
-        words = f"({self.epsilon:g}, {self.delta:g})-differential privacy for all items of any one user at once, "
-        seen_by = "" if self.curated else f", exposure {self.exposure}"
-        words += f"adjacency {self.adjacency}{seen_by}: protects against {against}"
-        if self.assumptions:
-            words += "; assuming " + "; ".join(each.text for each in self.assumptions)
-        words += f"; by {self.theorem}"
-        if self.quorum is not None:
-            paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"
-            words += f", and {QUORUM_THEOREM} for a quorum of {self.quorum.share:g}, which costs {paid}"
-        if self.health is not None:
-            words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
-            words += f"{self.health.share:.2g} of μ²"
-        words += "."
-        if not self.proved:
-            words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
-        return f"{SEEDED} With secret noise: {words}" if self.seeded else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +108,11 @@ class Cost:
     bytes_up: int  # float64 payload from clients
 
     @classmethod
-    def of(cls, problem: Problem, *, rounds: int, messages: int, gradients_per_user: int = 1) -> "Cost":
-        """Cost of `messages` answers of one d-vector each, in `rounds` rounds."""
-        payload = messages * problem.dimension * 8
-        evaluations = messages * gradients_per_user * problem.items_per_user
-        return cls(rounds, messages, evaluations, payload * gradients_per_user, payload)
+    def of(cls, problem: Problem, parameters: Parameters) -> "Cost":
+        """One average gradient of everybody who is asked, at one point, in answers as long as the parameters say."""
+        messages = sum(parameters.cohorts())
+        down, up = messages * problem.dimension, messages * parameters.answer_length(problem)
+        return cls(len(parameters.cohorts()), messages, messages * problem.items_per_user, 8 * down, 8 * up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +191,6 @@ class Plan:
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
         return made if quorum is None else (*made, *_decisions(quorum, self.parameters.cohorts()))
-
-    def as_json(self) -> dict[str, object]:
-        """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
-        problem = asdict(self.problem)
-        beliefs = problem.pop("beliefs")
-        return asdict(self) | {"statement": self.guarantee.sentence(), "problem": problem | beliefs}
 
 
 def _decisions(quorum: "Quorum", cohorts: tuple[int, ...]) -> tuple[PlannedRelease, ...]:

@@ -1,8 +1,8 @@
 """When a round ends and the next one opens, at times that tell nobody who answered or who was asked.
 
 A round takes answers for its whole `seconds`, also when everybody has answered long before. Then the coordinator has
-REST of that time for its own work, and only when it is over does anything leave: the next question, the round's event.
-Work that takes longer shows, but rounded up to whole rests.
+PAUSE of that time for its own work, and only when it is over does anything leave: the next question, the round's event.
+Work that takes longer shows, but rounded up to whole pauses.
 
     due = due_at(opened, seconds)
     opens = opening(due, now, seconds)
@@ -13,17 +13,17 @@ whether somebody was absent. See docs/network.md#when-rounds-end.
 
 import math
 
-REST = 0.1  # of a round's seconds
+PAUSE = 0.1  # of a round's seconds
 
 
 def due_at(opened: float, seconds: float) -> float:
     """The time at which a round that opened at `opened` is over for everybody else, its answers and its work."""
-    return opened + (1 + REST) * seconds
+    return opened + (1 + PAUSE) * seconds
 
 
 def opening(due: float, now: float, seconds: float) -> float:
-    """When the next round opens, from `now` on: at `due`, or whole rests after it. -inf as `due`: at once."""
+    """When the next round opens, from `now` on: at `due`, or whole pauses after it. -inf as `due`: at once."""
     if math.isinf(due):
         return now
-    late = max(0, math.ceil((now - due) / (REST * seconds)))
-    return due + late * REST * seconds
+    late = max(0, math.ceil((now - due) / (PAUSE * seconds)))
+    return due + late * PAUSE * seconds

@@ -53,6 +53,7 @@ from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.serial import dumps
+from quoron_server.wording import plan_json, sentence
 
 Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
@@ -83,7 +84,7 @@ class Run:
     def charge(self) -> None:
         """Enter what it may cost, once however often it is called. Raises what `check` raises."""
         if self._charged is not None:
-            statement = self.plan.guarantee.sentence()
+            statement = sentence(self.plan.guarantee)
             with self._charged() as population:
                 population.charge(self.name, group=self.group, statement=statement, **charge_of(self.plan))
 
@@ -150,7 +151,7 @@ class Run:
 
     @property
     def _text(self) -> str:
-        return dumps(self.plan.as_json())
+        return dumps(plan_json(self.plan))
 
     def _fresh(self) -> NoiseSource:
         return SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)

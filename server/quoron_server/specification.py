@@ -23,10 +23,11 @@ from quoron_privacy.errors import ConfigError
 from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
-from quoron_server.budget import EVERYONE
+from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, Privacy, check_delta
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.wording import plan_json, sentence
 
 MOST_STATE = 700_000_000  # bytes; SQLite and PostgreSQL take 10⁹ in one value
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
@@ -111,7 +112,7 @@ def _require_short(text: str) -> None:
 
 def digest(plan: Plan) -> str:
     """Fingerprint of a plan: every number in it."""
-    return hashlib.sha256(json.dumps(plan.as_json(), sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()
 
 
 def planned(text: str) -> tuple[RunSpecification, Plan]:
@@ -172,7 +173,7 @@ def check_constants(specification: RunSpecification) -> None:
         raise ConfigError(
             "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."
         )
-    for key, held in (("outputs", loss.outputs), ("vouched", loss.vouched)):
+    for key, held in (("outputs", loss.outputs), ("unproved_constants", loss.unproved_constants)):
         if getattr(given, key) != held:
             raise ConfigError(
                 f"Expected problem.{key}={held!r} for the {name} loss of this run, got {getattr(given, key)!r}. "
@@ -304,7 +305,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     return {
         "run": specification.run,
         "algorithm": plan.algorithm,
-        "statement": promise.sentence(),
+        "statement": sentence(promise),
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

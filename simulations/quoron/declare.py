@@ -46,8 +46,7 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
-from quoron_server.budget import EVERYONE
-from quoron_server.plan import check_delta
+from quoron_server.budget import EVERYONE, check_delta
 
 DELTA = 1e-6  # of all categorical columns, unless told
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero

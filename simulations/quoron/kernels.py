@@ -48,7 +48,7 @@ def compile_all() -> None:
     runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
     with TemporaryDirectory(prefix="quoron-kernels-") as folder:
         for number, (name, options) in enumerate(runs):
-            zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
+            zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
             settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
             api.simulate("quickstart", method=Method(name), keep=Keep(Path(folder) / str(number)), settings=settings)
     Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))

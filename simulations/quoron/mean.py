@@ -48,6 +48,7 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.robust import robust_mean
 from quoron_server.plan import Guarantee, Privacy
+from quoron_server.wording import sentence
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -69,6 +70,11 @@ class PrivateMean:
     noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
     radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
+
+    @property
+    def statement(self) -> str:
+        """The promise in a sentence."""
+        return sentence(self.guarantee)
 
 
 def private_mean(

@@ -31,6 +31,7 @@ from quoron_privacy.errors import DataError, QuoronError, UsageError
 from quoron_server.plan import Plan
 from quoron_server.serial import dumps
 from quoron_server.specification import digest
+from quoron_server.wording import sentence
 
 FORMAT = "quoron model 2"
 LONGEST = 1 << 30  # bytes of a file
@@ -68,7 +69,7 @@ class Model:
         """The model that a run of `plan` released."""
         said = plan.guarantee
         protected = not said.seeded and said.exposure != "none"
-        promise = Promise(said.sentence(), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
+        promise = Promise(sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
         return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None)
 
     @classmethod

@@ -2,7 +2,7 @@
 
     model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], group="clinic")
     model.fit(X, y, groups=patients)
-    model.guarantee_.sentence()
+    model.model_.promise.statement
 
 All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
 group's lifetime account before it trains. What is not private is said by a named warning.
@@ -35,6 +35,7 @@ from quoron_privacy.errors import RunError
 from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee
+from quoron_server.wording import assumption_text
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -120,7 +121,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         table, section = arrays.table_of(features, names, label, users, bounds)
         section |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
         if taken:
-            said = "; ".join(each.text for each in taken)
+            said = "; ".join(map(assumption_text, taken))
             message = f"Not declared, and so not private: {said}. Give them to the constructor."
             warnings.warn(message, DataDependentBounds, stacklevel=2)
         config = self._config(section)

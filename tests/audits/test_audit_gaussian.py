@@ -5,8 +5,8 @@ import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy.accounts import gdp
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import clipped_mean, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 EPSILON, DELTA, NORM, COHORT = 2.0, 1e-5, 1.0, 10

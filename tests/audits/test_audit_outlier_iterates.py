@@ -16,9 +16,9 @@ from audits.harness import epsilon_lower_bound
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import one_release
-from quoron_privacy.robust.laplace_test import in_score_units, score_scale
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.one_release import Target, release_scale
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 from quoron_server.algorithms.outlier_iterates.plan import ChainPhase
 
 EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 120_000

@@ -8,8 +8,7 @@ import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy.accounts import gdp
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.noise.sources import SeededNoise

@@ -14,7 +14,7 @@ from one_epoch_reference import FAMILY, drive, released_sums, strategy
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts import gdp
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import ALGORITHMS

@@ -32,10 +32,10 @@ MU = mu_for(EPSILON, DELTA)
 STILL, FREE = L2Ball(1e-9), L2Ball(10.0)  # in the first no step moves the centre: radii are spreads
 
 
-def planned(variant="recursive", *, cohort=16, rounds=4, domain=STILL, tail=0.4, **options):
+def planned(variant="recursive", *, cohort=16, rounds=4, domain=STILL, beyond=0.4, **options):
     sizes = {"pilot": 2, "warmup": (2, cohort), "main": (rounds, cohort)}
     options = {"spread": 0.3, "factorisation": "blt"} | options
-    return small_plan(dimension=1, variant=variant, mu=MU, domain=domain, tail=tail, **sizes, **options)
+    return small_plan(dimension=1, variant=variant, mu=MU, domain=domain, beyond=beyond, **sizes, **options)
 
 
 class Twin(TrackingSRGD):
@@ -85,7 +85,7 @@ class RadiusRaw(Twin):
             known=lag if state.round == 1 else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
-            target=p.tail,
+            target=p.beyond,
             largest=p.first_radius,
         )
         return replace(after, spread=spread, margin=margin, presence=presence)

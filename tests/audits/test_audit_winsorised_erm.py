@@ -14,7 +14,8 @@ import pytest
 from audits.harness import delta_bounds
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.means import winsorised_mean
-from quoron_privacy.means.private_range import PrivateRange, costs, tally, weights
+from quoron_privacy.means.private_range import PrivateRange, costs, weights
+from quoron_privacy.means.private_range_loops import tally
 from quoron_privacy.means.rotation import padded, rotate
 from quoron_privacy.means.winsorised_mean import WinsorisedMean
 from quoron_privacy.noise.sources import SeededNoise
@@ -102,7 +103,7 @@ def unclamped(rotated, middles, half_width, unit, total):
 
 
 def test_the_audit_catches_a_clamp_that_is_left_out(monkeypatch):
-    monkeypatch.setattr(winsorised_mean, "_add_clamped", unclamped)
+    monkeypatch.setattr(winsorised_mean.loops, "add_clamped", unclamped)
     assert audit(sound(), *OPPOSITE)[0] > DELTA
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.norm_counts import PrefixNormCounts
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.plan import Plan
 
@@ -147,7 +147,7 @@ def _moved(spread, margin, radius, far, known, deviation, p):
     distance = np.where(reached < 0.93, radius * np.maximum(reached, 0.1), 1.5 * radius)
     own = np.maximum(distance**2 - known, 0.2 * distance**2)
     spread = np.clip(spread**0.3 * np.sqrt(own) ** 0.7, 1e-6 * p.first_radius, p.first_radius)
-    surprise = np.clip((beyond - p.tail) / max(p.tail, deviation), -1.0, 1.0)
+    surprise = np.clip((beyond - p.beyond) / max(p.beyond, deviation), -1.0, 1.0)
     return spread, np.clip(margin * np.exp(0.25 * surprise), 1.0, 2.5)
 
 
@@ -176,8 +176,8 @@ def evidence(shown, noise="by radius"):
     rest = (shown.rows - shown.known)[-len(radius) :] - middle
     gradient = np.sum((matrix @ (apart * right)) / left * ((matrix @ (rest * right)) / left), axis=0)
     quiet = phase.scale / phase.prefix.column_norm if isinstance(phase, PrefixNormCounts) else phase.scale
-    tail = np.sum(-(shown.shares @ (WEIGHTS * [1 - INNER, 1.0, 0.0])) * present, axis=0) / phase.users
-    return gradient / phase.scale**2 + tail / quiet**2
+    shares = np.sum(-(shown.shares @ (WEIGHTS * [1 - INNER, 1.0, 0.0])) * present, axis=0) / phase.users
+    return gradient / phase.scale**2 + shares / quiet**2
 
 
 def next_centre(shown):

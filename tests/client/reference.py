@@ -69,9 +69,9 @@ def gradient(loss, a, y, x, smoothing=None, coordinate=0.0):
     a = a.astype(np.float64)
     norm = np.linalg.norm(a)
     if isinstance(smoothing, Moreau) and norm > 0:
-        return envelope_slope(loss, a @ x, y, smoothing.parameter * norm**2) * a + loss.bend(len(x)) * x
+        return envelope_slope(loss, a @ x, y, smoothing.parameter * norm**2) * a + loss.quadratic_diagonal(len(x)) * x
     shift = smoothing.radius * norm * coordinate if isinstance(smoothing, Convolution) else 0.0
-    return phi_slope(loss, a @ x + shift, y) * a + loss.bend(len(x)) * x
+    return phi_slope(loss, a @ x + shift, y) * a + loss.quadratic_diagonal(len(x)) * x
 
 
 def ball_coordinates(sizes, dimension, seed, keys):
@@ -138,7 +138,8 @@ def average_loss(loss, batch, x):
     out = np.zeros(batch.users)
     for u, (rows, labels) in enumerate(users(batch)):
         for a, y in zip(rows, labels, strict=True):
-            out[u] += (phi(loss, a.astype(np.float64) @ x, y) + (loss.bend(len(x)) * x) @ x / 2) / len(rows)
+            quadratic = (loss.quadratic_diagonal(len(x)) * x) @ x / 2
+            out[u] += (phi(loss, a.astype(np.float64) @ x, y) + quadratic) / len(rows)
     return out
 
 

@@ -21,6 +21,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import make_plan
+from quoron_server.wording import sentence
 
 # Pseudo-Huber: w² (√(1 + (r/w)²) - 1), convex, |φ'| < w, φ'' <= 1. As a file that another distribution would hold.
 SOURCE = """
@@ -40,7 +41,7 @@ ROUND = Declaration(
     slope_bound=lambda largest, label_bound, width: min(width, largest + label_bound),
 )
 """
-VOUCHED = "the constants of loss 'round' are vouched for by Ada Lovelace (ada-losses 1.2), checked on a grid only"
+UNPROVED = "the constants of loss 'round' are vouched for by Ada Lovelace (ada-losses 1.2), checked on a grid only"
 TABLE = """
 [population]
 kind = "table"
@@ -102,7 +103,7 @@ class TestByName:
         distribute(folder)
         loss = make_loss("round", width=0.5, label_bound=2.0, ridge=0.1, feature_norm=1.5)
         domain = L2Ball(4.0)
-        assert (loss.name, loss.vouched, loss.convex, loss.smooth) == ("round", VOUCHED, True, True)
+        assert (loss.name, loss.unproved_constants, loss.convex, loss.smooth) == ("round", UNPROVED, True, True)
         assert loss.lipschitz(domain, 3) == pytest.approx(1.5 * 0.5 + 0.1 * 4.0)
         assert loss.smoothness == pytest.approx(1.5**2 + 0.1)
         assert loss.start_gradient == pytest.approx(1.5 * 0.5)
@@ -128,11 +129,11 @@ class TestByName:
         wanted = configs.parse(TABLE)
         assert loss_of(wanted.loss).width == 0.5
         specification, plan = specify(wanted, run="summer", users=5000, seconds=60.0)
-        assert Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,)) in plan.guarantee.assumptions
-        assert f"; assuming {VOUCHED}" in plan.guarantee.sentence() or f"; {VOUCHED}" in plan.guarantee.sentence()
+        assert Assumption(Kind.UNPROVED_CONSTANTS, (UNPROVED,)) in plan.guarantee.assumptions
+        assert f"; assuming {UNPROVED}" in sentence(plan.guarantee) or f"; {UNPROVED}" in sentence(plan.guarantee)
         assert make_plan(specification) == plan
-        own_words = replace(specification.problem, vouched=None)
-        with pytest.raises(ConfigError, match=r"Expected problem\.vouched=.*Ada.* for the round loss"):
+        own_words = replace(specification.problem, unproved_constants=None)
+        with pytest.raises(ConfigError, match=r"Expected problem\.unproved_constants=.*Ada.* for the round loss"):
             make_plan(specification.model_copy(update={"problem": own_words}))
 
     def test_an_unknown_name_is_refused_with_those_there_are(self, folder):
@@ -169,7 +170,7 @@ class TestByName:
         (entry,) = re.findall(r'^(log_cosh = )"my_losses:(\w+)"$', page, flags=re.MULTILINE)
         distribute(folder, "my-losses", "my_losses", source, entry[0] + "{}:" + entry[1])
         loss = make_loss("log_cosh", width=0.5)
-        assert f"> {loss.vouched}" in page.replace("\n", " ")
+        assert f"> {loss.unproved_constants}" in page.replace("\n", " ")
         assert loss.smoothness == 2.0
         assert loss.lipschitz(L2Ball(100.0), 3) == 1.0
 
@@ -243,7 +244,7 @@ class TestGrid:
 
 PROBLEM = Problem(
     users=300_000, items_per_user=50, dimension=10, domain=L2Ball(3.0), lipschitz=1.0, smoothness=0.25,
-    feature_norm=1.0, link_curvature=0.25, vouched=VOUCHED,
+    feature_norm=1.0, link_curvature=0.25, unproved_constants=UNPROVED,
 )  # fmt: skip
 
 
@@ -251,7 +252,7 @@ PROBLEM = Problem(
 def test_every_promise_about_it_names_who_vouches_and_a_plan_that_leaves_it_out_is_refused(name):
     info = ALGORITHMS[name]
     plan = info.plan(PROBLEM, Privacy(2.0, 1e-6, 0.5, 0.1))
-    assumed = Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,))
+    assumed = Assumption(Kind.UNPROVED_CONSTANTS, (UNPROVED,))
     assert assumed in plan.guarantee.assumptions
     info.verify(plan)
     curated = info.plan(PROBLEM, Privacy(2.0, 1e-6)).as_curated()
@@ -259,4 +260,4 @@ def test_every_promise_about_it_names_who_vouches_and_a_plan_that_leaves_it_out_
     silent = tuple(said for said in plan.guarantee.assumptions if said != assumed)
     with pytest.raises(VerificationError, match="rests on this, too: the constants of loss 'round'"):
         info.verify(replace(plan, guarantee=replace(plan.guarantee, assumptions=silent)))
-    assert not info.plan(replace(PROBLEM, vouched=None), Privacy(2.0, 1e-6)).guarantee.rests_on(assumed.kind)
+    assert not info.plan(replace(PROBLEM, unproved_constants=None), Privacy(2.0, 1e-6)).guarantee.rests_on(assumed.kind)

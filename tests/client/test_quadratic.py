@@ -21,7 +21,7 @@ def batch(sizes=(3, 1, 40, 0)):
 
 
 def test_its_constants_are_those_of_h():
-    np.testing.assert_allclose(LOSS.bend(4), H)
+    np.testing.assert_allclose(LOSS.quadratic_diagonal(4), H)
     assert LOSS.smoothness == pytest.approx(0.81)
     assert LOSS.lipschitz(L2Ball(2.0), 4) == pytest.approx(1.5 + 0.81 * 2.0)
     assert LOSS.start_gradient == 1.5
@@ -62,5 +62,5 @@ def test_a_direction_without_curvature_is_refused(name):
 @pytest.mark.parametrize("loss", [make_loss("quadratic"), make_loss("logistic", ridge=0.3), make_loss("linear")])
 @pytest.mark.parametrize("dimension", [1, 2, 7])
 def test_the_steepest_direction_is_the_largest_of_the_diagonal_that_is_not_made(loss: Loss, dimension: int) -> None:
-    assert loss.steepest(dimension) == loss.bend(dimension).max()
-    assert loss.steepest(10**12) >= loss.ridge
+    assert loss.largest_diagonal(dimension) == loss.quadratic_diagonal(dimension).max()
+    assert loss.largest_diagonal(10**12) >= loss.ridge

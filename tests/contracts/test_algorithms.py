@@ -24,6 +24,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
+from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
@@ -240,8 +241,8 @@ def test_states_survive_storage_unchanged(name):
 @every_algorithm
 def test_a_plan_is_plain_json_and_states_its_promise(name):
     plan = make_plan(name)
-    report = json.loads(json.dumps(plan.as_json()))
-    assert report["statement"] == plan.guarantee.sentence()
+    report = json.loads(json.dumps(plan_json(plan)))
+    assert report["statement"] == sentence(plan.guarantee)
     assert report["algorithm"] == name
     assert dataclasses.is_dataclass(plan.parameters)
 

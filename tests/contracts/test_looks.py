@@ -23,6 +23,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE, Plan, Privacy
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
+from quoron_server.wording import sentence
 
 SHARE, SIZES = 0.05, {"columns": 4, "labels": 2}
 OTHERS = tuple(name for name in ALGORITHMS if name not in GAUSSIAN)
@@ -68,7 +69,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert charge_of(plan)["mu"] == promise.mu
-    assert "table-health.md#h1" in plan.guarantee.sentence()
+    assert "table-health.md#h1" in sentence(plan.guarantee)
 
 
 @every_gaussian

@@ -19,6 +19,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of
+from quoron_server.wording import sentence
 
 QUORUM = Privacy(epsilon=8.0, delta=1e-3, quorum=0.5, quorum_epsilon=1.7)
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
@@ -150,7 +151,7 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
     assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
     assert quorum.epsilon == (0.0 if promise.exposure == "local" else QUORUM.quorum_epsilon)
-    assert "docs/privacy/quorum.md" in promise.sentence()
+    assert "docs/privacy/quorum.md" in sentence(promise)
     with pytest.raises(VerificationError):
         info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.999)))
     if promise.exposure != "local":

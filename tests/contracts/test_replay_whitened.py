@@ -12,7 +12,7 @@ from contracts.replay import Scene, first_complaint, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Complaint
-from quoron_privacy.means import norm_counts as tails
+from quoron_privacy.means import norm_counts
 from quoron_privacy.means.free_presence import MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_server.algorithms import ALGORITHMS
@@ -129,7 +129,7 @@ class Claiming(WhitenedTracking):
 
 
 def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = tails.loops.sum_tails
+    honest = norm_counts.loops.sum_norm_counts
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -140,7 +140,7 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
         return total, np.array([shares_[0], within, shares_[2]]), clipped
 
     plan = make_plan(NAME)
-    monkeypatch.setattr(tails.loops, "sum_tails", wider)
+    monkeypatch.setattr(norm_counts.loops, "sum_norm_counts", wider)
     broken = scene(WhitenedTracking(plan))
     corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Complaint, match="the plan charges"):

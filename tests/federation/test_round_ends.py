@@ -26,10 +26,11 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.parameters import TEXTS, Kind
-from quoron_server.round_clock import REST
+from quoron_server.parameters import Kind
+from quoron_server.round_clock import PAUSE
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import make_plan, require_deployable
+from quoron_server.wording import TEXTS, sentence
 
 USERS, ROUNDS, SECONDS = 6, 5, 3.0
 WORK = 0.01  # seconds that the coordinator computes after a round
@@ -116,7 +117,7 @@ def test_the_clock_is_the_same_whether_a_user_answers_or_not(behaviour: str) -> 
     seen, events_then = played(everyone, {0: BEHAVIOURS[behaviour]}, early_ends=False)
     assert events == events_then
     assert {user: seen[user] for user in range(1, USERS)} == {user: usual[user] for user in range(1, USERS)}
-    assert np.diff([when for _, when in seen[1]]) == pytest.approx((1 + REST) * SECONDS)
+    assert np.diff([when for _, when in seen[1]]) == pytest.approx((1 + PAUSE) * SECONDS)
 
 
 def test_with_early_ends_another_client_learns_from_the_clock_who_was_absent() -> None:
@@ -150,7 +151,7 @@ def test_a_round_asked_again_of_others_takes_no_late_answer_of_those_who_were_as
             question = Question(0, np.array(cohort, np.int64), task, drawn=True)
             answers = await sessions.ask(session, question, shape=(2,), seconds=SECONDS)
             if 0 in cohort:
-                answer(REST * SECONDS + 1.0)
+                answer(PAUSE * SECONDS + 1.0)
             heard = (answers.status == Status.ANSWERED).tolist()
         return verdicts, heard
 
@@ -169,7 +170,7 @@ def test_the_clock_does_not_tell_who_was_in_a_cohort() -> None:
     """One user is slow. Neither a reader of events nor another client finds its rounds."""
     cohorts = drawn(40, seed=1)
     _, events = played(cohorts, {0: lambda _: 0.25}, early_ends=False)
-    assert np.diff(events) == pytest.approx((1 + REST) * SECONDS)
+    assert np.diff(events) == pytest.approx((1 + PAUSE) * SECONDS)
     _, early = played(cohorts, {0: lambda _: 0.25}, early_ends=True)
     named = {number for number, took in enumerate(np.diff([0.0, *early])) if took > 0.2}
     assert named == {number for number, cohort in enumerate(cohorts) if 0 in cohort}, "the fault that deadlines mend"
@@ -177,14 +178,14 @@ def test_the_clock_does_not_tell_who_was_in_a_cohort() -> None:
 
 def test_an_empty_cohort_takes_as_long_as_any() -> None:
     _, events = played([[], [0, 1, 2], []], {}, early_ends=False)
-    assert events == pytest.approx((1 + REST) * SECONDS * np.arange(1, 4))
+    assert events == pytest.approx((1 + PAUSE) * SECONDS * np.arange(1, 4))
 
 
 def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The whole service: the ledger holds the round long before anybody hears of it."""
-    seconds = HANGS / REST  # so long that no machine takes a rest for a round's own work
+    seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
@@ -214,10 +215,10 @@ def test_a_round_that_all_have_answered_stays_open_and_is_told_after_the_rest(
                     await asyncio.sleep(0.001)
                 assert feed._events == [], "committed, and told to nobody"
                 await until(lambda: len(opening) == 2)
-                put_clock_forward(REST * seconds)
+                put_clock_forward(PAUSE * seconds)
                 await until(lambda: feed._events and session.open is not None)
                 assert session.open.question.round == 1
-                assert session.open.opened == pytest.approx(first.opened + (1 + REST) * seconds, rel=0, abs=1e-9)
+                assert session.open.opened == pytest.approx(first.opened + (1 + PAUSE) * seconds, rel=0, abs=1e-9)
                 assert "took longer" not in caplog.text
 
     carried_out(scene())
@@ -233,7 +234,7 @@ def test_the_end_of_a_run_is_told_on_the_schedule_and_once(tmp_path: Path) -> No
             while not (feed._events and feed._events[-1]["kind"] == "ended"):
                 assert time.monotonic() < hangs
                 await asyncio.sleep(0.01)
-                put_clock_forward((1 + REST) * 30.0)
+                put_clock_forward((1 + PAUSE) * 30.0)
             assert [event["kind"] for event in feed._events[-2:]] == ["round", "ended"]
 
     carried_out(scene())
@@ -246,22 +247,22 @@ def test_work_that_takes_longer_than_the_rest_is_told_to_the_operator(caplog: py
         task = AverageGradient(points=np.zeros((1, 2)), weights=(1.0,))
         for number, work in enumerate((1.0, 0.0)):
             await sessions.ask(session, Question(number, np.array([0]), task), shape=(2,), seconds=SECONDS)
-            opened.append(session.due - (1 + REST) * SECONDS)
+            opened.append(session.due - (1 + PAUSE) * SECONDS)
             await asyncio.sleep(work)
         return [*opened, loop.time()]
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         first, second, _ = runner.run(scene())
-    assert second - first == pytest.approx(SECONDS + 4 * REST * SECONDS), "1 s of work, rounded up to rests of 0.3 s"
+    assert second - first == pytest.approx(SECONDS + 4 * PAUSE * SECONDS), "1 s of work, rounded up to rests of 0.3 s"
     assert "took longer than 0.3 s" in caplog.text
 
 
 def test_early_ends_stand_in_the_promise() -> None:
     plan = make_plan(specification("one-pass-dp-sgd"))
     assert plan.guarantee.rests_on(Kind.EARLY_ENDS)
-    assert TEXTS[Kind.EARLY_ENDS] in plan.guarantee.sentence()
-    assert (
-        TEXTS[Kind.EARLY_ENDS] not in make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(plan.guarantee)
+    assert TEXTS[Kind.EARLY_ENDS] not in sentence(
+        make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee
     )
 
 

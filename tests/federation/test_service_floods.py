@@ -26,6 +26,7 @@ from quoron_server.service import Coordinator, doorkeeper, records, tokens
 from quoron_server.service import coordinator as coordinators
 from quoron_server.service import manager as managers
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.wording import plan_json
 
 METHODS = ("Submit", "List", "Watch", "Cancel", "Plan", "Model", "Ledger", "Limit")
 SERVICE = "/" + coordinators.CONTROL_PLANE
@@ -206,7 +207,7 @@ def test_the_plan_of_a_run_that_has_begun_is_read_and_not_made(tmp_path: Path, m
 
     found, wanted = carried_out(scene()), specification("one-pass-dp-sgd")
     items = {"columns": wanted.columns.as_json(), "loss": wanted.loss}  # what a model needs to predict
-    assert found == json.loads(json.dumps(make_plan(wanted).as_json())) | items
+    assert found == json.loads(json.dumps(plan_json(make_plan(wanted)))) | items
 
 
 def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

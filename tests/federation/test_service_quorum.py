@@ -30,9 +30,10 @@ from quoron_privacy.errors import Infeasible
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
-from quoron_server.round_clock import REST
+from quoron_server.round_clock import PAUSE
 from quoron_server.service import tokens
 from quoron_server.specification import RunSpecification, describe, make_plan
+from quoron_server.wording import plan_json
 
 NAME, USERS, ROUNDS = "one-pass-dp-sgd", 80, 2
 
@@ -63,7 +64,7 @@ def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(tmp_p
 @pytest.mark.parametrize("share", [0.0, 0.1])
 def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: float, tmp_path: Path) -> None:
     """Not as complete, with a model that is noise: the fault that a quorum mends."""
-    seconds = HANGS / REST  # so long that no machine takes a rest for a round's own work
+    seconds = HANGS / PAUSE  # so long that no machine takes a rest for a round's own work
     silent = range(round(share * USERS), USERS)
 
     async def scene() -> list[dict[str, Any]]:
@@ -80,7 +81,7 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: 
                 await asyncio.sleep(0.001)
             assert feed._events == [], "decided, and told to nobody"
             while "trial" in running.manager._active:
-                put_clock_forward(REST * seconds)
+                put_clock_forward(PAUSE * seconds)
                 await asyncio.sleep(0.01)
             assert {number for _, _, number, _ in honest.asked} == {0}, "nobody is asked again"
             assert (await running.manager.records.status("trial"))["state"] == "without-quorum"
@@ -184,7 +185,7 @@ def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_e
     assert plan.guarantee.quorum is not None
     assert plan.guarantee.epsilon == made.epsilon
     assert RunSpecification.parse(made.as_text()) == made
-    assert make_plan(made).as_json() == plan.as_json()
+    assert plan_json(make_plan(made)) == plan_json(plan)
     for none in (TABLE, TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = "none"')):
         made, plan = specify(parse(none), run="summer", users=20_000, seconds=60.0)
         assert made.quorum is None

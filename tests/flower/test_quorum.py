@@ -16,6 +16,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
 from quoron_server.rounds import run
+from quoron_server.wording import sentence
 
 USERS = 60
 QUORUM: dict[str, Any] = {"users": USERS, "options": {"rounds": 2}, "quorum": 0.5, "quorum_epsilon": 2.0}
@@ -46,7 +47,7 @@ def test_a_run_that_is_answered_has_the_bits_of_one_process(tmp_path: Path) -> N
         np.testing.assert_array_equal(done.model, run(made, Here(), ledger, noise, simulation=True))
         assert [event["public"] for event in ledger.events()] == [{"quorum": "met"}] * 2
     assert done.guarantee.epsilon == 8.0
-    assert "for a quorum of 0.5, which costs 2 of this ε" in done.guarantee.sentence()
+    assert "for a quorum of 0.5, which costs 2 of this ε" in sentence(done.guarantee)
 
 
 def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.parameters import TEXTS, Kind
+from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
-from quoron_server.round_clock import REST
+from quoron_server.round_clock import PAUSE
+from quoron_server.wording import TEXTS, sentence
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
 
@@ -65,7 +66,7 @@ def test_a_round_is_pushed_on_the_schedule_whoever_was_silent(monkeypatch: pytes
     silent = asked_at(monkeypatch, {0, 2}, early_ends=False)
     assert usual == silent
     for times in usual.values():
-        assert np.diff(times) == pytest.approx((1 + REST) * SECONDS)
+        assert np.diff(times) == pytest.approx((1 + PAUSE) * SECONDS)
 
 
 def test_with_early_ends_the_next_push_tells_who_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +86,9 @@ def training(**changes: object) -> apps.Training:
 
 def test_early_ends_stand_in_the_promise_and_are_refused_over_secret_cohorts() -> None:
     open_cohorts = training(options={"rate": 1.0, "rounds": 4}, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] in open_cohorts.guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(open_cohorts.guarantee)
     sampled = {"options": {"rate": 0.5, "rounds": 4}}
     with pytest.raises(ConfigError, match="early_ends=false for dp-sgd-wor"):
         training(**sampled, early_ends=True).plan()
-    assert TEXTS[Kind.EARLY_ENDS] not in training(**sampled).plan().guarantee.sentence()
-    assert TEXTS[Kind.EARLY_ENDS] in training(**sampled, identities="partitions").plan().guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] not in sentence(training(**sampled).plan().guarantee)
+    assert TEXTS[Kind.EARLY_ENDS] in sentence(training(**sampled, identities="partitions").plan().guarantee)

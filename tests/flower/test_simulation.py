@@ -36,6 +36,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, LedgerError, RunError
+from quoron_server.wording import sentence
 from said import said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
@@ -170,7 +171,7 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     np.testing.assert_array_equal(watching.heard[-1], model)
     made = LEDGER | {"config.toml", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json"}
     assert {each.name for each in folder.path.iterdir()} == made
-    assert result.summary.statement == prepared.planned.plan.guarantee.sentence()
+    assert result.summary.statement == sentence(prepared.planned.plan.guarantee)
     assert flower_here.error is None
 
 

@@ -25,9 +25,10 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.flower.apps import ASSUMED, Training
-from quoron_server.parameters import TEXTS, Kind
-from quoron_server.plan import SEEDED, Plan, Privacy
+from quoron_server.parameters import Kind
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import SEEDED, TEXTS, assumption_text, sentence
 
 FIT = tuple(SMALL)
 
@@ -50,7 +51,7 @@ def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: 
 def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
     for seed in (7, None):
         given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
-        said = trained(plugged(people()), tmp_path / str(seed), **given).guarantee.sentence()
+        said = sentence(trained(plugged(people()), tmp_path / str(seed), **given).guarantee)
         assert said.startswith(SEEDED) == (seed is not None)
 
 
@@ -140,7 +141,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
     name: str, options: dict[str, Any], assumed: bool
 ) -> None:
     promise = planned(name, options=options).guarantee
-    assert promise.rests_on(Kind.FORGETFUL_CLIENTS) == assumed == (TEXTS[Kind.FORGETFUL_CLIENTS] in promise.sentence())
+    assert promise.rests_on(Kind.FORGETFUL_CLIENTS) == assumed == (TEXTS[Kind.FORGETFUL_CLIENTS] in sentence(promise))
 
 
 def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
@@ -208,8 +209,8 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     assert (charge["epsilon"], charge["delta"], charge["adjacency"]) == (8.0, 1e-3, "replace-one")
     promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
     assert (charge["mu"], charge["variation"]) == (promise.mu, promise.variation)
-    assert charge["statement"] == found.guarantee.sentence()
-    assert ASSUMED["keys"].text in charge["statement"]
+    assert charge["statement"] == sentence(found.guarantee)
+    assert assumption_text(ASSUMED["keys"]) in charge["statement"]
     assert SEEDED not in charge["statement"]
 
 
@@ -259,7 +260,7 @@ def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
 
 def test_a_simulation_says_that_its_noise_protects_nobody(tmp_path: Path) -> None:
     promise = trained(plugged(people()), tmp_path, identities="partitions").guarantee
-    assert promise.sentence().startswith(SEEDED)
+    assert sentence(promise).startswith(SEEDED)
     assert ASSUMED["partitions"] in promise.assumptions
 
 

@@ -18,7 +18,7 @@ from quoron.training.timetable import LocalSGD, Timetable
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.plan import SEEDED
+from quoron_server.wording import SEEDED, sentence
 from said import said
 
 NOISE = SeededNoise(9)
@@ -164,8 +164,8 @@ def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None
     assert seen == [0, 1, 2]
     assert jax.tree.structure(found.model) == jax.tree.structure(params())
     np.testing.assert_allclose(ravel_pytree(found.model)[0], found.weights, rtol=1e-6)
-    assert found.guarantee.sentence().startswith(SEEDED)
-    assert not trained(tmp_path / "secret", simulation_seed=None).guarantee.sentence().startswith(SEEDED)
+    assert sentence(found.guarantee).startswith(SEEDED)
+    assert not sentence(trained(tmp_path / "secret", simulation_seed=None).guarantee).startswith(SEEDED)
 
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])

@@ -20,7 +20,7 @@ from quoron.training.items import items_of
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.plan import SEEDED
+from quoron_server.wording import SEEDED, sentence
 from said import said
 
 USERS, ITEMS = 12, 5
@@ -68,8 +68,8 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
     flat = torch.cat([weight.flatten() for weight in found.model.parameters()]).detach().numpy()
     np.testing.assert_allclose(flat, found.weights, rtol=1e-6)
-    assert found.guarantee.sentence().startswith(SEEDED)
-    assert not trained(tmp_path / "secret", module, simulation_seed=None).guarantee.sentence().startswith(SEEDED)
+    assert sentence(found.guarantee).startswith(SEEDED)
+    assert not sentence(trained(tmp_path / "secret", module, simulation_seed=None).guarantee).startswith(SEEDED)
 
 
 def test_without_noise_worth_naming_it_learns(tmp_path: Path) -> None:

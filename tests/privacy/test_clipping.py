@@ -9,13 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.means.clipping import (
-    ClippedSum,
-    acute_sensitivity,
-    clip_rows,
-    clipped_mean,
-    mean_sensitivity,
-)
+from quoron_privacy.gaussian import acute_sensitivity, mean_sensitivity
+from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
 from quoron_privacy.means.norm_counts import NormCountSum
 from sums import clipped_residuals
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from one_epoch_reference import strategy
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import free_presence
-from quoron_privacy.means import norm_counts as tails
+from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, PrefixNormCounts, Presence
+from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, Presence
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.sources import SeededNoise
 
 ADJACENCIES = ("replace-one", "zero-out")
@@ -147,7 +147,7 @@ class TestNormCountMean:
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
             mechanism = NormCountMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
-            weights = tails.WEIGHTS[adjacency]
+            weights = norm_counts.WEIGHTS[adjacency]
             sensitivity = 0.2 if adjacency == "replace-one" else 0.1
             assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
             assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
@@ -269,7 +269,7 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(tails.WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(norm_counts.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
 
@@ -296,7 +296,7 @@ class TestPrefixNormCounts:
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
         reduction = made.reduction(1.0)
         sums = [reduction.of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
-        rows = [tails._row(each, 5, adjacency) for each in sums]
+        rows = [norm_counts.weighted_row(each, 5, adjacency) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0
         for u in range(6):

@@ -100,10 +100,6 @@ def test_pure_mu_covers_randomised_response(pure):
         assert gdp.delta_for(mu, float(epsilon)) >= gdp.randomised_response_delta(float(epsilon), pure, 1) - 1e-8
 
 
-def test_laplace_is_pure_in_the_ratio():
-    assert gdp.laplace_epsilon(2.0, 4.0) == 0.5
-
-
 @pytest.mark.parametrize(
     "call", [lambda: gdp.mu_for(-1.0, 1e-6), lambda: gdp.mu_for(1.0, 1.5), lambda: gdp.delta_for(-1.0, 1.0)]
 )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.noise.samplers import bin_levels, gaussian_bins, laplace_digits, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.gaussian_proposals import bin_levels, gaussian_bins, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.samplers import laplace_digits
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise, _encode
 from quoron_privacy.noise.streams import GAUSSIAN_SLACK, LAPLACE_SLACK, RandomStream, total_variation
 

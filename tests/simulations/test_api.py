@@ -14,7 +14,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import SEEDED
+from quoron_server.wording import SEEDED, sentence
 from said import said
 from small_run import TOML
 
@@ -157,11 +157,11 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
     for epsilon, run in runs_.items():
         text = json.loads((tmp_path / f"{epsilon}" / "plan.json").read_text())["statement"]
         page = (tmp_path / f"{epsilon}" / "report.html").read_text()
-        for sentence in (run.summary.statement, run.plan.guarantee.sentence(), text):
-            assert sentence.startswith(SEEDED)
-            assert f"With secret noise: ({epsilon:g}, " in sentence
+        for statement in (run.summary.statement, sentence(run.plan.guarantee), text):
+            assert statement.startswith(SEEDED)
+            assert f"With secret noise: ({epsilon:g}, " in statement
         assert SEEDED in page
-    assert not quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee.sentence().startswith(SEEDED)
+    assert not sentence(quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee).startswith(SEEDED)
 
 
 def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:

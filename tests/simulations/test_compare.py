@@ -33,6 +33,7 @@ from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.serial import dumps
+from quoron_server.wording import plan_json
 from small_run import TOML
 from summaries import EXAMPLE
 
@@ -69,7 +70,7 @@ def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Com
             runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), report=False
         )
         np.testing.assert_array_equal(folder.model(), alone.model)
-        plan = json.loads(dumps(alone.plan.as_json()))
+        plan = json.loads(dumps(plan_json(alone.plan)))
         assert plan == {key: folder.plan()[key] for key in plan}
         assert row["excess_risk"] == alone.summary.excess_risk
 

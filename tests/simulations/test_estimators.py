@@ -26,6 +26,7 @@ from quoron.training import arrays, lifetime, run
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
+from quoron_server.wording import sentence
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
@@ -79,8 +80,8 @@ def test_the_guarantee_is_what_was_asked_for_and_stands_in_the_model(ledger):
     fitted = classifier().fit(X, Y, USERS)
     assert (fitted.guarantee_.epsilon, fitted.guarantee_.delta) == (8.0, 1e-5)
     assert (fitted.plan_.problem.users, fitted.n_rounds_) == (200, 3)
-    assert fitted.model_.promise.statement == fitted.guarantee_.sentence()
-    assert "assuming" not in fitted.guarantee_.sentence()
+    assert fitted.model_.promise.statement == sentence(fitted.guarantee_)
+    assert "assuming" not in sentence(fitted.guarantee_)
 
 
 def test_one_odd_label_or_name_in_a_list_is_its_own_rows_business():
@@ -111,7 +112,7 @@ def test_missing_groups_raise_and_charge_nothing(ledger):
 def test_rows_as_users_are_said_to_be_and_have_an_account_of_their_own(ledger):
     fitted = classifier(unit="row").fit(X, Y)
     assert fitted.plan_.problem.users == 600
-    assert "assuming every row is a user of its own" in fitted.guarantee_.sentence()
+    assert "assuming every row is a user of its own" in sentence(fitted.guarantee_)
     assert "every row is a user of its own" in fitted.model_.promise.statement
     assert (len(charges(ledger)), len(charges(ledger, "rows"))) == (0, 1)
 
@@ -119,13 +120,13 @@ def test_rows_as_users_are_said_to_be_and_have_an_account_of_their_own(ledger):
 def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(ledger):
     with pytest.warns(DataDependentBounds, match="ranges of the features.*the classes"):
         fitted = classifier(bounds=None, classes=None).fit(X, Y, USERS)
-    assert (
-        "assuming the ranges of the features, which are those of the data, were public" in fitted.guarantee_.sentence()
+    assert "assuming the ranges of the features, which are those of the data, were public" in sentence(
+        fitted.guarantee_
     )
-    assert fitted.model_.promise.statement == fitted.guarantee_.sentence()
+    assert fitted.model_.promise.statement == sentence(fitted.guarantee_)
     with pytest.warns(DataDependentBounds, match="the range of the label"):
         regression = PrivateRidge(**DECLARED).fit(X, X.age, USERS)
-    assert "the range of the label" in regression.guarantee_.sentence()
+    assert "the range of the label" in sentence(regression.guarantee_)
     assert regression.model_.encoding.label.high == X.age.max()
 
 
@@ -136,7 +137,7 @@ def test_a_seed_is_warned_of_by_name_promises_nothing_and_charges_nothing(ledger
         two = clone(one).fit(X, Y, USERS)
     assert one.guarantee_ is None
     assert one.model_.promise is None
-    assert "SIMULATED" in one.plan_.guarantee.sentence()
+    assert "SIMULATED" in sentence(one.plan_.guarantee)
     assert np.array_equal(one.coef_, two.coef_)
     assert not ledger.exists()
     assert list(temporary.iterdir()) == []
@@ -332,7 +333,7 @@ def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledg
     with pytest.warns(UnfitRows, match=r"Column 'age' is outside \[0, 100\]"):
         model = classifier(**given).fit(many, ill, groups=whose)
     assert model.health_.lines[0].what == "users without a row that can be used"
-    assert "table-health.md#h1" in model.guarantee_.sentence()
+    assert "table-health.md#h1" in sentence(model.guarantee_)
     blind = classifier(**given, health=0).fit(many, ill, groups=whose)
     assert blind.health_ is None
     assert charges(ledger)[0].mu == pytest.approx(charges(ledger)[1].mu, rel=1e-6)

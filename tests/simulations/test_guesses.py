@@ -7,13 +7,13 @@ import pytest
 from contracts.scenes import make_plan
 from quoron.cli.showing import plan_rows
 from quoron.operate.submission import promised
-from quoron.planning.choosing import Candidate, automatic
+from quoron.planning.choosing import Candidate, automatic, risk_words
 from quoron.planning.plans import Planned, RoundsCurve
 from quoron.planning.questions import EpsilonPoint
 from quoron.reports.summary import Summary
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.allowance import Allowance
-from quoron_server.algorithms.forecast import risk_words
+from quoron_server.wording import plan_json
 from summaries import EXAMPLE
 
 
@@ -45,7 +45,7 @@ def test_no_door_shows_a_guess_as_a_bound(name: str) -> None:
         assert not any("guess" in each for each in said)
         return
     assert not any("nine of ten" in each or "predicted at most" in each for each in said)
-    assert plan.as_json()["predicted_excess_risk"] is None
+    assert plan_json(plan)["predicted_excess_risk"] is None
     assert EpsilonPoint.of(1.0, plan).predicted_excess_risk is None
     if plan.guessed_excess_risk is not None:
         assert all("guess" in each for each in said)

@@ -17,7 +17,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
-from quoron_server.round_clock import REST
+from quoron_server.round_clock import PAUSE
 from small_run import TOML
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -109,12 +109,12 @@ def test_a_round_lasts_its_deadline_and_rest_whoever_answers_and_however_fast() 
         "rtt=80ms,dropout=30%,deadline=5s,server=900answers/s",
     ):
         times = Network.parse(text).project(Counts(100, 10_000, 10_000, computing=0.2, aggregating=0.4))
-        assert times.total == pytest.approx((1 + REST) * 5)
+        assert times.total == pytest.approx((1 + PAUSE) * 5)
 
 
 def test_work_that_does_not_fit_into_the_rest_costs_whole_rests() -> None:
     times = Network(deadline=5.0).project(Counts(100, 10_000, 10_000, aggregating=0.6))
-    assert times.total == pytest.approx((1 + 2 * REST) * 5)
+    assert times.total == pytest.approx((1 + 2 * PAUSE) * 5)
 
 
 def test_a_worse_network_is_never_projected_to_be_faster() -> None:

@@ -16,9 +16,9 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import Choosing
+from quoron_server.algorithms.info import Choosing, Chosen
 from quoron_server.parameters import Parameters, PlannedRelease
-from quoron_server.plan import Cost, Guarantee, Plan
+from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -72,13 +72,12 @@ def pretended(
 ) -> Registered:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
-    def plan(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
+    def plan(problem: Problem, privacy: Any, options: Options) -> Chosen:
         if problem.users < users:
             raise Infeasible.too_few(name, f"n={problem.users:,} users are too few", users, also=" for half of them")
         many = 5 if passes == "many" else 1
-        cost = Cost.of(problem, rounds=options.rounds or rounds, messages=many * problem.users)
-        guarantee = Guarantee(1.0, 1e-6, "replace-one", exposure, (), "docs/privacy/gaussian.md")  # type: ignore[arg-type]
-        return Plan(name, problem, guarantee, cost, Numbers(cost.rounds, many), risk, seed)
+        numbers = Numbers(options.rounds or rounds, many)
+        return Chosen(numbers, risk, replace(Cost.of(problem, numbers), messages=many * problem.users))
 
     return Registered(
         name=name,
@@ -220,7 +219,7 @@ def test_declared_outliers_without_a_feasible_filter_get_the_recommended_method_
 
 
 def test_how_many_users_would_do_is_never_read_from_words_about_something_else() -> None:
-    def too_quiet(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
+    def too_quiet(problem: Problem, privacy: Any, options: Options) -> Chosen:
         raise Infeasible("filter", "too few answer", "3,224 users in every round or quorum_epsilon >= 16.1")
 
     refused = replace(pretended("filter", 1.0, removes_outliers=True), planner=too_quiet)

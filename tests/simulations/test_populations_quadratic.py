@@ -66,13 +66,13 @@ def test_what_does_not_fit_is_refused_by_name(changes, message):
 def steps_to(target, flat, method):
     """Exact full gradients, from zero: how many until the excess is `target` of that at the start."""
     crowd = population(users=200, flat=flat)
-    shift = crowd.loss.bend(5) * crowd.optimum  # of the population, without sampling
+    shift = crowd.loss.quadratic_diagonal(5) * crowd.optimum  # of the population, without sampling
     x = before = np.zeros(5)
     start, t = crowd.excess_risk(x), 0
     while crowd.excess_risk(x) > target * start:
         momentum = (t / (t + 3)) if method == "accelerated" else 0.0
         y = x + momentum * (x - before)
-        before, x, t = x, y - (crowd.loss.bend(5) * y - shift), t + 1
+        before, x, t = x, y - (crowd.loss.quadratic_diagonal(5) * y - shift), t + 1
     return t
 
 

@@ -73,7 +73,7 @@ def test_every_algorithm_can_be_given_its_rounds() -> None:
 @pytest.mark.parametrize("name", [name for name in taking_rounds() if name != "one-round-least-squares"])
 def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
     chosen = [*MANY, "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
-    if ALGORITHMS[name].adjacency == ("zero-out",):
+    if ALGORITHMS[name].promises.adjacency == ("zero-out",):
         chosen.append("privacy.adjacency=zero-out")
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]

@@ -24,6 +24,7 @@ from quoron.declare import declare
 from quoron.operate.submission import specify
 from quoron.sections import Keep
 from quoron.training import lifetime
+from quoron_server.wording import sentence
 from said import said
 from small_run import TOML
 
@@ -93,7 +94,7 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 
     def said(seed: int | None, folder: Path) -> str:
         given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "simulation_seed": seed, **more}
-        return quoron.private_mean(users, 4.0, 1e-6, **given).guarantee.sentence()
+        return sentence(quoron.private_mean(users, 4.0, 1e-6, **given).guarantee)
 
     return said
 
@@ -110,7 +111,7 @@ def _rows(seed: int | None, folder: Path) -> str:
     done = quoron.train_rows(
         lambda users, point: np.tile(point, (len(users), 1)), **said(simulation_seed=seed, **given)
     )
-    return done.guarantee.sentence()
+    return sentence(done.guarantee)
 
 
 def _simulated(seed: int | None, folder: Path) -> str:
@@ -147,7 +148,7 @@ trust_clients = true
 
 def _submitted(seed: int | None, folder: Path) -> str:
     asked = specify(configs.parse(CONFIG), run="trial", users=2000, seconds=60.0, simulation_seed=seed)
-    return asked[1].guarantee.sentence()
+    return sentence(asked[1].guarantee)
 
 
 SAID: dict[str, Callable[[int | None, Path], str]] = {

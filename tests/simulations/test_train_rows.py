@@ -31,8 +31,9 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.parameters import TEXTS, Kind
-from quoron_server.plan import SEEDED, Privacy
+from quoron_server.parameters import Kind
+from quoron_server.plan import Privacy
+from quoron_server.wording import SEEDED, TEXTS, sentence
 from said import said
 
 USERS = 6
@@ -202,11 +203,11 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
     found = trained(tmp_path / "run", compute, simulation_seed=None, group="patients")
     assert seen == [8.0] * 3
     assert found.guarantee.curated
-    assert TEXTS[Kind.OWN_ROWS] in found.guarantee.sentence()
-    assert SEEDED not in found.guarantee.sentence()
+    assert TEXTS[Kind.OWN_ROWS] in sentence(found.guarantee)
+    assert SEEDED not in sentence(found.guarantee)
     folder = RunFolder(tmp_path / "run")
     np.testing.assert_array_equal(folder.model(), found.model)
-    assert folder.summary()["statement"] == found.guarantee.sentence()
+    assert folder.summary()["statement"] == sentence(found.guarantee)
     assert not any(key.startswith("simulation.") for row in folder.rounds() for key in row)
     with Ledger.open(folder.ledger) as own, pytest.raises(LedgerError, match="erased"):
         _ = own.noise_key
@@ -223,7 +224,7 @@ def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, accoun
 
 
 def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) -> None:
-    assert trained(tmp_path / "run").guarantee.sentence().startswith(SEEDED)
+    assert sentence(trained(tmp_path / "run").guarantee).startswith(SEEDED)
     assert not account.exists()
 
 

@@ -22,6 +22,7 @@ from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
+from quoron_server.wording import sentence
 from said import said
 
 USERS, OUTLIERS = 300, 4
@@ -51,7 +52,7 @@ def test_a_few_users_with_rows_of_any_length_move_nothing_that_the_noise_does_no
     found = trained(tmp_path / "run")
     honest = POINTS[OUTLIERS:].mean(axis=0)
     assert np.linalg.norm(found.model - honest) < 0.2
-    assert "docs/privacy/outlier-gd.md" in found.guarantee.sentence()
+    assert "docs/privacy/outlier-gd.md" in sentence(found.guarantee)
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def _prepared(
     if centre.shape != (dimension,):
         raise DataError(f"Expected a centre with {dimension} coordinates, like the items, got {centre.shape}.")
     read = _padded(points.reshape(-1, batch.dimension))
-    shrink = loss.bend(dimension) * (weights @ points)
+    shrink = loss.quadratic_diagonal(dimension) * (weights @ points)
     user_weights = _user_weights(batch, task.reference_items)
     if isinstance(loss, Softmax):
         if task.smoothing is not None:
@@ -189,7 +189,7 @@ def average_loss(
         class_losses(batch, read, batch.item_weights, out, threads=threads)
     else:
         _losses(batch, loss.values.compiled.address, loss.parameter, read[0], batch.item_weights, out, threads=threads)
-    bent = 0.5 * float((loss.bend(len(point)) * point) @ point)
+    bent = 0.5 * float((loss.quadratic_diagonal(len(point)) * point) @ point)
     out += np.where(batch.counts > 0, bent, 0.0)
     if user_smoothness is not None:
         out *= smoothness_scale(loss, batch, user_smoothness, threads=threads)

@@ -78,7 +78,7 @@ def local_sgd(
         return out
     slope = loss.slopes_with(task.smoothing).compiled.address
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
-    bend = loss.bend(dimension)
+    bend = loss.quadratic_diagonal(dimension)
     own = (slope, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
     _passes(batch, *own, out, threads=threads)
     return out

@@ -38,7 +38,7 @@ def smoothness_scale(
     if loss.curvature is None:
         raise ConfigError(f"Expected a smooth loss with user_smoothness={user_smoothness}, got loss={loss.name!r}.")
     out = np.empty(batch.users)
-    steepest = loss.steepest(batch.dimension * loss.outputs)
+    steepest = loss.largest_diagonal(batch.dimension * loss.outputs)
     _scales(batch, loss.curvature, steepest, float(user_smoothness), out, threads=threads)
     return out
 

@@ -70,7 +70,7 @@ class Loss(ABC):
         return 1
 
     @property
-    def vouched(self) -> str | None:
+    def unproved_constants(self) -> str | None:
         """Who stands in for the constants, in words for a promise; None where they are proved."""
         return None
 
@@ -119,13 +119,14 @@ class Loss(ABC):
         """Bound on every item gradient's ℓ2 norm over the domain, ridge included; with `smoothing` of the stand-in."""
         radius = domain.norm_bound(dimension)
         reached = radius + (0.0 if smoothing is None else smoothing.reach)
-        return self.feature_norm * self.slope_bound(self.feature_norm * reached) + self.steepest(dimension) * radius
+        slope = self.slope_bound(self.feature_norm * reached)
+        return self.feature_norm * slope + self.largest_diagonal(dimension) * radius
 
-    def bend(self, dimension: int) -> Vector:
+    def quadratic_diagonal(self, dimension: int) -> Vector:
         """Diagonal of the Hessian of the public quadratic that every item's loss contains, shape (d,): the ridge."""
         return np.full(dimension, self.ridge)
 
-    def steepest(self, dimension: int) -> float:
+    def largest_diagonal(self, dimension: int) -> float:
         """The largest number of that diagonal, in every dimension that a problem may have, without making it."""
         del dimension
         return self.ridge

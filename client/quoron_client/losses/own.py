@@ -70,7 +70,7 @@ class _Declared:
     feature_norm: float
 
     @property
-    def vouched(self) -> str:
+    def unproved_constants(self) -> str:
         """The assumption that every promise about this loss names."""
         return f"the constants of loss {self.name!r} are vouched for by {self.voucher}, checked on a grid only"
 

@@ -3,7 +3,7 @@
     >>> loss = Quadratic(steep=1.0, flat=0.01, feature_norm=0.5)
     >>> loss.smoothness
     1.0
-    >>> loss.bend(3)
+    >>> loss.quadratic_diagonal(3)
     array([1.  , 0.01, 0.01])
 
 Every item has the same Hessian, which shows how many rounds or gradients a method needs: about 1/flat of plain descent,
@@ -33,13 +33,13 @@ class Quadratic(Linear):
         self._positive("steep", self.steep)
         self._positive("flat", self.flat)
 
-    def bend(self, dimension: int) -> NDArray[np.float64]:
+    def quadratic_diagonal(self, dimension: int) -> NDArray[np.float64]:
         """H's diagonal, (dimension,)."""
         eigenvalues = np.full(dimension, self.flat + self.ridge)
         eigenvalues[:1] = self.steep + self.ridge
         return eigenvalues
 
-    def steepest(self, dimension: int) -> float:
+    def largest_diagonal(self, dimension: int) -> float:
         """H's largest eigenvalue; of one dimension it has the steep one alone."""
         return self.smoothness if dimension > 1 else self.steep + self.ridge
 

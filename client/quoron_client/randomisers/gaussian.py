@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise.samplers import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.gaussian_proposals import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 
 Steps = NDArray[np.int64]

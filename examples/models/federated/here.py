@@ -37,7 +37,7 @@ def main() -> None:
         method=replace(promise.method(config), local=promise.local(config)),
         keep=Keep(given.out),
     )
-    print(trained.guarantee.sentence())
+    print(trained.statement)
     print(f"accuracy on one machine: {task.accuracy(trained.model):.3f}")
 
 

@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import Infeasible, count, non_negative, positive, probability
+from quoron_privacy.errors import Infeasible, count, non_negative, probability
 from quoron_privacy.noise.streams import total_variation
 
 _SLACK = 1e-12  # relative; the formulas below are good to a few 1e-13, measured against 60-digit arithmetic
@@ -99,13 +99,6 @@ def compose(*mus: float) -> float:
     """μ of releasing everything, each release chosen after seeing the earlier ones: √(Σ μ²)."""
     non_negative(**{f"mus[{index}]": mu for index, mu in enumerate(mus)})
     return math.hypot(*mus)
-
-
-def laplace_epsilon(sensitivity: float, scale: float) -> float:
-    """Pure ε of adding Laplace(scale) to one number that a user moves by at most `sensitivity`: sensitivity / scale."""
-    non_negative(sensitivity=sensitivity)
-    positive(scale=scale)
-    return sensitivity / scale
 
 
 def pure_mu(epsilon: float) -> float:

@@ -21,8 +21,8 @@ from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise, mean_slack
-from quoron_privacy.means.clipping import ClippedSum, acute_sensitivity, clip_rows
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
+from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums
 

@@ -1,10 +1,11 @@
-"""Compiled loops apart from what they do: a module that is imported when one of its names is first asked for.
+"""How something is done apart from what is done: a module that is imported when one of its names is first asked for.
 
     >>> loops = OnFirstUse("math")
     >>> loops.isqrt(17)
     4
 
-A statement stands in NAME.py and its loops in NAME_loops.py: who reads or plans a mechanism needs no compiler.
+A statement stands in NAME.py and its loops in NAME_loops.py: who reads or plans a mechanism needs no compiler. So do
+the samplers behind a stream, and factorisations behind what all of them say of themselves.
 """
 
 from importlib import import_module

@@ -12,15 +12,15 @@ Residuals around a centre, with the cells of their norms: docs/privacy/second-mo
 """
 
 from dataclasses import dataclass
-from math import isinf, sqrt
+from math import isinf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count
-from quoron_privacy.gaussian import mean_slack
+from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.release import Adjacency, Sums
+from quoron_privacy.release import Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -43,8 +43,8 @@ class ClippedSum:
     quantile_radius: float | None = None  # q; None is C
 
     def __post_init__(self) -> None:
-        _check_norm(self.norm)
-        _check_norm(self.inner)
+        check_norm(self.norm)
+        check_norm(self.inner)
 
     @property
     def inner(self) -> float:
@@ -101,7 +101,7 @@ def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matr
     The exact ℓ2 norm of each returned row is at most `norm`. Rows inside the ball come back unchanged, rows with
     anything non-finite (after subtracting `centre`, shape (d,)) as zeros: a row becomes what that row alone says.
     """
-    _check_norm(norm)
+    check_norm(norm)
     with np.errstate(all="ignore"):
         rows = np.array(values if centre is None else values - centre, np.float64, ndmin=2, order="C")
     loops.clip(rows, norm)
@@ -125,45 +125,3 @@ def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) 
     reduction = ClippedSum(norm, cohort_size)
     sums = reduction.of(rows, answered)
     return reduction.mean(sums), sums.clipped
-
-
-def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
-    """ℓ2 sensitivity of `clipped_mean`, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
-    _check_norm(norm)
-    _check_adjacency(adjacency)
-    rows = 2 if adjacency == "replace-one" else 1
-    return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
-
-
-def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
-    """ℓ2 sensitivity of a mean of vectors no two of which make an obtuse angle: √2 norm / divisor; zero-out without √2.
-
-    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2 norm². Leaving
-    a user out moves the sum by norm, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
-    """
-    _check_norm(norm)
-    count(divisor=divisor)
-    _check_adjacency(adjacency)
-    moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
-    return moved * norm / divisor * (1 + mean_slack(divisor))
-
-
-def sum_bits(rows: int, divisor: int) -> int:
-    """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
-
-    ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
-    """
-    count(divisor=divisor)
-    if rows > 64 * divisor:
-        raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
-    return min(52, 56 - divisor.bit_length())
-
-
-def _check_adjacency(adjacency: Adjacency) -> None:
-    if adjacency not in ("replace-one", "zero-out"):
-        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
-
-
-def _check_norm(norm: float) -> None:
-    if not 1e-150 < norm < 1e150:
-        raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count, positive
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import acute_sensitivity, sum_bits
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

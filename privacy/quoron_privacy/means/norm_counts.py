@@ -9,10 +9,9 @@
 
 A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
 as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
-`NormCountMean` is one release, `PrefixNormCounts` are those of many rounds, the first part with noise correlated
-over them; `NormCountSum` is what they read. With zero-out the same coordinates are weighted to a norm of 1, which
-halves the noise.
-Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
+`NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
+zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
+Statement and proof: docs/privacy/free-presence.md#p3.
 """
 
 from dataclasses import dataclass
@@ -23,12 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count, positive
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -38,7 +35,7 @@ loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
 
 LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
 
-# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
+# Weights of (c, length, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
 WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
@@ -85,7 +82,7 @@ class MeanAndCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NormCountSum:
-    """What `NormCountMean` and `PrefixNormCounts` read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
+    """What `NormCountMean`, and many rounds of it, read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
 
     With b = sum_bits(users). `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users
     whose v is not finite are counted in `answered` alone.
@@ -109,7 +106,7 @@ class NormCountSum:
         around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
         unit = 2.0 ** sum_bits(0, self.users)
-        total, shares, clipped = loops.sum_tails(rows, answered, none, around, self.radius, unit)
+        total, shares, clipped = loops.sum_norm_counts(rows, answered, none, around, self.radius, unit)
         return Sums(total, np.append(shares, 0), clipped, int(np.count_nonzero(answered)))
 
     def around(self, dimension: int) -> Vector:
@@ -126,7 +123,7 @@ class NormCountSum:
         """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
         if self.transform is not None:
             raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return int(loops.tail_sum().address)
+        return int(loops.norm_count_sum().address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,116 +187,18 @@ class NormCountMean:
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
-        noised = self._gaussian.release(_row(sums, self.users, self.adjacency), stream)
-        return _released(noised, self.adjacency, sums.clipped)
+        noised = self._gaussian.release(weighted_row(sums, self.users, self.adjacency), stream)
+        return released_from(noised, self.adjacency, sums.clipped)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
         noise = self._gaussian
         parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
-        return Release("tail-mean", parameters | {"dimension": self.dimension})
+        return Release("norm-counts", parameters | {"dimension": self.dimension})
 
     @property
     def _gaussian(self) -> GaussianNoise:
         return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * WEIGHTS[self.adjacency][0])
-
-
-@dataclass(frozen=True, slots=True)
-class PrefixNormCounts:
-    """The rows of `NormCountMean` over T rounds of other users each: c with correlated noise, shares with their own.
-
-    Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
-    the column norm of `prefix`. A radius multiplies what is released.
-
-    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise
-    (free-presence#p4), for every answer of every user. A round draws d + 3 Gaussian samples.
-
-    | input                               | what happens                                     |
-    | ----------------------------------- | ------------------------------------------------ |
-    | ‖v‖ above C                         | scaled down to it, a = 1                         |
-    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
-    | a release after the last round      | RunError: the column norm counts the rounds      |
-    """
-
-    dimension: int  # d
-    users: int  # n of a round, the divisor
-    adjacency: Adjacency
-    scale: float  # s, of the seed noise of a weighted row
-    rounds: int  # T
-    factorisation: str = DEFAULT
-
-    def __post_init__(self) -> None:
-        count(dimension=self.dimension, users=self.users)
-        _ = self.prefix, self._gaussian
-
-    @classmethod
-    def for_mu(
-        cls,
-        *,
-        dimension: int,
-        users: int,
-        mu: float,
-        rounds: int,
-        factorisation: str = DEFAULT,
-        adjacency: Adjacency = "replace-one",
-    ) -> "PrefixNormCounts":
-        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
-        made = PrefixNoise.for_mu(
-            rounds=rounds,
-            sensitivity=mean_sensitivity(1.0, users, adjacency),
-            mu=mu,
-            dimension=dimension + 3,
-            factorisation=factorisation,
-        )
-        return cls(dimension, users, adjacency, made.scale, rounds, factorisation)
-
-    @property
-    def effective_mu(self) -> float:
-        """μ of all rounds."""
-        return self.prefix.effective_mu(self.dimension + 3)
-
-    @property
-    def presence_deviation(self) -> float:
-        """Of the share of users who answer."""
-        return self._gaussian.scale / WEIGHTS[self.adjacency][3]
-
-    @property
-    def prefix(self) -> PrefixNoise:
-        """The noise of the weighted sums."""
-        sensitivity = mean_sensitivity(1.0, self.users, self.adjacency)
-        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation)
-
-    @property
-    def seed_scale(self) -> float:
-        """Seed noise of a coordinate of the mean of c."""
-        return self.scale / WEIGHTS[self.adjacency][0]
-
-    def start(self) -> PrefixState:
-        """The state before the first round."""
-        return self.prefix.start(self.dimension)
-
-    def reduction(self, radius: float) -> "NormCountSum":
-        """All that a round reads of users' vectors."""
-        return NormCountSum(radius, self.users)
-
-    def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
-        """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
-        row, made = _row(sums, self.users, self.adjacency), self.prefix
-        _, after = made.release(state, row[:-3], noise)
-        added = (after.total - state.total).astype(np.float64) * made.step
-        shares = self._gaussian.release(row[-3:], noise.stream("shares", state.round))
-        return _released(np.concatenate([added, shares]), self.adjacency, sums.clipped), after
-
-    def entry(self) -> Release:
-        """The ledger entry of all rounds, for a radius of 1."""
-        made = self.prefix
-        parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
-        return Release(f"prefix-tail-{self.factorisation}", parameters | {"rounds": self.rounds})
-
-    @property
-    def _gaussian(self) -> GaussianNoise:
-        made = self.prefix
-        return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
 
 
 def checked(values: Matrix, length: int) -> Matrix:
@@ -310,14 +209,14 @@ def checked(values: Matrix, length: int) -> Matrix:
     return rows
 
 
-def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
+def weighted_row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
     """The mean of the weighted rows, shape (d + 3,): private."""
     bits = sum_bits(sums.answered, users)
-    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is in steps, too
+    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # lengths are in steps, too
     return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
 
 
-def _released(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
+def released_from(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
     """From the noised mean of weighted rows."""
     weights = WEIGHTS[adjacency]
     beyond, within, here = (noised[-3:] / weights[1:]).tolist()

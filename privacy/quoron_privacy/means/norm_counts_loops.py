@@ -19,7 +19,7 @@ _ULP = 2.0**-52
 _FEW = 64  # rows whose norms are taken at a time
 
 
-def sum_tails(
+def sum_norm_counts(
     values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, unit: float
 ) -> tuple[Integers, Integers, int]:
     """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; clipped ones."""
@@ -29,17 +29,17 @@ def sum_tails(
         _whitened(values, transform, centre, rows)
     total, counts = np.zeros(len(centre), np.int64), np.zeros(5, np.int64)
     here = np.ascontiguousarray(answered, np.bool_)
-    added(tail_sum().address, rows, around, here, radius, radius, unit, total, counts)
+    added(norm_count_sum().address, rows, around, here, radius, radius, unit, total, counts)
     return total, counts[:3], int(counts[4])
 
 
 @cache
-def tail_sum() -> Any:
+def norm_count_sum() -> Any:
     """The compiled loop: on first use, not when this module is imported."""
-    return cfunc(SUMMING, cache=True, error_model="numpy")(_add_tails)
+    return cfunc(SUMMING, cache=True, error_model="numpy")(_add_norm_counts)
 
 
-def _add_tails(
+def _add_norm_counts(
     rows: Any,
     number: int,
     dimension: int,
@@ -51,7 +51,7 @@ def _add_tails(
     total: Any,
     counts: Any,
 ) -> None:
-    """Add over answered rows what `sum_tails` says; `quantile` is not looked at.
+    """Add over answered rows what `sum_norm_counts` says; `quantile` is not looked at.
 
     With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
     """
@@ -86,9 +86,9 @@ def _add_tails(
                 for j in range(dimension):
                     sums[j] += np.int64(row[j] * s * unit)
             # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
-            tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-            shares[0] += tail
-            shares[1] += int(3 * tail >= np.int64(unit))
+            short = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
+            shares[0] += short
+            shares[1] += int(3 * short >= np.int64(unit))
             shares[2] += 1
             shares[4] += int(shortened)
         add_cut(flat, dimension, around, chosen, good, factors, sums)

@@ -25,12 +25,12 @@ from decimal import ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal, localcontext
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
 from quoron_privacy.noise.streams import RandomStream
@@ -43,6 +43,8 @@ Counts = NDArray[np.int64]
 _MANTISSA = 128  # bits of a weight
 _DIGITS = Context(prec=70, rounding=ROUND_HALF_EVEN)  # 39 for the weight, 10 for the largest exponent, and to spare
 _LN2 = _DIGITS.ln(Decimal(2))
+loops = OnFirstUse("quoron_privacy.means.private_range_loops")
+
 _MOST_COORDINATES = 1 << 22  # numbers of the rotated block in work at a time
 
 
@@ -86,7 +88,7 @@ class PrivateRange:
         counts = np.zeros((length, self.bins), np.int64)
         block = max(1, _MOST_COORDINATES // length)
         for start in range(0, len(rows), block):
-            tally(rotate(rows[start : start + block], signs), self.half_width, counts)
+            loops.tally(rotate(rows[start : start + block], signs), self.half_width, counts)
         chosen = np.array([self.choose(row, stream) for row in counts])
         point: Vector = rotate_back((chosen + 0.5) * self.width - self.half_width, signs)[0]
         return point
@@ -130,18 +132,6 @@ def _weight(cost: int, epsilon: float) -> tuple[int, int]:
         exponent = int((logarithm / _LN2).to_integral_value(ROUND_FLOOR))
         scaled = (logarithm + (_MANTISSA - 1 - exponent) * _LN2).exp()
     return int(scaled.to_integral_value(ROUND_FLOOR)), exponent
-
-
-@njit(cache=True)
-def tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
-    """Adds every row to the bins of its coordinates; counts (d₂, bins)."""
-    bins = counts.shape[1]
-    for i in range(len(rotated)):
-        for j in range(rotated.shape[1]):
-            place = (rotated[i, j] / half_width + 1.0) * (bins / 2)
-            # The comparisons are False for NaN, which an overflow of finite rows could leave.
-            index = np.int64(place) if 0.0 <= place < bins else (bins - 1 if place >= bins else 0)
-            counts[j, index] += 1
 
 
 _ORDERS = (*range(2, 65), *range(72, 257, 8), *range(288, 1025, 32))

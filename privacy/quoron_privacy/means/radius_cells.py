@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import acute_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release
 

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range
-from quoron_privacy.means.clipping import clipped_mean, mean_sensitivity
+from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.noise.streams import RandomStream

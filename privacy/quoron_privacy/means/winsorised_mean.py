@@ -24,21 +24,23 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
-from quoron_privacy.means.clipping import clip_rows, sum_bits
-from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, tally
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu
 from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.release import Adjacency, Release, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+loops = OnFirstUse("quoron_privacy.means.private_range_loops")
 
 _MOST_COORDINATES = 1 << 22  # numbers of the rotated block in work at a time
 
@@ -107,12 +109,14 @@ class WinsorisedMean:
         block = max(1, _MOST_COORDINATES // length)
         starts = range(0, len(rows), block)
         for start in starts:
-            tally(rotate(rows[start : start + block], signs), self.crude.half_width, counts)
+            loops.tally(rotate(rows[start : start + block], signs), self.crude.half_width, counts)
         chosen = np.array([self.crude.choose(row, choosing) for row in counts])
         middles = (chosen + 0.5) * self.crude.width - self.crude.half_width
         unit = 2.0 ** sum_bits(self.users, self.users)
         for start in starts:
-            clamped += _add_clamped(rotate(rows[start : start + block], signs), middles, self.half_width, unit, total)
+            clamped += loops.add_clamped(
+                rotate(rows[start : start + block], signs), middles, self.half_width, unit, total
+            )
         residual = total.astype(np.float64) * (self.half_width / unit / self.users)
         noisy = middles + self.noise.release(residual, noise)
         return rotate_back(noisy, signs)[0], int(clamped)
@@ -136,21 +140,3 @@ def box_sensitivity(half_width: float, users: int, dimension: int, adjacency: Ad
         raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
     ends = 2 if adjacency == "replace-one" else 1
     return ends * half_width * math.sqrt(padded(dimension)) / users * (1 + mean_slack(users))
-
-
-@njit(cache=True)
-def _add_clamped(rotated, middles, half_width, unit, total):  # type: ignore[no-untyped-def]
-    """Adds every row's ⌊clamp((y - a) / h, ±1) · unit⌋ towards zero to `total`; returns how many were clamped."""
-    clamped = 0
-    for i in range(len(rotated)):
-        for j in range(rotated.shape[1]):
-            share = (rotated[i, j] - middles[j]) / half_width
-            if share >= 1.0:
-                clamped += 1
-                total[j] += np.int64(unit)
-            elif share > -1.0:
-                total[j] += np.int64(share * unit)
-            else:  # NaN, which an overflow of finite rows could leave, too
-                clamped += 1
-                total[j] -= np.int64(unit)
-    return clamped

@@ -6,11 +6,8 @@ steps of a grid, never a rounded float: a release is then a post-processing of t
 Statements, proofs and error budget: docs/privacy/noise.md.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from itertools import accumulate
-from math import isqrt, prod
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -25,9 +22,6 @@ Steps = NDArray[np.int64]
 GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
 GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (noise#n1)
 LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (noise#n2)
-
-_LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
-_BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
 
 samplers = OnFirstUse("quoron_privacy.noise.samplers")
 
@@ -51,27 +45,8 @@ class RandomStream:
         digits do. The number of rejections is independent of the values that are kept, so time says nothing about
         them; the oversample is fixed, and falls short with probability below 2⁻⁶⁰.
         """
-        size = samples_of(shape)
-        steps = np.empty(size, np.int64)
-        done = 0
-        while done < size:
-            block = steps[done : done + _BLOCK]
-            proposals = len(block) + len(block) // 32 + 2 * isqrt(len(block)) + 12
-            done += self._fill(self.words(3 * proposals).reshape(proposals, 3), block)
+        steps: Steps = samplers.gaussian_steps(self.words, samples_of(shape))
         return steps.reshape(shape)
-
-    def _fill(self, words: Words, steps: Steps) -> int:
-        """Fills `steps` with accepted proposals, words (proposals, 3), and returns how many."""
-        bins, at, done = samplers.gaussian_bins(), 0, 0
-        while True:
-            at, done = samplers.accept_gaussian(words, at, bins, steps, done)
-            if at == len(words):
-                return int(done)
-            accepted, step = samplers.settle_gaussian(words[at], self.words(samplers.SETTLING))
-            if accepted and done < len(steps):
-                steps[done] = step
-                done += 1
-            at += 1
 
     def laplace_steps(self, scale: float, shape: int | tuple[int, ...]) -> Steps:
         """⌊L⌋ for independent L ~ Laplace(scale), scale at most 2⁵⁰; total variation LAPLACE_SLACK each (noise#n2).
@@ -83,21 +58,14 @@ class RandomStream:
         positive(scale=scale)
         if scale > 2.0**50:
             raise ConfigError(f"Expected scale <= 2**50 steps, got scale={scale}. Use a coarser grid.")
-        chances, levels = samplers.laplace_digits(float(scale))
-        steps = np.empty(samples_of(shape), np.int64)
-        for start in range(0, len(steps), _LAPLACES):
-            block = steps[start : start + _LAPLACES]
-            words = self.words(len(block) * (len(levels) + 1)).reshape(len(block), -1)
-            if samplers.add_digits(words, levels, block):
-                for sample, digit in np.argwhere(words[:, 1:] == levels):
-                    if int.from_bytes(self.words(2).astype("<u8").tobytes(), "little") < chances[digit] % 2**128:
-                        block[sample] ^= 1 << digit  # it was left at zero
+        steps: Steps = samplers.laplace_steps(self.words, float(scale), samples_of(shape))
         return steps.reshape(shape)
 
     def uniform_below(self, bound: int, size: int) -> Steps:
         """`size` independent exact uniform integers in {0, ..., bound - 1}; bound at most 2⁶³."""
         count(bound=bound)
-        return self._below(np.full(size, bound, np.uint64))
+        picks: Steps = samplers.below(self.words, np.full(size, bound, np.uint64))
+        return picks
 
     def bernoulli(self, chance: float, shape: int | tuple[int, ...]) -> NDArray[np.bool_]:
         """Independent coins, True with probability exactly `chance`, a float in [0, 1].
@@ -106,12 +74,7 @@ class RandomStream:
         """
         if not 0 <= chance <= 1:
             raise ConfigError(f"Expected chance in [0, 1], got chance={chance}.")
-        level, rest = divmod(Fraction(chance) * 2**64, 1)
-        words = self.words(samples_of(shape))
-        coins = words < np.uint64(level) if level < 2**64 else np.ones(len(words), np.bool_)
-        if rest:
-            for tie in np.flatnonzero(words == np.uint64(level)):
-                coins[tie] = self.weighted_choice((rest.denominator - rest.numerator, rest.numerator))
+        coins: NDArray[np.bool_] = samplers.coins(self.words, chance, samples_of(shape))
         return coins.reshape(shape)
 
     def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
@@ -120,7 +83,7 @@ class RandomStream:
 
     def permutation(self, size: int) -> Steps:
         """An exact uniform permutation of range(size)."""
-        order: Steps = samplers.shuffle(self._below(np.arange(1, size + 1, dtype=np.uint64)))
+        order: Steps = samplers.shuffle(samplers.below(self.words, np.arange(1, size + 1, dtype=np.uint64)))
         return order
 
     def subset(self, size: int, chosen: int) -> Steps:
@@ -128,7 +91,7 @@ class RandomStream:
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
-        chosen_ones: NDArray[np.bool_] = samplers.floyd(self._below(bounds), size)
+        chosen_ones: NDArray[np.bool_] = samplers.floyd(samplers.below(self.words, bounds), size)
         return chosen_ones.nonzero()[0].astype(np.int64)
 
     def poisson_subset(self, size: int, rate: float) -> Steps:
@@ -138,23 +101,9 @@ class RandomStream:
 
     def weighted_choice(self, weights: Sequence[int]) -> int:
         """Index i with probability exactly weights[i] / sum(weights); non-negative integers of any size."""
-        totals = list(accumulate(weights))
-        if not totals or totals[-1] <= 0 or min(weights) < 0:
+        if not weights or sum(weights) <= 0 or min(weights) < 0:
             raise ConfigError("Expected non-negative integer weights with a positive sum.")
-        length = -(-totals[-1].bit_length() // 64)
-        limit = (1 << 64 * length) // totals[-1] * totals[-1]
-        while True:
-            number = int.from_bytes(self.words(length).astype("<u8").tobytes(), "little")
-            if number < limit:
-                return bisect_right(totals, number % totals[-1])
-
-    def _below(self, bounds: Words) -> Steps:
-        """Exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
-        excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
-        words = self.words(len(bounds))
-        while (rejected := (words < excess).nonzero()[0]).size:
-            words[rejected] = self.words(len(rejected))
-        return (words % bounds).astype(np.int64)
+        return int(samplers.weighted_choice(self.words, weights))
 
 
 class NoiseSource(Protocol):

@@ -1,4 +1,4 @@
-"""Ways to write prefix sums as B C, all with the same few numbers and functions, and `factorise`, which finds one.
+"""What every way to write prefix sums as B C says of itself, and `factorise`, which finds one of `ways` by its name.
 
 A is the lower triangular matrix of ones, C is lower triangular with ones on its diagonal and non-negative elsewhere.
 A factorisation streams C: `predict` gives Σ_{j < t} C[t, j] N_j from a memory of the noise N so far, `remember` adds
@@ -13,22 +13,22 @@ tree          7.48
 independent   11.31
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from math import pi, sqrt
-from types import MappingProxyType
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 Floats = NDArray[np.float64]
 
+ways = OnFirstUse("quoron_privacy.prefix.ways")  # each of the same few numbers: who plans with one reads no other
+
+FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree", "independent"
 LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
-BAND = 32  # diagonals of `banded`
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,216 +67,12 @@ class Factorisation:
         """Largest standard deviation of a prefix sum per unit of sensitivity / μ."""
         return self.column_norm * float(self.row_norms.max())
 
-    @property
-    def rms_error(self) -> float:
-        """Root mean square over rounds of the same."""
-        return self.column_norm * float(np.sqrt(np.mean(self.row_norms**2)))
-
-
-def toeplitz(
-    coefficients: Floats,
-    inverse: Floats,
-    *,
-    slots: int,
-    predict: Callable[[int, Floats], Floats],
-    remember: Callable[[int, Floats, Floats], Floats],
-) -> Factorisation:
-    """C[t, j] = coefficients[t - j], with the first column of C⁻¹; both of shape (rounds,), non-negative and any sign.
-
-    B = A C⁻¹ is Toeplitz too, with the prefix sums of `inverse` as its first column.
-    """
-    rounds = len(coefficients)
-    row_norms = np.sqrt(np.cumsum(np.cumsum(inverse) ** 2))
-    row_norms.setflags(write=False)
-    # prefix-noise#c2: every term passes at most 2 (rounds + 16) roundings and is at most 2³⁵ (growth + 1) steps
-    growth, row_sum = np.abs(inverse).sum(), coefficients.sum()
-    arithmetic = 1.001 * (rounds + 16) * 2.0**-17 * row_sum * (growth + 1)
-    return Factorisation(
-        column_norm=float(np.sqrt(np.sum(coefficients**2))),  # the first column holds all coefficients
-        row_norms=row_norms,
-        rounding=0.5 + float(arithmetic),
-        slots=slots,
-        coefficients=coefficients,
-        predict=predict,
-        remember=remember,
-    )
-
-
-def history(coefficients: Floats, inverse: Floats, length: int) -> Factorisation:
-    """A Toeplitz C that keeps the last `length` vectors of noise, the newest first."""
-
-    def predict(t: int, memory: Floats) -> Floats:
-        return combine(coefficients[1 : len(memory) + 1], memory)
-
-    def remember(t: int, memory: Floats, own: Floats) -> Floats:
-        return np.concatenate([own[None], memory])[:length]
-
-    return toeplitz(coefficients, inverse, slots=0, predict=predict, remember=remember)
-
-
-def combine(weights: Floats, rows: Floats) -> Floats:
-    """Σ_k weights[k] · rows[k], shape (d,), with one thread and one order: the same bits on every run."""
-    total: Floats = np.einsum("k,kd->d", weights, rows)
-    return total
-
 
 def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
     """First columns of the square root of A and of its inverse: coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2)."""
     k = np.arange(rounds, dtype=np.float64)
     coefficients = np.cumprod(np.concatenate([[1.0], (2 * k[1:] - 1) / (2 * k[1:])]))
     return coefficients, coefficients / (1 - 2 * k)
-
-
-def blt(rounds: int) -> Factorisation:
-    """Buffered linear Toeplitz noise: the square-root factorisation to within 0.03%, from a handful of buffers.
-
-    c_k = Σ_i w_i p_i^(k-1) with few decays p_i stands in for the coefficients of (1 - x)^(-1/2), so each round costs a
-    few vectors however many rounds there are. Decays and weights come in closed form from Zolotarev's rational
-    approximation of z^(-1/2): no fitting, no seed. Privacy does not depend on how good the approximation is, because
-    column norm and B are those of the matrix that is really used.
-
-    One buffer, and one more whenever the rounds grow fourfold: `sqrt-toeplitz` within 0.03% in its largest error.
-
-    Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), buffered linear Toeplitz; Hale, Higham & Trefethen
-    (2008), method 3, for the nodes.
-    """
-    weights, decays = nodes(rounds, buffers=1 + (rounds - 1).bit_length() // 2)
-    powers = decays[:, None] ** np.arange(rounds - 1)
-    coefficients = np.concatenate([[1.0], weights @ powers])
-
-    def predict(t: int, memory: Floats) -> Floats:
-        return combine(weights, memory)
-
-    def remember(t: int, memory: Floats, own: Floats) -> Floats:
-        return decays[:, None] * memory + own
-
-    inverse = _inverse(weights, decays, rounds)
-    return toeplitz(coefficients, inverse, slots=len(decays), predict=predict, remember=remember)
-
-
-def nodes(rounds: int, buffers: int) -> tuple[Floats, Floats]:
-    """Weights w > 0 and decays p in (0, 1), each of shape (buffers,), such that Σ w p^(k-1) is close to c_k, k >= 1.
-
-    z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]; z = 1 - x
-    and a = 2 / rounds, since x^k with k < rounds resolves nothing nearer to 1.
-    """
-    least = min(1.0, 2 / rounds)
-    quarter = scipy.special.ellipkm1(least)
-    sn, cn, dn, _ = scipy.special.ellipj((np.arange(buffers) + 0.5) * quarter / buffers, 1 - least)
-    decays = 1 / (1 + least * (sn / cn) ** 2)
-    return 2 * quarter * sqrt(least) / (pi * buffers) * dn / cn**2 * decays**2, decays
-
-
-def _inverse(weights: Floats, decays: Floats, rounds: int) -> Floats:
-    """First column of C⁻¹: the stream itself, run on a unit impulse. The number of known columns doubles each time."""
-    step = np.diag(decays) - weights  # memory' = step @ memory + 1 while the seed noise is zero
-    columns = np.ones((len(decays), 1))
-    while columns.shape[1] < rounds - 1:
-        columns = np.concatenate([columns, step @ columns], axis=1)
-        step = step @ step
-    inverse: Floats = np.concatenate([[1.0], -(weights @ columns[:, : rounds - 1])])
-    return inverse
-
-
-def sqrt_toeplitz(rounds: int) -> Factorisation:
-    """The square root of prefix sums: B = C, with the smallest maximal error of all Toeplitz factorisations.
-
-    Memory grows with the rounds, so use it up to some thousand of them; `blt` is its streaming form.
-
-    C[t, j] = (2k)! / (4^k k!²) with k = t - j; memory: the noise of all earlier rounds.
-
-    Source: Fichtenberger, Henzinger & Upadhyay (2023); optimality: Dvijotham, McMahan, Pillutla, Steinke & Thakurta
-    (2024).
-    """
-    return history(*sqrt_coefficients(rounds), length=rounds - 1)
-
-
-def banded(rounds: int, separation: int = BAND) -> Factorisation:
-    """The square-root factorisation cut to a band of `BAND` diagonals: memory does not depend on the rounds.
-
-    Equal to `sqrt-toeplitz` up to BAND rounds; beyond that its noise grows with the root of rounds / BAND. Where users
-    come back after fewer rounds than that, the band is as wide as that: a user's columns are then orthogonal.
-
-    C of `sqrt-toeplitz` with everything below the first min(BAND, separation) diagonals replaced by zero.
-
-    Source: Kalinin & Lampert (2024), banded square root.
-    """
-    band = min(BAND, separation)
-    coefficients, _ = sqrt_coefficients(rounds)
-    coefficients[band:] = 0.0
-    inverse = scipy.signal.lfilter([1.0], coefficients[:band], np.eye(1, rounds)[0])
-    return history(coefficients, inverse, length=min(band, rounds) - 1)
-
-
-def tree(rounds: int) -> Factorisation:
-    """The binary tree: round t releases the one node of the paper's tree that it completes.
-
-    C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1; a prefix sum
-    is the sum of one node for each bit of t + 1. All entries are zeros and ones, so nothing is rounded.
-
-    Column norm √depth, depth = ⌊log₂ rounds⌋ + 1: the first round is in one node of every level.
-
-    Source: Dwork, Naor, Pitassi & Rothblum (2010); Choquette-Choo, Ganesh & Thakurta (2024), Lemma 8.
-    """
-    depth = rounds.bit_length()
-    row_norms = np.sqrt([float(t.bit_count()) for t in range(1, rounds + 1)])
-    row_norms.setflags(write=False)
-    return Factorisation(
-        column_norm=float(np.sqrt(depth)),
-        row_norms=row_norms,
-        rounding=0.0,
-        slots=depth,
-        coefficients=None,
-        predict=_tree_predict,
-        remember=_tree_remember,
-    )
-
-
-def _level(t: int) -> int:
-    """k such that round t completes a node of 2^k rounds."""
-    return (~t & (t + 1)).bit_length() - 1
-
-
-def _tree_predict(t: int, memory: Floats) -> Floats:
-    children: Floats = memory[: _level(t)].sum(axis=0)  # the newest node of every smaller size
-    return children
-
-
-def _tree_remember(t: int, memory: Floats, own: Floats) -> Floats:
-    newer = memory.copy()
-    newer[_level(t)] = _tree_predict(t, memory) + own
-    return newer
-
-
-def independent(rounds: int) -> Factorisation:
-    """Independent noise on every contribution, C = I, so prefix sums collect all of it: the baseline.
-
-    Column norm 1; the t-th prefix sum carries the noise of t + 1 rounds. No memory.
-    """
-    row_norms = np.sqrt(np.arange(1.0, rounds + 1))
-    row_norms.setflags(write=False)
-    return Factorisation(
-        column_norm=1.0,
-        row_norms=row_norms,
-        rounding=0.0,
-        slots=0,
-        coefficients=np.eye(1, rounds)[0],
-        predict=_no_prediction,
-        remember=_no_memory,
-    )
-
-
-def _no_prediction(t: int, memory: Floats) -> Floats:
-    return np.zeros(memory.shape[1])
-
-
-def _no_memory(t: int, memory: Floats, own: Floats) -> Floats:
-    return memory
-
-
-FACTORISATIONS: Mapping[str, Callable[[int], Factorisation]] = MappingProxyType(
-    {"blt": blt, "sqrt-toeplitz": sqrt_toeplitz, "banded": banded, "tree": tree, "independent": independent}
-)
 
 
 @lru_cache(maxsize=32)
@@ -290,6 +86,6 @@ def factorise(name: str, rounds: int, separation: int | None = None) -> Factoris
     count(rounds=rounds)
     if rounds > LONGEST:
         raise ConfigError(f"Expected rounds <= {LONGEST}, got rounds={rounds}. Use larger cohorts.")
-    if separation is not None and name == "banded":
-        return banded(rounds, separation)
-    return FACTORISATIONS[name](rounds)
+    others = {"separation": separation} if separation is not None and name == "banded" else {}
+    made: Factorisation = getattr(ways, name.replace("-", "_"))(rounds, **others)
+    return made

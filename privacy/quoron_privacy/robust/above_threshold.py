@@ -28,12 +28,13 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust.laplace_test import in_score_units, score_scale
 from quoron_privacy.robust.lottery import RELEASE
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     OutlierMean,
+    in_score_units,
     ramp_floor,
+    score_scale,
     score_step,
     verify_outlier_mean,
     weighted_mean,

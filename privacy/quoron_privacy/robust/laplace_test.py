@@ -16,43 +16,33 @@ Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 6 and 7. Statement, proof and
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust import lottery_search
 from quoron_privacy.robust.lottery import RELEASE, pair_divergence
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
     OutlierMean,
     best_mean,
+    in_score_units,
     ramp_floor,
+    score_scale,
     score_step,
     verify_outlier_mean,
 )
 from quoron_privacy.robust.valley import cheapest
 
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
+
 _CELLS = 400
-
-
-def in_score_units(average: float, cohort_size: int) -> int:
-    """⌈C · average⌉, exactly: a threshold for the integer score S from one for S / C."""
-    return math.ceil(Fraction(average) * cohort_size)
-
-
-def score_scale(scale: float, cohort_size: int) -> float:
-    """C · scale, rounded up: the scale of noise on S from that of noise on S / C. ConfigError beyond 2⁵⁰."""
-    widened = math.nextafter(scale * cohort_size, math.inf)
-    if not widened <= 2.0**50:
-        raise ConfigError(f"Expected cohort_size * scale <= 2**50, got {widened:g}.")
-    return widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +200,13 @@ def _calibrate(
         shifts, chances = np.asarray(mean.shifts), np.asarray(mean.chances)
         low = float(shifts @ chances) / gdp.mu_for(epsilon, delta) * 0.9
         high = low
-        while lottery_search.laplace_worst(epsilon, each, shifts / high, chances, _CELLS) > aim:
+        while loops.laplace_worst(epsilon, each, shifts / high, chances, _CELLS) > aim:
             low, high = high, 1.5 * high
             if high > 1e6 * mean.sensitivity:
                 return 1e9 * (1 + each)
         while high > low * (1 + tolerance):
             middle = math.sqrt(low * high)
-            good = lottery_search.laplace_worst(epsilon, each, shifts / middle, chances, _CELLS) <= aim
+            good = loops.laplace_worst(epsilon, each, shifts / middle, chances, _CELLS) <= aim
             low, high = (low, middle) if good else (middle, high)
         return high
 

@@ -30,9 +30,9 @@ from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.robust import lottery_search
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
@@ -46,6 +46,8 @@ from quoron_privacy.robust.valley import cheapest
 
 Vector = NDArray[np.float64]
 Whole = TypeVar("Whole", int, NDArray[np.int64])
+
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 TICKETS = 2**63
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
@@ -300,7 +302,7 @@ def _largest_mu(epsilon: float, delta: float, release: float, rungs: int, mu: fl
     """The largest μ of one shift whose ladder reaches `release` within `rungs`, to 1e-5 from below; `mu` does."""
 
     def reaches(value: float) -> bool:
-        table = lottery_search.ladder(epsilon, delta, delta, np.array([value]), np.ones(1), rungs, release)
+        table = loops.ladder(epsilon, delta, delta, np.array([value]), np.ones(1), rungs, release)
         return bool(table[-1] >= release)
 
     low, factor = mu, 1.005
@@ -315,7 +317,7 @@ def _largest_mu(epsilon: float, delta: float, release: float, rungs: int, mu: fl
 
 def _ladder(mean: OutlierMean, noise: float, epsilon: float, delta: float, rungs: int, release: float) -> Vector:
     mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
-    table: Vector = lottery_search.ladder(epsilon, delta, delta, mus, chances, rungs, release)
+    table: Vector = loops.ladder(epsilon, delta, delta, mus, chances, rungs, release)
     return table
 
 
@@ -348,7 +350,7 @@ def _frontier(epsilon: float, delta: float, release: float) -> tuple[NDArray[np.
     most = math.ceil(80 / epsilon) + 80
     largest: dict[int, float] = {}  # by rungs, which grow with μ
     for mu in share * full:
-        table = lottery_search.ladder(epsilon, delta, delta, np.array([mu]), np.ones(1), most, release)
+        table = loops.ladder(epsilon, delta, delta, np.array([mu]), np.ones(1), most, release)
         if table[-1] < release:
             break
         largest[len(table) - 1] = mu

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.robust import lottery_search
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import pair_divergence
 
 Vector = NDArray[np.float64]
+
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 
 def composed_delta(
@@ -83,7 +85,7 @@ def _once(
 def _step_profile(epsilons: Vector, table: Vector, mus: Vector, chances: Vector) -> Vector:
     """f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up."""
     found = np.empty(len(epsilons))
-    lottery_search.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
+    loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
     return found
 
 

@@ -32,11 +32,11 @@ from typing import Literal, TypeVar
 
 import numpy as np
 import scipy
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.concentration import usable
 from quoron_privacy.robust.neighbour_counts import distance_slack, distances_to, neighbour_counts, score
@@ -48,6 +48,8 @@ Integers = NDArray[np.int64]
 Whole = TypeVar("Whole", int, NDArray[np.int64])
 Kappa = Literal[1, 2]
 Kind = Literal["weighted", "random"]
+
+loops = OnFirstUse("quoron_privacy.robust.outlier_mean_loops")
 
 REACH = 2.0**20  # in units of τ: answers farther from the reference are isolated before any arithmetic
 LARGEST_COHORT = 2**19
@@ -123,7 +125,7 @@ class OutlierMean:
             ConfigError: wrong shapes; never because of a value in `points`.
         """
         rows = self._checked(points, radius, reference)
-        near = distances_to(rows, np.arange(len(rows)), reference) <= REACH * radius
+        near = distances_to(rows, reference) <= REACH * radius
         radii = sorted({radius, self.removal_radius * radius})
         counts = neighbour_counts(rows, usable(rows, answered) & near, radii)
         return Observation(score(counts[0]), np.clip(counts[-1] - self.ramp_low, 0, self.ramp_high - self.ramp_low))
@@ -143,7 +145,7 @@ class OutlierMean:
         if not len(chosen):
             return np.zeros(rows.shape[1])
         step = radius * 2.0**-self._grid_bits
-        first, total = _weighted_sum(rows, chosen, weights, reference, step)
+        first, total = loops.weighted_sum(rows, chosen, weights, reference, step)
         whole, rest = np.divmod(total, weights.sum())  # whole + first and rest do not depend on which answer is first
         mean: Vector = ((first + whole).astype(np.float64) + rest / weights.sum()) * step
         return mean
@@ -192,6 +194,19 @@ def score_step(cohort_size: Whole) -> Whole:
 
 
 @lru_cache(maxsize=4096)
+def in_score_units(average: float, cohort_size: int) -> int:
+    """⌈C · average⌉, exactly: a threshold for the integer score S from one for S / C."""
+    return math.ceil(Fraction(average) * cohort_size)
+
+
+def score_scale(scale: float, cohort_size: int) -> float:
+    """C · scale, rounded up: the scale of noise on S from that of noise on S / C. ConfigError beyond 2⁵⁰."""
+    widened = math.nextafter(scale * cohort_size, math.inf)
+    if not widened <= 2.0**50:
+        raise ConfigError(f"Expected cohort_size * scale <= 2**50, got {widened:g}.")
+    return widened
+
+
 def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     """outlier-mean#o1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
 
@@ -372,19 +387,3 @@ def _check(cohort_size: int, core: int, kappa: int) -> None:
 def _require_core(size: int, core: int, least: int) -> None:
     if core < least:
         raise Infeasible("outlier mean", f"core={core} of {size} answers is too small", f"core >= {least}")
-
-
-@njit(cache=True)
-def _weighted_sum(
-    rows: Matrix, chosen: Integers, weights: Integers, reference: Vector, step: float
-) -> tuple[Integers, Integers]:
-    """(z_first, Σ w_j (z_j - z_first)) with z_j = round((row - reference) / step): integers, exact in any order."""
-    first = np.empty(rows.shape[1], np.int64)
-    for k in range(rows.shape[1]):
-        first[k] = np.int64(np.rint((rows[chosen[0], k] - reference[k]) / step))
-    total = np.zeros(rows.shape[1], np.int64)
-    for i in range(1, len(chosen)):
-        row, weight = rows[chosen[i]], weights[chosen[i]]
-        for k in range(rows.shape[1]):
-            total[k] += weight * (np.int64(np.rint((row[k] - reference[k]) / step)) - first[k])
-    return first, total

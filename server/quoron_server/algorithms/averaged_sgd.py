@@ -1,7 +1,6 @@
-"""What noisy averaged SGD leaves, in phases, from public facts only; and the steps and suffixes that planners try.
+"""What noisy averaged SGD leaves, in phases, from public facts only; and the steps, cohorts and clips that are tried.
 
-There are two models, chosen by what is
-publicly known of the curvature:
+There are two models, chosen by what is publicly known of the curvature:
 
 * `isotropic`: near the optimum F is a quadratic with about one curvature h in every direction. Then the error of a
   public combination of the iterates is exact: a bias that decays as (1 - ηh)^t, with the least curvature for h to be
@@ -13,18 +12,23 @@ publicly known of the curvature:
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import Infeasible
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Number = float | Vector  # one, or one for each of many candidates: arrays that broadcast
 
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01)  # cohorts that are tried, as shares of the users
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
 _TABLE = 2**18  # numbers in one table of running sums
 
@@ -189,3 +193,52 @@ def best_phases(
         )
         found.append((float(risks[place, step, suffix]), phase))
     return found
+
+
+def default_clip(problem: Problem) -> float:
+    """A clip at the scale of user averages, from public facts: the drift ‖∇F‖ and the spread between users.
+
+    With known curvature h the drift is at most about h · distance; otherwise a bound on gradients at the start.
+    Users beyond it are shortened, which biases the step and never harms privacy.
+    """
+    start = problem.start
+    if (curvature := problem.beliefs.isotropic) is not None:
+        drift = curvature * problem.distance
+        return min(problem.lipschitz, 1.3 * math.hypot(drift, problem.user_deviation))
+    return min(problem.lipschitz, start)
+
+
+@lru_cache(maxsize=4096)
+def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
+    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
+    if rate == 1:
+        return total_mu / math.sqrt(rounds)
+
+    def excess(mu: float) -> float:
+        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
+        return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
+
+    return root(excess, 1e-8, 8.0) if excess(8.0) > 0 else 8.0
+
+
+def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
+    """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
+    if problem.users < 2 * rounds:
+        raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
+
+
+def smoothings(problem: Problem, given: float | None, distance: float, *, none: bool) -> list[float]:
+    """λ of the Moreau envelope to try; 0 is no smoothing, which smooth losses have, and `none` says if others may."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if given is not None:
+        return [given]
+    tried = [factor * distance / problem.lipschitz for factor in SMOOTHINGS]
+    return [0.0, *tried] if none else tried
+
+
+def smoothed(problem: Problem, parameter: float) -> Problem:
+    """The problem with the constants of the envelope with λ = `parameter`, for prediction."""
+    if not parameter:
+        return problem
+    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)

@@ -11,16 +11,18 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.rotation import Signs, random_signs
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+loops = OnFirstUse("quoron_server.algorithms.centring_loops")
 
 QUANTILE = 0.98  # of a χ² over its mean: how far κ reaches
 
@@ -40,10 +42,9 @@ def public_signs(seed: int, step: int, dimension: int) -> Signs:
     return signs
 
 
-@njit(cache=True)
 def next_radius(spread: float, variance: float, drift: float, margin: float, first: float) -> float:
     """The radius of the next round; `drift` is M ‖x_{t+1} - x_t‖."""
-    return min(first, margin * math.sqrt(spread * spread + variance) + drift)
+    return float(loops.next_radius(spread, variance, drift, margin, first))
 
 
 def sgd_variances(
@@ -67,7 +68,7 @@ def sgd_variances(
     start = problem.start
     means = np.zeros((*steps.shape, suffixes.shape[1]))
     facts = float(curvature or 0.0), problem.distance, start, smoothness, spread, margin(problem.dimension), first
-    _sgd_variances(facts, rounds, steps, suffixes, samplings, problem.dimension * units**2, means)
+    loops.sgd_variances(facts, rounds, steps, suffixes, samplings, problem.dimension * units**2, means)
     return means
 
 
@@ -85,32 +86,5 @@ def agd_variances(
 ) -> Vector:
     """The same for accelerated steps; `path` (T,) says where points lie, 1 at the start; noise is d unit²."""
     out = np.empty(len(path))
-    _agd_variances(path, distance, smoothness, inverse_step, sampling, noise, spread, margin, first, out)
+    loops.agd_variances(path, distance, smoothness, inverse_step, sampling, noise, spread, margin, first, out)
     return out
-
-
-@njit(cache=True)
-def _sgd_variances(facts, rounds, steps, suffixes, samplings, noises, means):  # type: ignore[no-untyped-def]
-    h, distance, start, smoothness, spread, margin, first = facts
-    for w in range(steps.shape[0]):
-        for k in range(steps.shape[1]):
-            step, radius, far = steps[w, k], first, distance
-            for t in range(rounds[w]):
-                variance = samplings[w] + noises[w] * radius * radius
-                for s in range(suffixes.shape[1]):
-                    if rounds[w] - t <= suffixes[w, s]:
-                        means[w, k, s] += variance / suffixes[w, s]
-                gradient = h * far if h > 0 else min(start, distance * np.sqrt(smoothness / (step * (t + 1))))
-                moved = min(2 * distance, step * (gradient + np.sqrt(variance)))
-                radius = next_radius(spread, variance, smoothness * moved, margin, first)
-                far *= abs(1 - step * h)
-
-
-@njit(cache=True)
-def _agd_variances(path, distance, smoothness, inverse_step, sampling, noise, spread, margin, first, out):  # type: ignore[no-untyped-def]
-    radius = first
-    for t in range(len(out)):
-        out[t] = sampling + noise * radius * radius
-        following = path[t + 1] if t + 1 < len(out) else path[t]
-        moved = min(2 * distance, distance * abs(following - path[t]) + np.sqrt(out[t]) / inverse_step)
-        radius = next_radius(spread, out[t], smoothness * moved, margin, first)

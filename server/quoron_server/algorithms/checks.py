@@ -6,7 +6,7 @@ from collections.abc import Callable
 from quoron_privacy.accounts import recount_once
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 
@@ -29,7 +29,7 @@ def require_options(options: object, *names: str, least: float = 0.0, most: floa
     for name in names:
         value = getattr(options, name)
         if isinstance(value, float | int) and not (least < value < most or (value == least and not above)):
-            allowed = f"in ({least:g}, {most:g})" if above else f">= {least:g}"
+            allowed = f"{'>' if above else '>='} {least:g}" + (f" and < {most:g}" if value >= most else "")
             raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={value}.")
 
 
@@ -58,6 +58,12 @@ def require(name: str, *conditions: tuple[str, bool, object]) -> None:
 def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
     """`require` of several things about one part of a plan."""
     require(name, *((what, holds, got) for what, holds in conditions))
+
+
+def require_usual_cost(plan: Plan) -> None:
+    """VerificationError unless the plan costs one average gradient of everybody whom its parameters ask."""
+    expected = Cost.of(plan.problem, plan.parameters)
+    require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
 def require_spent(plan: Plan, mu: float, *, gaussians: int) -> None:

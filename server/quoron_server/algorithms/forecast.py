@@ -35,28 +35,6 @@ class Factor:
 UNMEASURED = Factor(known=None, unknown=None)
 
 
-def risk_words(bound: float | None, guess: float | None) -> str:
-    """A forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
-
-    >>> risk_words(3e-5, 1e-5), risk_words(None, 1e-5), risk_words(None, None)
-    ('3e-05', 'guess: 1e-05', '')
-    """
-    if bound is not None:
-        return f"{bound:.2g}"
-    return "" if guess is None else f"guess: {guess:.2g}"
-
-
-def risk_sentence(bound: float | None, guess: float | None) -> str:
-    """The same in a sentence.
-
-    >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
-    ('at most 3e-05 in nine of ten problems', '1e-05 by a guess that nobody has measured')
-    """
-    if bound is not None:
-        return f"at most {bound:.2g} in nine of ten problems"
-    return "" if guess is None else f"{guess:.2g} by a guess that nobody has measured"
-
-
 def trivial_risk(problem: Problem) -> float:
     """Bound on the excess risk of the start point: what a plan has to beat to be worth running."""
     start = problem.start

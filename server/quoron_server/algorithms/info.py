@@ -8,20 +8,28 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.parameters import Parameters
-from quoron_server.plan import Constants, Exposure, Plan, Privacy
+from quoron_server.parameters import Assumption, Parameters
+from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.allowance import Allowance, Verdict
 
-Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, options, seed; raises Infeasible
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The numbers of a run. The registry says what is promised for them; a field that is None is as usual there."""
+
+    parameters: Parameters
+    risk: float | None  # as the planner's model predicts; None where it has none
+    cost: Cost | None = None  # None: one average gradient of everybody asked
+    theorem: str | None = None  # the file under docs/privacy/, with its anchor
+    exposure: Exposure | None = None
+    adjacency: Adjacency | None = None
+    assumptions: tuple[Assumption, ...] = ()  # that do not follow from the parameters
 
 
-def nothing_said(plan: Plan) -> tuple[str, ...]:
-    """No remarks."""
-    del plan
-    return ()
+Planner = Callable[[Problem, Privacy, Any], Chosen]  # problem, privacy, options; raises Infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class Choosing:
     too_few: Callable[[Problem, Privacy], Infeasible | None] | None = None
     curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted anew
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
-    remarks: Callable[[Plan], tuple[str, ...]] = nothing_said  # beside a plan's numbers
+    remarks: Callable[[Plan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +59,22 @@ ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its pr
 
 
 @dataclass(frozen=True, slots=True)
+class Promises:
+    """What an algorithm's calibrated plans may promise, and where that is proved."""
+
+    exposures: tuple[Exposure, ...]  # several where `verifier` tells them apart; the usual one first
+    adjacency: tuple[Adjacency, ...]
+    theorem: str  # a file under docs/privacy/
+
+
+@dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
     """One line of `quoron algorithms`, and the functions behind it."""
 
     name: str
     summary: str
     paper: str  # with the numbers of its algorithms, where it numbers them
-    exposures: tuple[Exposure, ...]  # what plans may promise, where `verifier` tells them apart; the usual one first
-    adjacency: tuple[Adjacency, ...]  # what calibrated plans promise
-    theorem: str  # a file under docs/privacy/
+    promises: Promises
     options: type  # frozen dataclass of planning options, all with defaults
     parameters: type[Parameters]  # of its plans
     planner: Planner
@@ -74,7 +89,7 @@ class AlgorithmInfo:
     @property
     def exposure(self) -> Exposure:
         """What plans usually promise."""
-        return self.exposures[0]
+        return self.promises.exposures[0]
 
     @property
     def takes_rounds(self) -> bool:

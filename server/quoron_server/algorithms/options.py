@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.info import AlgorithmInfo
-from quoron_server.algorithms.search import MOST_ROUNDS
+from quoron_server.plan import MOST_ROUNDS
 
 
 def options_of(info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options") -> Any:

@@ -102,7 +102,7 @@ def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: Random
 
 
 def with_quorum(own: Plan, privacy: Privacy, *, free: bool) -> Plan:
-    """The algorithm's own plan with the quorum that is wished for; Infeasible if that has too few users to count."""
+    """The algorithm's own plan with the quorum that is asked for; Infeasible if that has too few users to count."""
     cohorts, promise = own.parameters.cohorts(), own.guarantee
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
@@ -110,7 +110,7 @@ def with_quorum(own: Plan, privacy: Privacy, *, free: bool) -> Plan:
         cohorts,
         participations=own.parameters.participations(),
         rest=(promise.epsilon, promise.delta),
-        present=_present(own, len(cohorts)) if own.parameters.by_coins else int,
+        present=_present(own, len(cohorts)) if own.parameters.poisson_sampling else int,
         name=f"{own.algorithm} with a quorum",
     )
     private = promise.exposure != "none"
@@ -143,6 +143,6 @@ def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
 
 
 def left_by_quorum(target: Privacy, *, spent: bool = True) -> Privacy:
-    """What is left of a wish for the algorithm: all of it if the quorum is not `spent` on."""
+    """What is left for the algorithm of what is asked for: all of it if the quorum is not `spent` on."""
     left = rest(target.epsilon, target.delta, target.quorum_epsilon) if spent else (target.epsilon, target.delta)
     return Privacy(*left, adjacency=target.adjacency)

@@ -19,11 +19,12 @@ from quoron_privacy.errors import ConfigError, Infeasible, UsageError, Verificat
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import look
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
-from quoron_server.plan import Constants, Plan, Privacy
+from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import assumption_text
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -46,7 +47,7 @@ class Registered(AlgorithmInfo):
         constants: Constants = "calibrated",
         seed: int = 0,
     ) -> Plan:
-        """The plan with the least predicted risk, with a quorum where one is wished for.
+        """The plan with the least predicted risk, with a quorum where one is asked for.
 
         `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
         With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
@@ -63,7 +64,8 @@ class Registered(AlgorithmInfo):
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return self._with_bound(resting(planner(problem, privacy, options, seed)))
+                chosen = planner(problem, privacy, options)
+                return resting(self._promised(chosen, problem, privacy, seed, proved=constants == "calibrated"))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
@@ -86,11 +88,22 @@ class Registered(AlgorithmInfo):
                     return resting(with_quorum(fewer, privacy, free=free))
             raise
 
-    def _with_bound(self, plan: Plan) -> Plan:
-        """The planner's guess by that name, and beside it a bound that holds in nine of ten problems, if measured."""
-        guess = plan.predicted_excess_risk
-        bound = self.factor.bound(guess, plan.problem)
-        return replace(plan, predicted_excess_risk=bound, guessed_excess_risk=guess)
+    def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int, *, proved: bool) -> Plan:
+        """The plan of what a planner chose, with its guess by that name and, if measured, a bound for nine of ten."""
+        exposure, theorem = chosen.exposure or self.exposure, chosen.theorem or self.promises.theorem
+        epsilon, delta = (privacy.epsilon, privacy.delta) if exposure != "none" else (math.inf, 1.0)
+        adjacency = chosen.adjacency or self.promises.adjacency[0]
+        promise = Guarantee(epsilon, delta, adjacency, exposure, chosen.assumptions, theorem, proved)
+        return Plan(
+            algorithm=self.name,
+            problem=problem,
+            guarantee=promise,
+            cost=chosen.cost or Cost.of(problem, chosen.parameters),
+            parameters=chosen.parameters,
+            predicted_excess_risk=self.factor.bound(chosen.risk, problem),
+            seed=seed,
+            guessed_excess_risk=chosen.risk,
+        )
 
     def verify(self, plan: Plan) -> None:
         """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
@@ -113,10 +126,10 @@ class Registered(AlgorithmInfo):
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
         promise = plan.guarantee
-        offered = self.adjacency if promise.proved else ("replace-one", "zero-out")
+        offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("exposure", self.exposures, promise.exposure),
+            ("exposure", self.promises.exposures, promise.exposure),
             ("adjacency", offered, promise.adjacency),
         ):
             if got not in expected:
@@ -131,7 +144,7 @@ class Registered(AlgorithmInfo):
         check_numbers(plan.parameters, "parameters")
         if promise.quorum is not None:
             check_numbers(promise.quorum, "quorum")
-        if missing := [each.text for each in derived(plan) if each not in promise.assumptions]:
+        if missing := [assumption_text(each) for each in derived(plan) if each not in promise.assumptions]:
             raise VerificationError(
                 f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
                 "not say so."
@@ -215,10 +228,10 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
 
     A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
     """
-    promise, vouched = plan.guarantee, plan.problem.vouched
+    promise, unproved = plan.guarantee, plan.problem.unproved_constants
     if promise.exposure == "none":
         return ()
-    constants = () if vouched is None else (Assumption(Kind.VOUCHED_CONSTANTS, (vouched,)),)
+    constants = () if unproved is None else (Assumption(Kind.UNPROVED_CONSTANTS, (unproved,)),)
     if promise.curated:
         return constants
     moved = promise.quorum is not None and promise.exposure == "model"

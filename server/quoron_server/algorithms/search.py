@@ -12,20 +12,17 @@ All of it is about public numbers: a plan is as private as its calibration says,
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
 from quoron_privacy.errors import Infeasible
-from quoron_server.problem import Problem
 
 C = TypeVar("C")
 P = TypeVar("P")
 
-MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
-SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -68,15 +65,6 @@ def exactly(tried: Iterable[C], calibrate: Callable[[C], P | None], *, most: int
     return None
 
 
-def distinct(tried: Iterable[C], key: Callable[[C], object]) -> Iterator[C]:
-    """The first candidate of each `key`."""
-    seen = set()
-    for each in tried:
-        if (what := key(each)) not in seen:
-            seen.add(what)
-            yield each
-
-
 def too_few(
     name: str,
     condition: str,
@@ -99,21 +87,10 @@ def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
     return sorted({round(smallest * 2 ** (k / 2)) for k in range(count + 1)} | {largest})
 
 
-def smoothings(problem: Problem, given: float | None, distance: float, *, none: bool) -> list[float]:
-    """λ of the Moreau envelope to try; 0 is no smoothing, which smooth losses have, and `none` says if others may."""
-    if problem.smoothness is not None:
-        return [0.0]
-    if given is not None:
-        return [given]
-    tried = [factor * distance / problem.lipschitz for factor in SMOOTHINGS]
-    return [0.0, *tried] if none else tried
-
-
-def smoothed(problem: Problem, parameter: float) -> Problem:
-    """The problem with the constants of the envelope with λ = `parameter`, for prediction."""
-    if not parameter:
-        return problem
-    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
+def halves(users: int, phases: int) -> list[int]:
+    """Users of each phase: halves of what is left; the last phase has as many as the one before."""
+    sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
+    return [*sizes, users - sum(sizes)]
 
 
 def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:

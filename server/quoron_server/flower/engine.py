@@ -21,7 +21,7 @@ from quoron_privacy.errors import RunError
 from quoron_server.flower.exchange import Clock, Letter, heard
 from quoron_server.flower.pulls import Pulls
 from quoron_server.problem import Problem
-from quoron_server.round_clock import REST, opening
+from quoron_server.round_clock import PAUSE, opening
 
 _log = logging.getLogger("quoron")
 
@@ -79,7 +79,7 @@ class FlowerEngine:
         """One row an asked user, in cohort order; who is not heard of in time is MISSING."""
         opens = opening(self._due, now := time.monotonic(), self.seconds)
         if opens > self._due > -inf:
-            _log.warning("a round's own work took longer than %g s: give rounds more seconds", REST * self.seconds)
+            _log.warning("a round's own work took longer than %g s: give rounds more seconds", PAUSE * self.seconds)
         time.sleep(max(0.0, opens - now))
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
@@ -102,7 +102,7 @@ class FlowerEngine:
                 answered += 1
         if not self.early_ends:
             time.sleep(clock.left)
-            self._due = clock.ends + REST * self.seconds
+            self._due = clock.ends + PAUSE * self.seconds
         if self.demanding and answered < len(parts):
             raise NodeFailed(f"Expected answers of {len(parts)} nodes in round {question.round}, got {answered}.")
         return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))

@@ -37,10 +37,11 @@ from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.pulls import Pulls
 from quoron_server.flower.users import Users, identity
-from quoron_server.plan import NO_QUORUM, Plan
+from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
+from quoron_server.wording import NO_QUORUM, sentence
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
@@ -246,7 +247,7 @@ class LogObserver:
 
     def started(self, plan: Plan) -> None:
         """The promise."""
-        _log.info("%s: %s", plan.algorithm, plan.guarantee.sentence())
+        _log.info("%s: %s", plan.algorithm, sentence(plan.guarantee))
         if plan.guarantee.quorum is None:
             _log.info("%s", NO_QUORUM)
 

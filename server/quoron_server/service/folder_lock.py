@@ -1,6 +1,6 @@
 """Taking turns at the files of a folder: whoever reads a file and then writes it does both before the next one begins.
 
-with alone(file.parent):
+with locked(file.parent):
     replace_whole(file, changed(file.read_bytes()), mode=PRIVATE)
 """
 

@@ -22,6 +22,7 @@ from quoron_server.books.registry import OPEN, Registry, RunRow
 from quoron_server.plan import Plan
 from quoron_server.service.feed import Feed, public
 from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.wording import plan_json
 
 _READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Records:
         row = await self.row(run)
         specification = RunSpecification.parse(row.specification)
         stored = await self._read(lambda: self._stored_plan(run))
-        plan = (await self.make_plan(specification)).as_json() if stored is None else stored
+        plan = plan_json(await self.make_plan(specification)) if stored is None else stored
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:

@@ -294,7 +294,7 @@ class Sessions:
                 "run %s: a round's own work took longer than %g s, which shows in when the next one opens. Give rounds "
                 "more seconds.",
                 session.run,
-                round_clock.REST * seconds,
+                round_clock.PAUSE * seconds,
             )
         while (left := opens - loop.time()) > 0:
             await asyncio.sleep(left)

@@ -1,6 +1,7 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
-from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
@@ -23,10 +24,10 @@ from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS, Registered
-from quoron_server.algorithms.forecast import risk_sentence, risk_words
-from quoron_server.algorithms.refused import REFUSED, Refused
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
+from quoron_server.wording import sentence
 
 if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
@@ -133,7 +134,7 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
-    _say(out, chosen.guarantee.sentence())
+    _say(out, sentence(chosen.guarantee))
     _show_choice(out, planned)
     out.print(_rows(plan_rows(planned)))
     for remark in planned.remarks:
@@ -194,14 +195,20 @@ def _by(algorithm: str | None, guessed: bool) -> str:
 
 def show_algorithms(*, as_json: bool) -> None:
     """The registry, and what is refused with its reason: that offers nothing."""
-    known: list[Registered | Refused] = [*ALGORITHMS.values(), *REFUSED.values()]
+    same = ("name", "summary", "paper", "exposure")
+    rows: list[dict[str, Any]] = []
+    for info in ALGORITHMS.values():
+        offered = {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
+        rows.append({key: getattr(info, key) for key in same} | offered)
+    for refused in REFUSED.values():
+        nothing = {"adjacency": (), "constants": (), "theorem": refused.theorem}
+        rows.append({key: getattr(refused, key) for key in same} | nothing)
     if as_json:
-        told = ("name", "summary", "paper", "exposure", "adjacency", "constants", "theorem")
-        print(dumps([{key: getattr(each, key, ()) for key in told} for each in known]))
+        print(dumps(rows))
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
-    for each in known:
-        listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
+    for row in rows:
+        listed.add_row(*(escape(row[key]) for key in (*same, "theorem")))
     console().print(listed)
 
 
@@ -255,7 +262,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
                 f"{health.share:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
             )
         )
-    rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
+    rows += [row for row in _parameter_rows(asdict(chosen.parameters)) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
         other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""

@@ -10,10 +10,9 @@ from string import Template
 from typing import Any
 
 from quoron.comparing.request import Request, shown
-from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports.summary import size
-from quoron_server.algorithms.forecast import risk_words
 
 Row = Mapping[str, Any]
 Point = tuple[float, float, float | None, float | None]  # x, mean, low, high

@@ -37,11 +37,12 @@ from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
 from quoron_server.books.registry import EVERYONE
+from quoron_server.budget import check_delta
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Privacy as Wish
-from quoron_server.plan import check_delta
 from quoron_server.runs import Books
+from quoron_server.wording import sentence
 
 BOOKS = "books.sqlite"
 
@@ -137,7 +138,7 @@ def train_privately(
             grid, training, plan, books, origin, action=action, seconds=timing.seconds, waiting=timing.waiting
         )
     model = origin + moved
-    return TrainedRows(model, model, plan.guarantee.sentence(), folder, plan)
+    return TrainedRows(model, model, sentence(plan.guarantee), folder, plan)
 
 
 def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) -> Start:

@@ -29,6 +29,7 @@ from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.books.durable import make_folder
 from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.serving import Ended, serve
+from quoron_server.wording import plan_json
 
 _log = logging.getLogger("quoron")
 server_app = ServerApp()
@@ -71,7 +72,7 @@ def _speak() -> None:
 def _keep(ended: Ended, folder: Path) -> None:
     make_folder(folder)
     results = RunFolder(folder)
-    results.write_json("plan.json", ended.plan.as_json())
+    results.write_json("plan.json", plan_json(ended.plan))
     results.write_json("ledger.json", {"run": ended.specification.run, "state": "complete", **ended.ledger})
     results.write_model(ended.model)
     _log.info("the model is in %s", folder)

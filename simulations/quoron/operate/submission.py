@@ -7,6 +7,7 @@ declared by patterns its header says which they are, and that is what the coordi
 from pathlib import Path
 
 from quoron.config import Config, TableSection
+from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -16,9 +17,8 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import risk_sentence
-from quoron_server.budget import EVERYONE
-from quoron_server.plan import NO_QUORUM, Plan, check_delta
+from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.specification import (
     RunSpecification,
@@ -28,6 +28,7 @@ from quoron_server.specification import (
     require_storable,
     require_telling,
 )
+from quoron_server.wording import NO_QUORUM, sentence
 
 
 def specify(
@@ -124,7 +125,7 @@ def promised(plan: Plan) -> str:
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
     text += f", predicted excess risk {risk}" if risk else ""
-    text += f"\n{plan.guarantee.sentence()}"
+    text += f"\n{sentence(plan.guarantee)}"
     return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
 
 

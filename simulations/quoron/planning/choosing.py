@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -57,6 +56,28 @@ class Candidate:
     def guess(self) -> float | None:
         """What its planner's model says, before it was made a bound: the rule compares these."""
         return self.plan.guessed_excess_risk if self.plan else None
+
+
+def risk_words(bound: float | None, guess: float | None) -> str:
+    """A forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
+
+    >>> risk_words(3e-5, 1e-5), risk_words(None, 1e-5), risk_words(None, None)
+    ('3e-05', 'guess: 1e-05', '')
+    """
+    if bound is not None:
+        return f"{bound:.2g}"
+    return "" if guess is None else f"guess: {guess:.2g}"
+
+
+def risk_sentence(bound: float | None, guess: float | None) -> str:
+    """The same in a sentence.
+
+    >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
+    ('at most 3e-05 in nine of ten problems', '1e-05 by a guess that nobody has measured')
+    """
+    if bound is not None:
+        return f"at most {bound:.2g} in nine of ten problems"
+    return "" if guess is None else f"{guess:.2g} by a guess that nobody has measured"
 
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:

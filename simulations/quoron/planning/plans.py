@@ -23,6 +23,7 @@ from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import plan_json
 
 Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
@@ -90,7 +91,7 @@ class Planned:
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         network = {} if self.network is None else {"network": self.network.as_json()}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
-        return self.plan.as_json() | said | curve | network
+        return plan_json(self.plan) | said | curve | network
 
 
 def choose(
@@ -212,8 +213,8 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
-    if info.exposure != "none" and wanted not in info.adjacency:
-        offered = " or ".join(map(repr, info.adjacency))
+    if info.exposure != "none" and wanted not in info.promises.adjacency:
+        offered = " or ".join(map(repr, info.promises.adjacency))
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
     if info.exposure != "none" and not _keeps_answers(info, config):
         raise ConfigError(
@@ -258,8 +259,8 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
 def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
     if info.choosing.named_only:
         return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
-    if config.privacy.adjacency not in info.adjacency:
-        offered = ", ".join(info.adjacency)
+    if config.privacy.adjacency not in info.promises.adjacency:
+        offered = ", ".join(info.promises.adjacency)
         return Candidate(
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )

@@ -227,7 +227,7 @@ class Synthetic(MadeUp):
             curvature = eigenvalue + self.ridge
             return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), self.domain)
         if self.family == "quadratic":
-            return QuadraticRisk(self.loss.bend(self.dimension), self.signal, self.domain)
+            return QuadraticRisk(self.loss.quadratic_diagonal(self.dimension), self.signal, self.domain)
         # f(x; z) = -<z, x>
         if self.ridge > 0:
             return QuadraticRisk(self.ridge, self.signal / self.ridge, self.domain)

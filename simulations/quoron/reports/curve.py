@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
+from quoron.planning.choosing import risk_words
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
-from quoron_server.algorithms.forecast import risk_words
 
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
 from quoron_server.plan import Plan
+from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
     from quoron.populations.users import Beside
@@ -74,7 +75,7 @@ class Summary:
         private = plan.guarantee.exposure != "none"
         return cls(
             algorithm=plan.algorithm,
-            statement=plan.guarantee.sentence(),
+            statement=sentence(plan.guarantee),
             rounds=len(events),
             **{name: last.get(f"total_{name}", 0) for name in ("messages", "bytes_up", "bytes_down")},
             gradient_evaluations=last.get("total_gradient_evaluations", 0),

@@ -22,7 +22,8 @@ from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, setup
-from quoron_server.plan import Plan, check_delta
+from quoron_server.budget import check_delta
+from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs neither

@@ -91,7 +91,7 @@ def problem(config: Config, population: Known) -> Problem:
         coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
         wide=wide,
         outputs=loss.outputs,
-        vouched=loss.vouched,
+        unproved_constants=loss.unproved_constants,
         beliefs=Beliefs(
             distance=None if wide is None else population.domain.norm_bound(population.dimension),
             gradient_deviation=section.gradient_deviation or known.gradient_deviation,

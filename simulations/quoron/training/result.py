@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.planning.choosing import risk_sentence
 from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
@@ -18,8 +19,8 @@ from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
-from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Plan
+from quoron_server.wording import sentence
 
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
@@ -144,7 +145,7 @@ def _summary(
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
-        statement=plan.guarantee.sentence(),
+        statement=sentence(plan.guarantee),
         private=True,
         epsilon=plan.guarantee.epsilon,
         delta=plan.guarantee.delta,

@@ -50,13 +50,14 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
-from quoron_server.budget import EVERYONE
+from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, check_delta
+from quoron_server.plan import Plan
 from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 from quoron_server.runs import Run, end
+from quoron_server.wording import plan_json, sentence
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
@@ -280,7 +281,7 @@ def carry_out(
     if begun is None:
         start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-        folder.write_json("plan.json", run.plan.as_json())
+        folder.write_json("plan.json", plan_json(run.plan))
     try:
         own = run.begin(folder.ledger)
     except OtherVersion as error:
@@ -291,7 +292,7 @@ def carry_out(
         engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing)
         moved = run.carry_out(own, engine, observers)
         events = own.events()
-    model, statement = start.weights + moved, run.plan.guarantee.sentence()
+    model, statement = start.weights + moved, sentence(run.plan.guarantee)
     folder.write_model(model)
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
     folder.write_json("summary.json", {"statement": statement, "rounds": len(events)})

@@ -28,7 +28,7 @@ from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_server.plan import check_delta
+from quoron_server.budget import check_delta
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows

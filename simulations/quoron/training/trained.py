@@ -30,5 +30,5 @@ class TrainedRows(Trained[M]):
 
     @property
     def guarantee(self) -> Guarantee:
-        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
+        """ε, δ, adjacency, exposure and assumptions; `statement` says it in words."""
         return self.plan.guarantee

@@ -7,7 +7,8 @@ import pytest
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
-from quoron_privacy.robust.laplace_test import LaplaceTest, in_score_units, score_scale
+from quoron_privacy.robust.laplace_test import LaplaceTest
+from quoron_privacy.robust.outlier_mean import in_score_units, score_scale
 
 
 class Steps:

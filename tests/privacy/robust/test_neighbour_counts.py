@@ -7,18 +7,14 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust import gram_counts
-from quoron_privacy.robust import neighbour_counts as module
+from quoron_privacy.robust import neighbour_counts_loops as loops
 from quoron_privacy.robust.neighbour_counts import (
-    CHUNK,
-    ERROR,
-    HEIGHT,
-    WIDTH,
     distance_slack,
     neighbour_counts,
     neighbour_counts_by_all_pairs,
     score,
-    squared_distance,
 )
+from quoron_privacy.robust.neighbour_counts_loops import CHUNK, ERROR, HEIGHT, WIDTH, squared_distance
 
 examples = settings(derandomize=True, deadline=None, max_examples=60)
 KINDS = ["normal", "lattice", "copies", "clusters", "strays", "huge", "tiny", "sphere"]
@@ -180,7 +176,7 @@ def test_products_lie_within_their_certified_error(dimension, kind):
     if kind == "uneven":
         left *= 10.0 ** rng.uniform(-6, 6, size=depth)
     product = np.empty((8, WIDTH), np.float32)
-    module._multiply(left.astype(np.float32), right.astype(np.float32), np.empty((4, WIDTH), np.float32), product)
+    loops._multiply(left.astype(np.float32), right.astype(np.float32), np.empty((4, WIDTH), np.float32), product)
     bound = ERROR * (1 + dimension / (32 * CHUNK)) * (np.abs(left) @ np.abs(right))
     assert (np.abs(product - left @ right) <= bound / 2).all()  # half is left for the other roundings
 
@@ -206,7 +202,7 @@ def test_blocks_of_the_gram_matrix_give_the_counts_of_the_rule(kind, users, dime
     radii = (radius, 2 * radius)
     answered = rng.random(users) < 0.9
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(module, "WIDE", 1)
+        patched.setattr(loops, "WIDE", 1)
         patched.setattr(gram_counts, "HEIGHT", 7)
         patched.setattr(gram_counts, "DEPTH", 13)
         found = neighbour_counts(rows, answered, radii)
@@ -232,8 +228,8 @@ def test_products_err_by_less_than_certified_against_rational_arithmetic(dimensi
 def test_one_shift_of_a_user_shows_in_every_direction_of_wide_answers():
     """A random projection would have a kernel to hide in; products of all columns have none."""
     rng = np.random.default_rng(1)
-    rows = 0.001 * rng.normal(size=(30, module.WIDE + 5))
-    for column in (0, gram_counts.DEPTH - 1, gram_counts.DEPTH, module.WIDE + 4):
+    rows = 0.001 * rng.normal(size=(30, loops.WIDE + 5))
+    for column in (0, gram_counts.DEPTH - 1, gram_counts.DEPTH, loops.WIDE + 4):
         moved = rows.copy()
         moved[7, column] += 3.0
         counts = neighbour_counts(moved, np.ones(30, bool), (1.0,))[0]

@@ -77,7 +77,7 @@ def test_options_are_followed(options):
         ({"radius": 0.0}, "radius > 0"),
         ({"strong_convexity": 0.1}, "strongly_convex=true"),
         ({"strongly_convex": True}, "strong_convexity or a ridge"),
-        ({"smoothing": 0.1}, "slope jumps"),
+        ({"smoothing": 0.1}, "no algorithm.options.smoothing for a loss that is smooth"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, message):
@@ -263,18 +263,18 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
     assert 0.7 < estimate * scene.radius(rounds) / phase.noise_scale < 1.5
 
 
-def risk_by_stages(scene, sketches, sigmas):
+def risk_by_stages(scene, phases, sigmas):
     """One candidate's bound, phase by phase and stage by stage."""
     problem, steep = scene.problem, scene.problem.lipschitz
     total, away = 0.0, problem.radius**2
-    for sketch, sigma in zip(sketches, sigmas, strict=True):
-        pull, mu = sketch.pull + problem.ridge, sketch.shape.strength
-        total += sketch.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * sketch.users)
-        unseen = (sketch.users - sketch.cohort) / (sketch.users - 1)
-        variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / sketch.cohort
+    for (draft, stages, shape), sigma in zip(phases, sigmas, strict=True):
+        pull, mu = draft.pull + problem.ridge, shape.strength
+        total += draft.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * draft.users)
+        unseen = (draft.users - draft.cohort) / (draft.users - 1)
+        variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / draft.cohort
         gap, distance = steep**2 / (2 * mu), min((math.sqrt(away) + steep / mu) ** 2, (steep / mu) ** 2)
-        for length in sketch.stages:
-            gap = min(gap, acsa.stage_bound(length, distance, variance, mu, sketch.shape.smoothness))
+        for length in stages:
+            gap = min(gap, acsa.stage_bound(length, distance, variance, mu, shape.smoothness))
             distance = 2 * gap / mu
         away = 2 * gap / pull
     return total + steep * math.sqrt(away) + scene.bias
@@ -293,11 +293,11 @@ def test_a_familys_risks_are_those_of_each_candidate(problem):
         for place, step in enumerate(family.steps):
             alone = replace(family, steps=(step,))
             assert search.predicted(scene, alone, sigmas) == pytest.approx(estimates[place], rel=1e-9)
-            sketches = family.at(place)
-            assert [sketch.rounds for sketch in sketches] == [draft.rounds for draft in family.drafts]
-            assert {len(sketch.stages) for sketch in sketches} == {step.stages}
+            phases = list(family.at(place))
+            assert [sum(stages) for _, stages, _ in phases] == [draft.rounds for draft in family.drafts]
+            assert {len(stages) for _, stages, _ in phases} == {step.stages}
             if scene.curvature is None and np.isfinite(sigmas).all():
-                assert estimates[place] == pytest.approx(risk_by_stages(scene, sketches, sigmas), rel=1e-9)
+                assert estimates[place] == pytest.approx(risk_by_stages(scene, phases, sigmas), rel=1e-9)
 
 
 class TestStrongSchedule:

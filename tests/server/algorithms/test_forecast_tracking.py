@@ -1,7 +1,5 @@
 """The predicted risk of `tracking-srgd` is that of the model it assumes, run many times; and it ranks as it should."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
 from quoron_server.algorithms.tracking.forecast import Assumed, predict
+from quoron_server.algorithms.tracking.schedule import LAG_SHARE, MAIN_FACTOR
 
 PATHS = 30_000
 ASSUMED = Assumed(
@@ -18,12 +17,9 @@ ASSUMED = Assumed(
     least_curvature=0.08,
     ridge=0.0,
     spread=0.1,
-    gradient_spread=0.05,
     first_radius=1.0,
     margin=1.8,
-    centre_share=0.7,
-    lag_share=0.5,
-    largest_factor=3.0,
+    gradient_spread=0.05,
 )
 
 
@@ -50,8 +46,8 @@ def simulate(known, metric, warmup, main, recursive, seed=3):
         divisor, noise = main[1:] if in_main else warmup[1:]
         j = t - warmup[0] + 1 if in_main and recursive else 1
         spread = np.hypot(k.spread, j * k.gradient_spread * moved if j > 1 else 0.0)
-        reach = k.margin * np.sqrt(spread**2 * (1 + 1 / divisor) + error) + j * k.lag_share * metric * moved
-        radius = min(k.first_radius * (k.largest_factor if in_main and recursive else 1.0), reach)
+        reach = k.margin * np.sqrt(spread**2 * (1 + 1 / divisor) + error) + j * LAG_SHARE * metric * moved
+        radius = min(k.first_radius * (MAIN_FACTOR if in_main and recursive else 1.0), reach)
         radius = k.first_radius if t == 0 else radius
         sampled = drawn(spread / np.sqrt(divisor * k.dimension))
         if in_main and recursive:
@@ -73,9 +69,9 @@ def simulate(known, metric, warmup, main, recursive, seed=3):
 
 CASES = [
     (ASSUMED, 0.2, (4, 500, 0.02), (8, 1000, 0.02)),
-    (replace(ASSUMED, spread=0.5, gradient_spread=0.5), 0.2, (3, 200, 0.05), (12, 300, 0.05)),
-    (replace(ASSUMED, ridge=0.1, distance=1.0), 0.3, (2, 1000, 0.01), (5, 100, 0.1)),
-    (replace(ASSUMED, curvature=0.19, least_curvature=0.19, first_radius=0.3), 0.2, (6, 300, 0.1), (20, 400, 0.05)),
+    (ASSUMED._replace(spread=0.5, gradient_spread=0.5), 0.2, (3, 200, 0.05), (12, 300, 0.05)),
+    (ASSUMED._replace(ridge=0.1, distance=1.0), 0.3, (2, 1000, 0.01), (5, 100, 0.1)),
+    (ASSUMED._replace(curvature=0.19, least_curvature=0.19, first_radius=0.3), 0.2, (6, 300, 0.1), (20, 400, 0.05)),
 ]
 
 
@@ -108,7 +104,7 @@ def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
     keep, d, (rounds, divisor, noise) = 1 - p * slope, known.dimension, main
     gap, sampled, noised, moved, error = k.distance, 0.0, 0.0, 0.0, 0.0
     for t in range(warmup[0]):
-        reach = k.margin * np.sqrt(k.spread**2 * (1 + 1 / warmup[1]) + error) + k.lag_share * metric * moved
+        reach = k.margin * np.sqrt(k.spread**2 * (1 + 1 / warmup[1]) + error) + LAG_SHARE * metric * moved
         reach = min(k.first_radius, reach) if t else k.first_radius
         sampling, private = k.spread**2 / warmup[1], d * (reach * warmup[2]) ** 2
         error = sampling + private
@@ -118,9 +114,9 @@ def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
     sums, points, chance, spreads = (np.zeros(rounds) for _ in range(4))
     for j in range(1, rounds + 1):
         own = k.spread**2 + ((j * k.gradient_spread * moved) ** 2 if j > 1 else 0.0)
-        reach = k.margin * np.sqrt(own * (1 + 1 / divisor) + error) + k.lag_share * j * metric * moved
+        reach = k.margin * np.sqrt(own * (1 + 1 / divisor) + error) + LAG_SHARE * j * metric * moved
         spreads[j - 1] = own / divisor
-        sums[:j] += min(reach, k.largest_factor * k.first_radius) * inverse[:j][::-1]
+        sums[:j] += min(reach, MAIN_FACTOR * k.first_radius) * inverse[:j][::-1]
         error = (noise**2 * d * np.sum(sums[:j] ** 2) + np.sum(spreads)) / j**2
         step, drawn = -p * (slope * points[:j] + sums[:j] / j), -p * (slope * chance[:j] + 1 / j)
         points[:j] += step
@@ -140,7 +136,7 @@ def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_predictions_of_many_candidates_are_those_of_each_by_its_own_responses(metrics, warmup, main, ridge):
-    known = replace(ASSUMED, ridge=ridge, least_curvature=0.05)
+    known = ASSUMED._replace(ridge=ridge, least_curvature=0.05)
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", 45))[:, 0]  # longer than any: fewer rounds have the first of it
     found = predict(known, metric=np.array(metrics), warmup=warmup, main=main, inverse=inverse)
     expected = [noise_and_sampling_by_responses(known, metric, warmup, main, inverse) for metric in metrics]
@@ -159,7 +155,7 @@ def total(known=ASSUMED, warm=0.02, main=0.02, rounds=8, recursive=True):
 )
 @settings(derandomize=True, deadline=None, max_examples=40)
 def test_a_harder_problem_never_has_less_predicted_risk(factor, name, recursive):
-    harder = replace(ASSUMED, **{name: type(getattr(ASSUMED, name))(factor * getattr(ASSUMED, name))})
+    harder = ASSUMED._replace(**{name: type(getattr(ASSUMED, name))(factor * getattr(ASSUMED, name))})
     assert total(harder, recursive=recursive) >= total(recursive=recursive) * (1 - 1e-12)
 
 
@@ -178,7 +174,7 @@ def test_the_noise_of_many_recursive_rounds_grows_slowly_and_that_of_independent
         for found, rounds in ((few, 8), (many, 32)):
             inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0] if recursive else np.zeros(0)
             column = np.linalg.norm(strategy("sqrt-toeplitz", rounds)[:, 0]) if recursive else 1.0
-            small = replace(ASSUMED, distance=1e-3, gradient_spread=1e-3)
+            small = ASSUMED._replace(distance=1e-3, gradient_spread=1e-3)
             main = (rounds, 8000 // rounds, 1e-3 * rounds / 8 * column)
             found[variant] = predict(small, metric=0.1, warmup=(4, 500, 1e-3), main=main, inverse=inverse).noise
     assert many["recursive"] < 3 * few["recursive"]

@@ -22,6 +22,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import grouped
 from quoron_server.plan import Privacy
+from quoron_server.wording import sentence
 
 REFERENCE = mu_for(1.0, 1e-6)  # n = 100,000, m = 50
 GROUPED = ["group-phased-sgd", "group-phased-sgd/disjoint"]
@@ -185,7 +186,7 @@ def test_users_losses_are_not_scaled_and_steps_are_those_of_items():
 
 
 def test_the_promise_names_absences_that_look_at_iterates():
-    assert "does not depend on the iterates" in make_plan("group-phased-sgd").guarantee.sentence()
+    assert "does not depend on the iterates" in sentence(make_plan("group-phased-sgd").guarantee)
     assert make_plan("group-phased-sgd").guarantee.exposure == "model"
 
 

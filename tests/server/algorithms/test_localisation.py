@@ -16,6 +16,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised.method import HALTED, RELEASED, LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import PlainMean
+from quoron_server.wording import sentence
 
 
 def drive(algorithm, engine, noise=None):
@@ -115,9 +116,9 @@ def test_absences_that_look_at_the_iterate_break_contraction():
 
 @pytest.mark.parametrize("name", ["phased-sgd", "filtered-sgd", "soft-filtered-sgd"])
 def test_a_promise_that_rests_on_contraction_says_what_it_asks_of_clients(name):
-    sentence = make_plan(name).guarantee.sentence()
-    assert "whether a client answers does not depend on the iterates that it is asked at" in sentence
-    assert "true, unclipped gradients in float64" in sentence
+    promise = sentence(make_plan(name).guarantee)
+    assert "whether a client answers does not depend on the iterates that it is asked at" in promise
+    assert "true, unclipped gradients in float64" in promise
 
 
 def test_the_release_is_the_average_of_the_last_iterates():
@@ -183,7 +184,7 @@ def test_the_printed_constants_run_and_are_labelled_as_not_proved():
     info = ALGORITHMS["filtered-sgd"]
     plan = info.plan(PROBLEM, PRIVACY, info.options(cohort_size=300), "paper", 1)
     assert not plan.guarantee.proved
-    assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert sentence(plan.guarantee).startswith("NOT PROVED")
     assert len(drive(info.make(plan), Quadratic())) == plan.cost.rounds + 1
 
 

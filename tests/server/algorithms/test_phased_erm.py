@@ -20,6 +20,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
 from quoron_server.algorithms.phased_erm.plan import ROUNDING, shift
 from quoron_server.parameters import Kind
+from quoron_server.wording import sentence
 
 INFO = ALGORITHMS["phased-erm"]
 CHECK = problem_of(users=50_000, items_per_user=50, dimension=10, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1.0)
@@ -219,7 +220,7 @@ def test_the_accelerated_solver_is_refused_outside_simulation():
     with pytest.raises(ConfigError, match="trust_clients=true"):
         make_plan("phased-erm").require_deployable(trust_clients=False)
     accelerated = make_plan("phased-erm/agd")
-    assert "answers every one of its questions" in accelerated.guarantee.sentence()
+    assert "answers every one of its questions" in sentence(accelerated.guarantee)
     with pytest.raises(ConfigError, match="one absent client voids"):
         accelerated.require_deployable(trust_clients=True)
     assert INFO.gaussian(accelerated) is None

@@ -7,6 +7,9 @@ import pytest
 from contracts.scenes import make_plan
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.registered import derived
+from quoron_server.plan import Cost, Privacy
 
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 
@@ -39,3 +42,39 @@ def test_nonsense_phases_are_refused(change):
     phases = (*plan.parameters.phases[:-1], replace(plan.parameters.phases[-1], **change))
     with pytest.raises(VerificationError):
         ALGORITHMS["phased-sgd"].make(replace(plan, parameters=replace(plan.parameters, phases=phases)))
+
+
+def test_what_a_planner_leaves_open_is_as_the_registry_says_and_what_it_says_wins():
+    info, made = ALGORITHMS["one-pass-dp-sgd"], make_plan("one-pass-dp-sgd")
+    bare = replace(info, planner=lambda *_: Chosen(made.parameters, risk=2.0))
+    plan = bare.plan(made.problem, Privacy(3.0, 1e-5), seed=9)
+    promise = plan.guarantee
+    assert (plan.algorithm, plan.seed, promise.epsilon, promise.delta) == (info.name, 9, 3.0, 1e-5)
+    assert (promise.exposure, promise.adjacency, promise.theorem) == ("broadcast", "replace-one", info.promises.theorem)
+    assert promise.proved
+    assert promise.assumptions == derived(plan)
+    assert plan.cost == made.cost
+    assert (plan.guessed_excess_risk, plan.predicted_excess_risk) == (2.0, info.factor.bound(2.0, made.problem))
+    other = Chosen(made.parameters, None, Cost(1, 2, 3, 4, 5), "elsewhere.md#x1", "model", "zero-out")
+    plan = replace(info, paper_planner=lambda *_: other).plan(made.problem, Privacy(3.0, 1e-5), constants="paper")
+    assert (plan.guarantee.theorem, plan.guarantee.exposure) == ("elsewhere.md#x1", "model")
+    assert (plan.guarantee.adjacency, plan.guarantee.proved) == ("zero-out", False)
+    assert (plan.cost, plan.predicted_excess_risk) == (Cost(1, 2, 3, 4, 5), None)
+
+
+@pytest.mark.parametrize("name", ["phased-erm", "accelerated-erm", "outlier-gd", "outlier-iterates", "winsorised-erm"])
+@pytest.mark.parametrize("field", ["messages", "gradient_evaluations", "bytes_down", "bytes_up"])
+def test_a_plan_that_tells_another_cost_than_its_parameters_have_is_refused(name, field):
+    plan = make_plan(name)
+    assert plan.cost == Cost.of(plan.problem, plan.parameters)
+    cost = replace(plan.cost, **{field: getattr(plan.cost, field) - 1})
+    with pytest.raises(VerificationError, match="cost"):
+        ALGORITHMS[name].verify(replace(plan, cost=cost))
+
+
+@pytest.mark.parametrize("name", ["phased-sgd", "filtered-sgd", "soft-filtered-sgd", "median-sgd"])
+@pytest.mark.parametrize("size", [0, -5])
+def test_cohorts_of_nobody_are_refused(name, size):
+    plan = make_plan(name)
+    with pytest.raises(VerificationError, match="cohort_size >= 1"):
+        ALGORITHMS[name].make(replace(plan, parameters=replace(plan.parameters, cohort_size=size)))

@@ -10,7 +10,7 @@ from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.search import NEAR, Candidate, best, distinct, exactly, ranked, too_few
+from quoron_server.algorithms.search import NEAR, Candidate, best, exactly, ranked, too_few
 from quoron_server.plan import Privacy
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
@@ -56,7 +56,6 @@ def test_what_does_not_work_out_is_passed_over_and_only_so_many_are_tried():
     assert exactly(range(10), calibrate, most=5) == "made of 2"
     assert asked == [0, 1, 2]
     assert exactly(range(10), calibrate, most=2) is None
-    assert list(distinct(["a1", "b1", "a2", "c1", "b2"], key=lambda each: each[0])) == ["a1", "b1", "c1"]
 
 
 def test_how_many_users_would_do_is_a_number_and_the_same_in_words():

@@ -17,6 +17,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
+from quoron_server.wording import sentence
 
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
@@ -217,15 +218,15 @@ def test_reserves_are_refused_for_zero_out(name):
 def test_the_plan_spends_what_was_asked_for_and_says_who_counts(name):
     plan, reserved = planned(name, PROBLEM, rounds=5), planned(name, PROBLEM, rounds=5, reserve=3)
     assert delta_for(plan.parameters.mu, PRIVACY.epsilon) == pytest.approx(PRIVACY.delta, rel=1e-3)
-    assert "divisor stays 480" in plan.guarantee.sentence()
-    assert "first 477 answers in slot order" in reserved.guarantee.sentence()
+    assert "divisor stays 480" in sentence(plan.guarantee)
+    assert "first 477 answers in slot order" in sentence(reserved.guarantee)
     assert reserved.cost.messages == PROBLEM.users  # a reserve is asked, so it has taken part
 
 
 def test_the_printed_schedule_runs_and_is_labelled_as_not_proved():
     info = ALGORITHMS["accelerated-srgd"]
     plan = info.plan(PROBLEM, PRIVACY, info.options(), "paper", 1)
-    assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert sentence(plan.guarantee).startswith("NOT PROVED")
     assert not plan.guarantee.proved
     assert plan.predicted_excess_risk is None
     assert (plan.cost.rounds, plan.parameters.divisor) == (50, 48)  # √n users a round

@@ -283,7 +283,8 @@ def test_the_ledger_gets_the_pilot_then_a_gradient_a_round_with_the_noise_in_use
         update = algorithm.update(state, users.ask(algorithm.request(state, noise)), noise)
         names = [release.mechanism for release in update.releases]
         main = variant == "recursive" and t > plan.parameters.warmup_rounds
-        assert names == (["second-moment"] if t == 0 else ["prefix-tail-sqrt-toeplitz" if main else "tail-mean"])
+        gradient = "prefix-norm-counts-sqrt-toeplitz" if main else "norm-counts"
+        assert names == ["second-moment" if t == 0 else gradient]
         if t:
             scale = made.main.scale if t > plan.parameters.warmup_rounds else made.warmup.scale
             assert update.releases[0].parameters["scale"] == scale * update.public["radius"]

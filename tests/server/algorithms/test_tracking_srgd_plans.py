@@ -18,6 +18,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.tracking.method import mechanisms
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
+from quoron_server.wording import sentence
 from server.algorithms.tracking_reference import small_plan
 
 NAME = "tracking-srgd"
@@ -157,7 +158,7 @@ def test_options_are_obeyed(rounds, variant, attendance, share, first):
     assert p.first_radius == (first or problem.lipschitz)
     assert p.spread <= p.first_radius
     assert p.reference_items == problem.items_per_user
-    assert f"attendance of {attendance:g}" in plan.guarantee.sentence() or attendance == 1.0
+    assert f"attendance of {attendance:g}" in sentence(plan.guarantee) or attendance == 1.0
 
 
 def test_the_cost_counts_both_points_of_a_difference_and_the_pilots_matrices():
@@ -180,7 +181,7 @@ def test_the_cost_counts_both_points_of_a_difference_and_the_pilots_matrices():
 
 def test_client_weights_and_hostile_users_reach_the_plan():
     assert plan_of(reference_items=9).parameters.reference_items == 9
-    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.tail == pytest.approx(0.4)
+    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.beyond == pytest.approx(0.4)
 
 
 TEN_THOUSAND = Problem(

@@ -18,7 +18,13 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
-from quoron_server.algorithms.whitened.estimates import GradientModel, bend, mean_chance, shrunk, typical_length
+from quoron_server.algorithms.whitened.estimates import (
+    GradientModel,
+    curvature_share,
+    mean_chance,
+    shrunk,
+    typical_length,
+)
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -193,7 +199,7 @@ class TestPlans:
         plan = plan_of(table())
         beliefs = replace(plan.problem.beliefs, hostile_share=0.02)
         wary = INFO.plan(replace(plan.problem, beliefs=beliefs), PRIVACY)
-        assert wary.parameters.least_tail > plan.parameters.least_tail
+        assert wary.parameters.least_beyond > plan.parameters.least_beyond
         assert wary.parameters.most_lengths < plan.parameters.most_lengths
 
     @pytest.mark.parametrize(
@@ -258,8 +264,8 @@ class TestEstimates:
             )
             assert mean_chance(mean, variance) == pytest.approx(chance, abs=1e-3)
         curved = integrate.quad(lambda u: norm.pdf(u) / np.cosh(u / 2) ** 2, -9, 9)[0]
-        assert bend(True, 1.0) == pytest.approx(curved, abs=1e-4)
-        assert bend(False, 5.0) == 1.0
+        assert curvature_share(True, 1.0) == pytest.approx(curved, abs=1e-4)
+        assert curvature_share(False, 5.0) == 1.0
 
     def test_a_moment_without_noise_is_whitened_but_for_the_floor(self):
         rng = np.random.default_rng(1)

@@ -28,7 +28,7 @@ PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
 
 
 def planned(name: str, problem: Problem) -> Plan | str:
-    adjacency = ALGORITHMS[name].adjacency[0]
+    adjacency = ALGORITHMS[name].promises.adjacency[0]
     try:
         return ALGORITHMS[name].plan(problem, Privacy(4.0, 1e-5))
     except QuoronError as error:

@@ -14,7 +14,8 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.plan import Cost, Guarantee, Plan
@@ -36,7 +37,7 @@ def small_plan(
     ridge=0.0,
     first_radius=1.0,
     spread=0.5,
-    tail=0.4,
+    beyond=0.4,
     reference_items=6,
     left_over=5,
     epsilon=15.0,
@@ -72,7 +73,7 @@ def small_plan(
         ridge=ridge,
         spread=spread,
         first_radius=first_radius,
-        tail=tail,
+        beyond=beyond,
         margin=margin(dimension),
         reference_items=reference_items,
         mu=mu,
@@ -265,6 +266,6 @@ def moved(spread, margin, radius, reached, beyond, known, deviation, p):
     distance = radius * max(reached, 0.1) if reached < 0.93 else 1.5 * radius
     own = max(distance**2 - known, 0.2 * distance**2)
     spread = sqrt(own) ** 0.7 * spread**0.3
-    surprise = (beyond - p.tail) / max(p.tail, deviation)
+    surprise = (beyond - p.beyond) / max(p.beyond, deviation)
     margin = margin * exp(0.25 * min(max(surprise, -1.0), 1.0))
     return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 2.5)

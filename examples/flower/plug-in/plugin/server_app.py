@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         start=task.first_model(),
         identities=str(config["identities"]),
     )
-    print(trained.guarantee.sentence())
+    print(trained.statement)
     points, labels = task.items(seed=0, count=5000)  # made up as well, by nobody
     before, after = (task.accuracy(model, points, labels) for model in (task.first_model(), trained.model))
     print(f"accuracy {before:.3f} before, {after:.3f} after")

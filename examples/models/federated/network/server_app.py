@@ -28,5 +28,5 @@ def main(grid: Grid, context: Context) -> None:
         timing=Timing(float(config["seconds"])),
         identities=str(config["identities"]),
     )
-    print(trained.guarantee.sentence())
+    print(trained.statement)
     print(f"accuracy on a federation: {task.accuracy(with_weights(task.network(), trained.weights)):.3f}")

@@ -24,17 +24,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
-from quoron_privacy.robust.filter.concentration import Matrix, Vector
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.robust.filter.concentration import Vector
+
+loops = OnFirstUse("quoron_privacy.robust.filter.soft_filter_loops")
 
 _SUMMATION = 1e-9  # relative slack for adding up softness in float arithmetic
-_PASS = 2.9  # standard deviations: ordinary data pass the test with probability 0.998
-_ORDINARY = np.array([0.05, 0.1, 0.2, 0.3])  # of Vmax: softness of all ordinary users together, expected over a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +266,9 @@ def _search(
 def _proposed(
     epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, grid: _Grid
 ) -> tuple[float, ...]:
-    """`_propose` on a grid."""
+    """`loops.propose` on a grid."""
     full, margin = _usable_mu(epsilon, delta), -float(ndtri(delta))
-    found: tuple[float, ...] = _propose(
+    found: tuple[float, ...] = loops.propose(
         size, eta_beta, users, score_error, full, margin, grid.floors, grid.thetas, grid.shares
     )
     return found
@@ -277,55 +277,6 @@ def _proposed(
 def _usable_mu(epsilon: float, delta: float) -> float:
     """What test and release may cost together, rounding apart."""
     return gdp.mu_for(epsilon, delta) * (1 - 1e-9)
-
-
-@njit(cache=True)
-def _propose(size, eta_beta, users, score_error, full, margin, floors, thetas, shares):  # type: ignore[no-untyped-def]
-    """(Ξ, f1, θ, share, Vmax, L, Δ_V) with the smallest Ξ; Ξ is infinite when none is feasible. A proposal only."""
-    best = (math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    error = score_error / size
-    for floor in floors:
-        for theta in thetas:
-            # How far above the floor an ordinary user scores, a user of the cohort: with nothing left there is no
-            # slope.
-            gap = math.exp(-theta) - error - floor
-            if gap <= 0:
-                continue
-            for share in shares:
-                for part in _ORDINARY:
-                    per_unit = 1 + (margin + _PASS) / (full * math.sqrt(share))
-                    limit, steepness, growth, shift = _least_limit(
-                        size, eta_beta, users, error, floor, gap, per_unit, part, best[0] * theta * full
-                    )
-                    if limit > 0:
-                        factor = shift / (full * math.sqrt(1 - share)) * size / (theta * (size - limit))
-                        if factor < best[0]:
-                            best = (factor, floor, theta, share, limit, steepness, 1 + growth)
-    return best
-
-
-@njit(cache=True)
-def _least_limit(size, eta_beta, users, error, floor, gap, per_unit, part, ceiling):  # type: ignore[no-untyped-def]
-    """Fixed point (Vmax, L, I, ρ(1 + I)) with room in Vmax for the test's margins and ordinary users;
-    Vmax = 0 when there is none, or none with a shift below `ceiling`."""
-    growth, shift = 0.0, 0.0
-    for _ in range(100):
-        # The test needs room for Δ_V = 1 + I and its noise; ordinary users use up the share `part` of Vmax.
-        limit = (1 + growth) * per_unit / (1 - part)
-        if 2 * limit >= size or shift > ceiling:
-            break
-        steepness = math.log(max(users / (part * limit), 2.0)) / gap
-        move = max(1 / size, -math.expm1(-eta_beta * shift / (size - limit))) + 2 * error
-        room = 2 * floor - 1 - move
-        if room <= 0 or steepness * move > 50:
-            break
-        new_growth = math.expm1(steepness * move) * limit
-        new_shift = -math.log(room) * (1 + new_growth)
-        if new_growth <= growth * (1 + 1e-7) + 1e-12 and new_shift <= shift * (1 + 1e-7):
-            return limit, steepness, growth, shift
-        # A little above, so that the climb ends at or above the fixed point, where `verify` agrees.
-        growth, shift = new_growth * (1 + 1e-9), new_shift * (1 + 1e-9)
-    return 0.0, 0.0, 0.0, 0.0
 
 
 def suspicions(scores: ArrayLike, *, cohort_size: int, slope: float, cutoff: float) -> Vector:
@@ -353,19 +304,6 @@ def soft_weights(suspicions: Vector) -> Vector:
     return 1.0 - suspicions
 
 
-@njit(cache=True)
-def _weighted_sum(gradients: Matrix, shares: Vector) -> Vector:
-    total = np.zeros(gradients.shape[1])
-    for first in range(0, len(gradients), 512):  # blocks: rounding grows with 512 + B/512, not with B
-        part = np.zeros(gradients.shape[1])
-        for i in range(first, min(first + 512, len(gradients))):
-            if shares[i] > 0.0:
-                for k in range(gradients.shape[1]):
-                    part[k] += shares[i] * gradients[i, k]
-        total += part
-    return total
-
-
 def soft_mean(gradients: ArrayLike, weights: NDArray[np.float64]) -> Vector:
     """Σ w_i q_i / Σ w_i over rows of positive weight, (k, d) and (k,) -> (d,); zeros when every weight is 0.
 
@@ -375,5 +313,5 @@ def soft_mean(gradients: ArrayLike, weights: NDArray[np.float64]) -> Vector:
     whole = float(weights.sum())
     if whole <= 0.0:
         return np.zeros(rows.shape[1])
-    mean: Vector = _weighted_sum(rows, weights / whole)
+    mean: Vector = loops.weighted_sum(rows, weights / whole)
     return mean

@@ -7,15 +7,13 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMParameters,
 )
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, accelerated: phases of AC-SA that test every cohort and leave outlier gradients out",
     paper="Lowy, Liu & Asi (2024), Algorithms 2, 3",
-    exposures=("broadcast",),
-    adjacency=("replace-one",),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
     planner=planning.plan,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
-from quoron_server.algorithms.noisy.dp_sgd import ranking_mu
+from quoron_server.algorithms.averaged_sgd import ranking_mu
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from quoron_privacy.accounts import recount, subsampling
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, positive
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
@@ -25,9 +24,9 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     participations,
 )
 from quoron_server.algorithms.accelerated_erm.search import (
+    Draft,
     Family,
     Scene,
-    Sketch,
     estimated,
     families,
     predicted,
@@ -35,8 +34,9 @@ from quoron_server.algorithms.accelerated_erm.search import (
 )
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.search import Candidate, distinct, exactly, ranked, too_few
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
@@ -44,37 +44,21 @@ THEOREM = "docs/privacy/accelerated-erm.md#e1"
 CLIPPED = "docs/privacy/accelerated-erm.md#e3"
 TRIED = 8  # candidates that are calibrated, at most
 
-Phases = tuple[Sketch, ...]
-Made = tuple[float, Scene, Sampling, tuple[Phase, ...]]  # predicted risk, and the phases with exact noise
 
-
-def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> Chosen:
     """The plan of least predicted risk; among those about as good, one with few gradients.
 
     Raises UnsoundCombination for a test, aggregate and schedule without a proof, Infeasible naming users that suffice.
     """
     _require(problem, options)
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
-    found = _found(scenes)
+    tried: dict[object, Candidate[tuple[Scene, Family, int]]] = {}
+    for each in ranked(_candidates(scenes)):
+        tried.setdefault(_noise_of(each), each)  # of those with the same noise one is enough
+    found = exactly(tried.values(), lambda each: _calibrated(*each.of), most=TRIED)
     if found is None:
         raise _infeasible(scenes[0])
-    risk, scene, sampling, phases = found
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon,
-            privacy.delta,
-            "replace-one",
-            "broadcast",
-            (),
-            CLIPPED if options.test == "clip" else THEOREM,
-        ),
-        cost=_cost(problem, phases),
-        parameters=AcceleratedERMParameters(_test(options), _aggregate(options), sampling, phases, scene.smoothing),
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
+    return found
 
 
 def verify(plan: Plan) -> None:
@@ -89,8 +73,7 @@ def verify(plan: Plan) -> None:
         last = phase.first + phase.users
         _verify_numbers(plan.problem, p, phase)
         verify_privacy(plan, p.sampling, phase)
-    if not p.phases or plan.cost != _cost(plan.problem, p.phases):
-        raise VerificationError(f"Expected the cost of the phases, {_cost(plan.problem, p.phases)}, got {plan.cost}.")
+    checks.require_usual_cost(plan)
 
 
 def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
@@ -153,23 +136,6 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
             )
 
 
-def _found(scenes: list[Scene]) -> Made | None:
-    """The most promising candidate that works out, by estimates; of a family one is enough, as all have one noise."""
-
-    def calibrated(each: Candidate[tuple[Scene, Family, int]]) -> Made | None:
-        scene, family, place = each.of
-        phases = _calibrated(scene, family.at(place))
-        risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
-        if scene.curvature is not None and not risk < trivial_risk(scene.problem):
-            return None
-        return risk, scene, scene.sampling(family.drafts[0]), phases
-
-    def noisy(each: Candidate[tuple[Scene, Family, int]]) -> object:
-        return tuple((draft.users, draft.cohort, draft.rounds) for draft in each.of[1].drafts)
-
-    return exactly(distinct(ranked(_candidates(scenes)), noisy), calibrated, most=TRIED)
-
-
 def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, int]]]:
     """The best of each family by estimated noise, priced by its gradients."""
     for scene in scenes:
@@ -179,28 +145,47 @@ def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, 
             yield Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
 
 
-def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
-    """The phases with exact accounts and noise; Infeasible where a test leaves nothing or declared outliers fail it."""
+def _noise_of(each: Candidate[tuple[Scene, Family, int]]) -> object:
+    """All that a candidate's noise depends on."""
+    _, family, _ = each.of
+    return tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
+
+
+def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
+    """With exact accounts and noise; None where it is no better than not training.
+
+    Infeasible where a test leaves nothing or declared outliers fail it.
+    """
+    o, radius = scene.options, scene.radius(sum(draft.rounds for draft in family.drafts))
     phases: list[Phase] = []
-    radius = scene.radius(sum(sketch.rounds for sketch in tried))
-    for sketch in tried:
+    for draft, stages, shape in family.at(place):
         phase = Phase(
             first=sum(each.users for each in phases),
-            users=sketch.users,
-            cohort_size=sketch.cohort,
-            stages=sketch.stages,
-            regularisation=sketch.pull,
-            strength=sketch.shape.strength,
-            smoothness=sketch.shape.smoothness,
+            users=draft.users,
+            cohort_size=draft.cohort,
+            stages=stages,
+            regularisation=draft.pull,
+            strength=shape.strength,
+            smoothness=shape.smoothness,
             radius=radius,
-            accounting=_account(scene, sketch),
+            accounting=_account(scene, draft),
             noise_scale=0.0,
         )
-        phases.append(replace(phase, noise_scale=noise_scale(scene.problem.dimension, phase)))
-        if release_chance(phases[-1], scene.problem.beliefs.hostile_share) < 0.5:
-            share = scene.problem.beliefs.hostile_share
-            raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
-    return tuple(phases)
+        phases.append(replace(phase, noise_scale=tested_noise_scale(NAME, scene.problem, phase)))
+    risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
+    if scene.curvature is not None and not risk < trivial_risk(scene.problem):
+        return None
+    sampling = scene.sampling(family.drafts[0])
+    numbers = AcceleratedERMParameters(_test(o), _aggregate(o), sampling, tuple(phases), scene.smoothing)
+    return Chosen(numbers, risk, theorem=CLIPPED if o.test == "clip" else None)
+
+
+def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:
+    """`noise_scale`; Infeasible where the outliers that are declared fail the tests."""
+    share = problem.beliefs.hostile_share
+    if release_chance(phase, share) < 0.5:
+        raise Infeasible(name, f"hostile_share={share:g} fails the tests", "more rounds")
+    return noise_scale(problem.dimension, phase)
 
 
 def release_chance(phase: Numbers, outliers: float) -> float:
@@ -216,8 +201,8 @@ def release_chance(phase: Numbers, outliers: float) -> float:
     return 1 - 0.5 * math.exp(-margin) if margin > 0 else 0.5 * math.exp(margin)
 
 
-def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series | Clipped:
-    o, sampling = scene.options, scene.sampling(sketch)
+def _account(scene: Scene, draft: Draft) -> SubsampledLottery | Series | Clipped:
+    o, sampling = scene.options, scene.sampling(draft)
     theorem_for(_test(o), _aggregate(o), sampling, kappa=o.kappa or 2)
     return account(
         NAME,
@@ -226,11 +211,11 @@ def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series | Clipp
         test=_test(o),
         aggregate=o.aggregate,
         kappa=o.kappa,
-        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
-        cohort=sketch.cohort,
-        rounds=sketch.rounds,
-        often=participations(sketch.rounds, sketch.users, sketch.cohort, sampling),
-        forgiven=scene.forgiven(sketch.cohort),
+        users=draft.users if sampling == "without-replacement" else draft.cohort,
+        cohort=draft.cohort,
+        rounds=draft.rounds,
+        often=participations(draft.rounds, draft.users, draft.cohort, sampling),
+        forgiven=scene.forgiven(draft.cohort),
     )
 
 
@@ -312,11 +297,6 @@ def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> 
     return math.nextafter(delta - lacking, -1.0)  # less, however little it is
 
 
-def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
-    messages = sum(phase.rounds * phase.cohort_size for phase in phases)
-    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
-
-
 def _test(options: AcceleratedERMOptions) -> Test:
     return "none" if options.test == "clip" else options.test
 
@@ -331,15 +311,9 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
     """ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
     if not problem.convex:
         raise Infeasible(NAME, "the loss is not convex", "a convex loss")
-    for name, least in (("rounds", 1), ("phases", 1), ("stages", 1), ("cohort", 4)):
-        value = getattr(options, name)
-        if value is not None and value < least:
-            raise ConfigError(f"Expected algorithm.options.{name} >= {least}, got {name}={value}.")
-    for name in ("regularisation", "strong_convexity", "smoothing"):
-        if getattr(options, name) is not None:
-            positive(**{name: getattr(options, name)})
-    if isinstance(options.radius, float | int):
-        positive(radius=options.radius)
+    checks.require_options(options, "rounds", "phases", "stages", least=1, above=False)
+    checks.require_options(options, "cohort", least=4, above=False)
+    checks.require_options(options, "regularisation", "strong_convexity", "smoothing", "radius")
     if options.test == "clip":
         for name, usual in (("aggregate", "weighted"), ("kappa", None)):
             if getattr(options, name) != usual:
@@ -350,8 +324,7 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
         raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
     if options.strongly_convex and not (options.strong_convexity or problem.ridge):
         raise ConfigError("Expected strong_convexity or a ridge with strongly_convex=true, got neither.")
-    if options.smoothing is not None and problem.smoothness is not None:
-        raise ConfigError("Expected smoothing for losses whose slope jumps only, got it for a smooth loss.")
+    checks.require_rough(problem, options.smoothing)
     parts = (options.phases or 1) if not options.strongly_convex else 1
     small = options.cohort is not None and options.cohort < problem.users // 2 ** max(parts - 1, 0)
     sampling: Sampling = "everybody"

@@ -18,16 +18,15 @@ from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.robust.combinations import Sampling
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import sampling_rate
 from quoron_server.algorithms.accelerated_erm import acsa
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMOptions, participations
-from quoron_server.algorithms.noisy.dp_sgd import ranking_mu
-from quoron_server.algorithms.noisy.plan import default_clip
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu
+from quoron_server.algorithms.search import halves, round_grid
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -52,22 +51,6 @@ MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
-    """A phase before its noise."""
-
-    users: int
-    cohort: int
-    stages: tuple[int, ...]
-    pull: float  # λ
-    shape: acsa.Shape
-
-    @property
-    def rounds(self) -> int:
-        """T_i."""
-        return sum(self.stages)
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """How candidates of a family differ: in stages and step sizes."""
 
@@ -79,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A phase of a family."""
+    """A phase of a family, before its noise."""
 
     users: int
     cohort: int
@@ -95,21 +78,13 @@ class Family:
     steps: tuple[Step, ...]
     beta: float
 
-    def at(self, place: int) -> tuple[Sketch, ...]:
-        """One candidate, phase by phase."""
-        sketches = []
+    def at(self, place: int) -> Iterator[tuple[Draft, tuple[int, ...], acsa.Shape]]:
+        """One candidate, phase by phase: its draft, N_1 .. N_S, and what its steps know."""
+        step = self.steps[place]
         for draft in self.drafts:
             strengths, smoothnesses = shapes(draft.pull, self.steps, self.beta)
-            sketches.append(
-                Sketch(
-                    users=draft.users,
-                    cohort=draft.cohort,
-                    stages=acsa.stage_lengths(draft.rounds, self.steps[place].stages, self.steps[place].growth),
-                    pull=draft.pull,
-                    shape=acsa.Shape(float(strengths[place]), float(smoothnesses[place])),
-                )
-            )
-        return tuple(sketches)
+            stages = acsa.stage_lengths(draft.rounds, step.stages, step.growth)
+            yield draft, stages, acsa.Shape(float(strengths[place]), float(smoothnesses[place]))
 
 
 def lengths(rounds: int, steps: tuple[Step, ...]) -> Lengths:
@@ -123,6 +98,12 @@ def shapes(pull: float, steps: tuple[Step, ...], beta: float) -> tuple[Vector, V
     """(strengths, smoothnesses) of a phase for each step, shapes (K,)."""
     strengths, cautions = np.array([step.strength for step in steps]), np.array([step.caution for step in steps])
     return pull + strengths, np.maximum(cautions * beta, strengths) + pull
+
+
+def forgiven(problem: Problem, cohort: int, share: float) -> int:
+    """By how much the average count may miss K: `share` of it, and declared hostile users with all their pairs."""
+    hostile = problem.beliefs.hostile_share * cohort
+    return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +147,7 @@ class Scene:
         """μ_s; None without the schedule of remark 3.6."""
         return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
 
-    def sampling(self, phase: Draft | Sketch) -> Sampling:
+    def sampling(self, phase: Draft) -> Sampling:
         """How the phase's cohorts are drawn."""
         if phase.cohort == phase.users:
             return "everybody"
@@ -189,15 +170,14 @@ class Scene:
         return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * spread)
 
     def forgiven(self, cohort: int) -> int:
-        """By how much a cohort's average count may miss K: for pairs beyond τ, and users declared hostile."""
-        expected = self.problem.beliefs.hostile_share * cohort
-        return math.ceil(STRAY * cohort + 2 * (expected + 4 * math.sqrt(expected)))
+        """`forgiven` of pairs beyond τ."""
+        return forgiven(self.problem, cohort, STRAY)
 
     def noise(self, drafts: Sequence[Draft]) -> Vector:
         """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
         o, target = self.options, (self.privacy.epsilon, self.privacy.delta)
         cohorts = np.array([draft.cohort for draft in drafts])
-        forgiven = np.array([self.forgiven(draft.cohort) for draft in drafts])
+        lost = np.array([self.forgiven(draft.cohort) for draft in drafts])
         samplings = [self.sampling(draft) for draft in drafts]
         often = [
             participations(draft.rounds, draft.users, draft.cohort, sampling)
@@ -205,7 +185,7 @@ class Scene:
         ]
         if o.test == "above-threshold":
             rounds = np.array([draft.rounds for draft in drafts])
-            return threshold_noise(*target, cohorts, rounds, np.array(often), o.kappa, forgiven)
+            return threshold_noise(*target, cohorts, rounds, np.array(often), o.kappa, lost)
         rates = [
             sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
             for draft, sampling in zip(drafts, samplings, strict=True)
@@ -214,7 +194,7 @@ class Scene:
             total = mu_for(*target)
             each = [ranking_mu(rate, draft.rounds, total) for rate, draft in zip(rates, drafts, strict=True)]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
-        return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
+        return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +224,7 @@ def families(scene: Scene, *, few: bool = False) -> Iterator[Family]:
     steps = range(1, MOST_STEPS + 1) if strong else (1,)
     for repeats in steps:
         for inner in [o.phases] if o.phases else ((1,) if few or strong else PHASES[: 2 if scene.curvature else 3]):
-            sizes = _sizes(scene.problem.users // repeats, inner) * repeats
+            sizes = halves(scene.problem.users // repeats, inner) * repeats
             for cohorts in _cohorts(scene, sizes):
                 for total in totals:
                     if total < len(sizes):
@@ -253,12 +233,6 @@ def families(scene: Scene, *, few: bool = False) -> Iterator[Family]:
                         family = _family(scene, sizes, cohorts, pulls, total, few)
                         if family.steps:
                             yield family
-
-
-def _sizes(users: int, phases: int) -> list[int]:
-    """Halves of what is left; the last phase has as many users as the one before."""
-    sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
-    return [*sizes, users - sum(sizes)]
 
 
 def _cohorts(scene: Scene, sizes: list[int]) -> Iterator[list[int]]:

@@ -1,7 +1,7 @@
 """`local-model` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes, Promises
 from quoron_server.algorithms.local_model import plan as planning
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.local_model.parameters import LocalModelParameters
@@ -10,9 +10,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One report a user, private before it leaves the client: protects against the coordinator too",
     paper="Bassily & Sun (2023), Algorithm 5 (with 2 and 3)",
-    exposures=("local",),
-    adjacency=("replace-one",),
-    theorem=planning.THEOREM,
+    promises=Promises(("local",), ("replace-one",), planning.THEOREM),
     options=planning.LocalModelOptions,
     parameters=LocalModelParameters,
     planner=planning.plan,

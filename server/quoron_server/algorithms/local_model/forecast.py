@@ -8,12 +8,14 @@ docs/privacy/local-model.md#r6.
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+
+loops = OnFirstUse("quoron_server.algorithms.local_model.forecast_loops")
 
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
@@ -32,23 +34,4 @@ def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: floa
 def response(steps: int, beta: float, curvature: float) -> tuple[float, Vector, Vector]:
     """Of accelerated steps on a quadratic: a_T per unit of start distance, per unit of error of each ĝ_t, and y_t."""
     weights, path = np.empty(steps), np.empty(steps)
-    return float(_response(beta, curvature, weights, path)), weights, path
-
-
-@njit(cache=True)
-def _response(beta, h, weights, path):  # type: ignore[no-untyped-def]
-    steps = len(weights)
-    x = a = 1.0
-    for t in range(steps):
-        share, length = 2 / (t + 2), (t + 1) / (2 * beta)
-        path[t] = share * x + (1 - share) * a
-        x -= length * h * path[t]
-        a = share * x + (1 - share) * a
-    to_x, to_a = 0.0, 1.0  # derivatives of a_T
-    for t in range(steps - 1, -1, -1):
-        share, length = 2 / (t + 2), (t + 1) / (2 * beta)
-        through = to_x + share * to_a
-        weights[t] = -length * through
-        to_x = through * (1 - length * h * share)
-        to_a = (1 - share) * (to_a - length * h * through)
-    return a
+    return float(loops.response(beta, curvature, weights, path)), weights, path

@@ -18,12 +18,13 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_server.algorithms import centring, checks
+from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
 from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
 from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
-from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.search import Candidate, best, round_grid, smoothings, too_few
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -74,7 +75,7 @@ class _Run:
     inverse_step: float
 
 
-def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> Chosen:
     """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
     _require(problem, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
@@ -107,15 +108,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
     messages = run.steps * (sent.scouts + sent.vectors)
     down = run.steps * (sent.scouts * (2 * d + 1) + sent.vectors * 2 * d)
     up = run.steps * (sent.scouts * sent.bins + sent.vectors * d)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), THEOREM),
-        cost=Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up),
-        parameters=p,
-        predicted_excess_risk=chosen.risk,
-        seed=seed,
-    )
+    return Chosen(p, chosen.risk, Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up))
 
 
 def verify(plan: Plan) -> None:
@@ -221,7 +214,7 @@ def _reports(
 ) -> _Reports | None:
     """What a step's users send; None where there are too few of them."""
     users, d = problem.users // steps, problem.dimension
-    first = options.clip_norm or noisy.default_clip(problem)
+    first = options.clip_norm or default_clip(problem)
     if users < 1:
         return None
     if estimator != "range":
@@ -327,7 +320,7 @@ def _infeasible(
         risk, worth = min(each.risk for each in feasible), _worth(problem)
         condition = f"{problem.users:,} local reports predict an excess risk of {risk:.2g}, no better than the "
         condition += f"{worth:.2g} of not training"
-    elif _layout(problem, options.clip_norm or noisy.default_clip(problem), FAILURE) is None:
+    elif _layout(problem, options.clip_norm or default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
 
     def enough(users: int) -> bool:

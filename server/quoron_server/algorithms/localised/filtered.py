@@ -10,49 +10,94 @@ Changed from print, with docs/privacy/outlier-filter.md#f1: integer cutoff apart
 show when, projected releases, explicit constants. `constants="paper"` runs the printed numbers, which carry no proof.
 """
 
-from quoron_privacy.errors import VerificationError
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
+from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
+from quoron_server.algorithms.localised.geometry import behind_filter, require_of_phases
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.outlier_filter import FilteredParameters, OutlierFilter
-from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.plan import printed_schedule, require_smooth
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "filtered-sgd"
-THEOREM = "docs/privacy/outlier-filter.md"
+GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
+SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
 
 
-def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
     require_smooth(NAME, problem)
-    choice = planning.calibrated(NAME, problem, privacy, options)
-    return planning.assembled(NAME, THEOREM, FilteredParameters, choice, problem, privacy, seed)
+    epsilon, delta, slack = privacy.epsilon, privacy.delta, planning.sampler_slack(problem)
+    if epsilon < SMALLEST_EPSILON:
+        raise Infeasible(NAME, f"epsilon={epsilon:g} is too small to tabulate", f"epsilon >= {SMALLEST_EPSILON}")
+    if (1 + math.exp(epsilon)) * slack >= delta:
+        needs = "a smaller epsilon, fewer users or a larger delta"
+        raise Infeasible(NAME, f"the noise of n={problem.users:,} decisions is not exact enough for delta", needs)
+
+    def calibrate(cohort: int, eta_beta: float) -> theorem.FilterParameters:
+        error = score_error(cohort, problem.dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
+        return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
+
+    smallest = partial(theorem.smallest_cohort, epsilon, delta)
+    return planning.search(NAME, FilteredParameters, problem, options, smallest, calibrate)
 
 
-def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, seed: int) -> Plan:
-    """The plan of the printed constants, for comparison: nothing is proved for them."""
+def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
+    """The printed constants, for comparison: nothing is proved for them.
+
+    Halving phases, the step a quarter in each, plain averages.
+    """
     require_smooth(NAME, problem)
-    choice = planning.paper(NAME, problem, privacy, options)
-    return planning.assembled(NAME, THEOREM, FilteredParameters, choice, problem, privacy, seed, proved=False)
+    if options.norm == "linf":
+        raise Infeasible(NAME, "its constants are printed for ℓ2 only", "norm='l2', or median-sgd for those of ℓ∞")
+    items, dimension = problem.items_per_user, problem.dimension
+    printed = paper_constants(privacy.epsilon, privacy.delta, problem.users, items, dimension, problem.lipschitz)
+    risk, schedule = printed_schedule(NAME, problem, options, printed.cohort_size, printed.release_noise)
+    size, geometry = schedule.cohort_size, planning.lengths(problem, options)
+    centre = round(printed.cutoff)
+    filter_ = theorem.FilterParameters(
+        cohort_size=size,
+        decision_epsilon=1 / printed.cutoff_scale,
+        laplace_scale=printed.laplace_scale,
+        threshold=0.75 * size,
+        cutoff_centre=centre,
+        cutoff_lattice=1,
+        own_tail=0.0,
+        others_tail=0.0,
+        eta_beta=schedule.largest_step * geometry.beta,
+        theta=printed.temperature * geometry.distance,
+        noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
+        score_error=_rounding(printed.laplace_scale)(size, dimension),
+    )
+    chosen = behind_filter(FilteredParameters, problem, schedule, filter_, geometry, filter=filter_, norm=geometry.norm)
+    return replace(chosen, risk=risk)
 
 
 def verify(plan: Plan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
-    p = plan.parameters_of(FilteredParameters)
-    planning.check_phases(plan)
-    rounding = score_error(p.cohort_size, plan.problem.dimension) + LaplaceThreshold(p.filter.laplace_scale, 0.0).grid
-    if not rounding <= p.filter.score_error:
-        raise VerificationError(
-            f"Expected score_error >= {rounding} in the plan of {NAME}, got {p.filter.score_error}."
-        )
-    if plan.guarantee.proved:
+    p, promise = plan.parameters_of(FilteredParameters), plan.guarantee
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, _rounding(p.filter.laplace_scale))
+    if promise.proved:
         slack = planning.sampler_slack(plan.problem)
-        theorem.verify(p.filter, plan.guarantee.epsilon, plan.guarantee.delta, delta_slack=slack)
+        theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
+
+
+def _rounding(laplace_scale: float) -> Callable[[int, int], float]:
+    """|computed κ - κ| at most, of cohort size and dimension: arithmetic, and the grid of the comparison."""
+    return lambda cohort_size, dimension: (
+        score_error(cohort_size, dimension) + LaplaceThreshold(laplace_scale, 0.0).grid
+    )
 
 
 def make(plan: Plan) -> LocalisedSGD:
@@ -64,9 +109,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
     paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 1, 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/outlier-filter.md"),
     options=planning.FilterOptions,
     parameters=FilteredParameters,
     planner=plan,

@@ -12,7 +12,7 @@ DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
 class Filter(Protocol):
-    """The numbers of a filter that its theorem is about, in units of the cohort."""
+    """The numbers of a filter or a test that its theorem is about, in units of the cohort."""
 
     @property
     def cohort_size(self) -> int:
@@ -26,7 +26,17 @@ class Filter(Protocol):
     def eta_beta(self) -> float:
         """Step size times smoothness, at most."""
 
-    def noise_scale(self, step: float, distance: float) -> float:
+    @property
+    def score_error(self) -> float:
+        """|computed - real| of a score, at most."""
+
+    def temperature(self, distance: float) -> float:
+        """τ."""
+
+    def sensitivity(self, step: float, distance: float, /) -> float:
+        """How far one user moves a phase's average."""
+
+    def noise_scale(self, step: float, distance: float, /) -> float:
         """σ of a phase's release."""
 
 

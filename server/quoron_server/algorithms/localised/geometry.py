@@ -1,4 +1,4 @@
-"""The two norms that localised SGD may measure users' answers in, and what a theorem needs of a problem in each.
+"""The two norms that localised SGD may measure users' answers in, and what a theorem needs of problem and plan in each.
 
 ℓ2: any closed convex domain, convex β-smooth losses. ℓ∞: a box, and losses whose Hessians are diagonally dominant, with
 row sums of at most β∞. Every step of the theorems uses the triangle inequality, a bound on how far users' gradients
@@ -6,13 +6,25 @@ move, and steps and projections that bring no two points farther apart; all hold
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from quoron_client.protocol.domains import Box
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.robust.filter.concentration import Norm
-from quoron_server.algorithms.localised.method import in_phases
+from quoron_server.algorithms.averaged_sgd import excess_risk
+from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.localised.filtering import Filter
+from quoron_server.algorithms.localised.method import LocalisedParameters, in_phases
+from quoron_server.algorithms.localised.plan import (
+    Schedule,
+    as_phases,
+    require_conditions,
+    require_contraction,
+    require_smooth,
+)
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -75,7 +87,7 @@ def coordinate_distance(problem: Problem) -> float:
     return 2 * (items + problem.beliefs.heterogeneity)
 
 
-def against_mean(plan: Plan) -> str:
+def against_mean(plan: Plan) -> tuple[str, ...]:
     """The first release's noise beside that of a plain mean of the same cohorts and steps, and where they would meet.
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
@@ -84,4 +96,72 @@ def against_mean(plan: Plan) -> str:
     mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
     times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
     said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"
-    return f"{said}; the two meet at about m = {max(1.0, items * times**2):.2g} items a user, and m = {items:,} here."
+    return (
+        f"{said}; the two meet at about m = {max(1.0, items * times**2):.2g} items a user, and m = {items:,} here.",
+    )
+
+
+def release_scale(filter_: Filter, step: float, length: float, dimension: int) -> float:
+    """σ of one phase's release: the theorem's, with room for the release's grid and the iterates' rounding."""
+    return filter_.noise_scale(step, length) * (1 + 1e-6 * math.sqrt(dimension))
+
+
+def behind_filter(
+    kind: Callable[..., LocalisedParameters],
+    problem: Problem,
+    schedule: Schedule,
+    filter_: Filter,
+    geometry: Geometry,
+    *,
+    shift: float | None = None,
+    **own: Any,
+) -> Chosen:
+    """A schedule with the filter's noise, as `kind` of parameters, `own` ones too; `shift` where it is not proved."""
+    length = geometry.length
+    schedule = schedule.scaled(lambda step: release_scale(filter_, step, length, problem.dimension))
+    numbers = kind(
+        cohort_size=schedule.cohort_size,
+        phases=as_phases(schedule, filter_.sensitivity(1.0, length) if shift is None else shift),
+        temperature=filter_.temperature(geometry.distance),
+        distance=geometry.distance,
+        **own,
+    )
+    return Chosen(numbers, excess_risk(problem, schedule.phases))
+
+
+def require_of_phases(
+    plan: Plan,
+    filter_: Filter,
+    norm: str,
+    distance: float,
+    temperature: float,
+    rounding: Callable[[int, int], float],
+) -> None:
+    """What the theorems about filters and tests need of the phases behind them; VerificationError names what fails.
+
+    `distance` and `temperature` are the plan's, in its `norm`; `rounding(cohort size, dimension)` that of a score.
+    """
+    require_smooth(plan.algorithm, plan.problem)
+    require_contraction(plan)
+    p, dimension, geometry = in_phases(plan), plan.problem.dimension, _measured_in(plan, norm, distance)
+    error = rounding(p.cohort_size, dimension)
+    conditions = {
+        "norm = l2 or linf": norm == geometry.norm,
+        "the filter's cohort_size = cohort_size": filter_.cohort_size == p.cohort_size,
+        "temperature = theta / distance": math.isclose(temperature, filter_.theta / distance, rel_tol=1e-12),
+        "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= filter_.eta_beta for f in p.phases),
+        f"score_error >= {error}, that of rounding": filter_.score_error >= error,
+        "release_scale = noise_scale of the theorem": all(
+            f.release_scale >= release_scale(filter_, f.step_size, geometry.length, dimension) for f in p.phases
+        ),
+    }
+    require_conditions(plan.algorithm, conditions)
+
+
+def _measured_in(plan: Plan, norm: str, distance: float) -> Geometry:
+    if norm == "l2":
+        return Geometry("l2", plan.problem.beta or 0.0, distance, 1.0)
+    try:
+        return coordinatewise(plan.algorithm, plan.problem, distance)
+    except Infeasible as error:
+        raise VerificationError(f"Expected a problem for norm=linf, got one that is not: {error}") from error

@@ -28,17 +28,16 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "group-phased-sgd"
-THEOREM = "docs/privacy/group-privacy.md"
 LARGEST_ROUNDS = 1024
 _ROUNDING = 1 + 1e-6  # of sums and iterates, far above T·B·2⁻⁵³, as in phased SGD
 
@@ -64,7 +63,7 @@ class _Laid:
     scale: float  # σ_s/η_s, of all phases alike
 
 
-def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
     require_smooth(NAME, problem)
     if problem.smoothness is None:
@@ -88,15 +87,8 @@ def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int)
     mus = tuple(
         GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
     )
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
-        cost=_cost(problem, chosen.shares),
-        parameters=GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus)),
-        predicted_excess_risk=found.risk,
-        seed=seed,
-    )
+    numbers = GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus))
+    return Chosen(numbers, found.risk, _cost(problem, chosen.shares))
 
 
 def item_shift(lipschitz: float, places: int, batch: float) -> float:
@@ -110,7 +102,7 @@ def _shift(problem: Problem, share: Share) -> float:
 
 def _total(layout: str, mus: tuple[float, ...]) -> float:
     """μ of a run: by composition where phases share users, else that of the least private phase."""
-    return math.hypot(*mus) * (1 + 2.0**-50) if layout == "spread" else max(mus)
+    return _together(layout, mus) * (1 + 2.0**-50 if layout == "spread" else 1)
 
 
 def _cost(problem: Problem, shares: tuple[Share, ...]) -> Cost:
@@ -131,7 +123,8 @@ def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> 
         fitting = [(total, shares) for total in totals if (shares := _shares(problem, options, shape, total))]
         if not fitting:
             continue
-        steps = np.array([_steps(items, options, total) for total, _ in fitting])
+        fixed = [options.step_size] if options.step_size else None
+        steps = np.array([fixed or step_grid(items, total) for total, _ in fitting])
         noise = _noise(problem, privacy, len(shape.shares) if options.layout == "spread" else 1)
         scales = [
             _together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting
@@ -150,10 +143,6 @@ def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> 
                 scales[place],
             )
             yield Candidate(float(risks[place, step, suffix]), (sum(share.rounds for share in shares),), laid)
-
-
-def _steps(items: Problem, options: GroupedOptions, total: int) -> list[float]:
-    return [options.step_size] if options.step_size else step_grid(items, total)
 
 
 def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModels:
@@ -277,9 +266,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
     paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/group-privacy.md"),
     options=GroupedOptions,
     parameters=GroupedParameters,
     planner=plan,

@@ -12,40 +12,41 @@ printed numbers, which carry no proof.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
-from quoron_server.algorithms.averaged_sgd import excess_risk
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
-from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
+from quoron_server.algorithms.localised.geometry import (
+    Geometry,
+    against_mean,
+    behind_filter,
+    coordinatewise,
+    require_of_phases,
+)
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
-    Schedule,
     SizedOptions,
-    as_phases,
     best_schedule,
     cohorts,
-    cost,
     printed_schedule,
     require_conditions,
-    require_contraction,
     require_smooth,
 )
 from quoron_server.algorithms.search import round_grid
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
 NAME = "median-sgd"
-THEOREM = "docs/privacy/median-sgd.md"
 MOST_COHORTS = 256  # rounds that are tried: fewer users a round never make a release less noisy
 
 
@@ -57,7 +58,7 @@ class MedianOptions(SizedOptions):
     trim_rate: float | None = None  # share of answers trimmed on either side, below 1/2; None: the median
 
 
-def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
     cohort and step suffice."""
     require_smooth(NAME, problem)
@@ -76,15 +77,12 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) 
             delta_slack=slack,
         )
 
-    known: dict[tuple[int, float], float] = {}
-
+    @cache
     def factor(size: int, eta_beta: float) -> float:
-        if (size, eta_beta) not in known:
-            try:
-                known[size, eta_beta] = calibrate(size, eta_beta).noise_factor
-            except Infeasible:
-                known[size, eta_beta] = math.inf
-        return known[size, eta_beta]
+        try:
+            return calibrate(size, eta_beta).noise_factor
+        except Infeasible:
+            return math.inf
 
     def scale(sizes: Vector, first_steps: Vector) -> Vector:
         steep = first_steps * geometry.beta
@@ -98,10 +96,12 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) 
         raise _infeasible(problem, privacy, options)
     _, schedule = found
     median = calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
-    return _assembled(problem, privacy, schedule, median, geometry, seed)
+    return behind_filter(
+        CoordinateMedianParameters, problem, schedule, median, geometry, clip_bound=clip, median=median
+    )
 
 
-def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) -> Plan:
+def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions) -> Chosen:
     """The plan of the printed constants, for comparison: nothing is proved for them.
 
     Natural logarithms; τ is the inverse of what is printed, which is a length. The O(·) of σ_s is filled in by the
@@ -115,7 +115,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
     gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
     noise, printed = 6 * gaussian * geometry.stretch / temperature, math.ceil(100 * log / epsilon)
     _, schedule = printed_schedule(NAME, problem, options, printed, noise, _steps(geometry))
-    size, theta = schedule.cohort_size, temperature * geometry.distance
+    size, theta, clip = schedule.cohort_size, temperature * geometry.distance, clip_bound(problem)
     median = theorem.MedianParameters(
         cohort_size=size,
         trim=theorem.median_trim(size),
@@ -124,38 +124,28 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
         threshold=0.9 * size + 2 * math.log(schedule.rounds / privacy.delta) / epsilon,
         eta_beta=schedule.largest_step * geometry.beta,
         theta=theta,
-        clip=temperature * clip_bound(problem),
+        clip=temperature * clip,
         room=1.0,
         noise_multiplier=6 * gaussian,
         score_error=rounding(size, problem.dimension),
     )
-    return _assembled(problem, privacy, schedule, median, geometry, seed, proved=False)
+    shift = 6 * geometry.length / theta
+    return behind_filter(
+        CoordinateMedianParameters, problem, schedule, median, geometry, shift=shift, clip_bound=clip, median=median
+    )
 
 
 def verify(plan: Plan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
-    p = plan.parameters_of(CoordinateMedianParameters)
+    p, promise = plan.parameters_of(CoordinateMedianParameters), plan.guarantee
     problem, median = plan.problem, p.median
-    require_smooth(NAME, problem)
-    require_contraction(plan)
-    try:
-        geometry = coordinatewise(NAME, problem, p.distance)
-    except Infeasible as error:
-        raise VerificationError(f"Expected a problem in a box with dominance, got one that is not: {error}") from error
+    require_of_phases(plan, median, "linf", p.distance, p.temperature, rounding)
     conditions = {
-        "median.cohort_size = cohort_size": median.cohort_size == p.cohort_size,
-        "temperature = theta / distance": math.isclose(p.temperature, median.theta / p.distance, rel_tol=1e-12),
         "clip = temperature * clip_bound": median.clip >= p.temperature * p.clip_bound * (1 - 1e-12),
         "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),
-        "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= median.eta_beta for f in p.phases),
-        "score_error >= rounding": median.score_error >= rounding(p.cohort_size, problem.dimension),
-        "release_scale = noise_scale of the theorem": all(
-            f.release_scale >= release_scale(median, f.step_size, geometry) for f in p.phases
-        ),
     }
     require_conditions(NAME, conditions)
-    if plan.guarantee.proved:
-        promise = plan.guarantee
+    if promise.proved:
         slack = sampler_slack(problem, Privacy(promise.epsilon, promise.delta))
         theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
 
@@ -170,55 +160,15 @@ def rounding(cohort_size: int, dimension: int) -> float:
     return score_error(cohort_size, dimension) + cohort_size * 2.0**-50
 
 
-def release_scale(median: theorem.MedianParameters, step: float, geometry: Geometry) -> float:
-    """σ of one phase's release, with room for the release's grid and the iterates' rounding."""
-    return median.noise_scale(step, geometry.length) * (1 + 1e-6 * geometry.stretch)
-
-
 def sampler_slack(problem: Problem, privacy: Privacy) -> float:
     """Total variation of a phase's noise: Gaussians and one Laplace; 1e-5 δ for the grid of the release."""
     exact = total_variation(gaussians=problem.dimension, laplaces=1)
     return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
 
 
-def remarks(plan: Plan) -> tuple[str, ...]:
-    """The release's noise beside that of a plain mean."""
-    return (against_mean(plan),)
-
-
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
     return LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters)))
-
-
-def _assembled(
-    problem: Problem,
-    privacy: Privacy,
-    schedule: Schedule,
-    median: theorem.MedianParameters,
-    geometry: Geometry,
-    seed: int,
-    *,
-    proved: bool = True,
-) -> Plan:
-    schedule = schedule.scaled(lambda step: release_scale(median, step, geometry))
-    shift = median.sensitivity(1.0, geometry.length) if proved else 6 * geometry.length / median.theta
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM, proved=proved),
-        cost=cost(problem, schedule),
-        parameters=CoordinateMedianParameters(
-            cohort_size=schedule.cohort_size,
-            phases=as_phases(schedule, shift),
-            temperature=median.temperature(geometry.distance),
-            distance=geometry.distance,
-            clip_bound=clip_bound(problem),
-            median=median,
-        ),
-        predicted_excess_risk=excess_risk(problem, schedule.phases),
-        seed=seed,
-    )
 
 
 def _steps(geometry: Geometry) -> list[float] | None:
@@ -245,9 +195,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
     paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 5 to 8",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/median-sgd.md"),
     options=MedianOptions,
     parameters=CoordinateMedianParameters,
     planner=plan,
@@ -256,5 +204,5 @@ INFO = AlgorithmInfo(
     maker=make,
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
-    choosing=Choosing(remarks=remarks),
+    choosing=Choosing(remarks=against_mean),
 )

@@ -15,7 +15,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Chosen, Promises
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
@@ -23,24 +23,22 @@ from quoron_server.algorithms.localised.plan import (
     as_phases,
     best_schedule,
     cohorts,
-    cost,
     require_contraction,
     require_smooth,
     shapes,
 )
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
 NAME = "phased-sgd"
-THEOREM = "docs/privacy/phased-sgd.md"
 LARGEST_ROUNDS = 2048
 
 
-def plan(problem: Problem, privacy: Privacy, options: SizedOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: SizedOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
     require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
@@ -59,15 +57,7 @@ def plan(problem: Problem, privacy: Privacy, options: SizedOptions, seed: int) -
     first = schedule.phases[0]
     shift = shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
-        cost=cost(problem, schedule),
-        parameters=PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu),
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
+    return Chosen(PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu), risk)
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
@@ -102,9 +92,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/phased-sgd.md"),
     options=SizedOptions,
     parameters=PhasedParameters,
     planner=plan,

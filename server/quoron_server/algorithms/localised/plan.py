@@ -21,8 +21,7 @@ from quoron_server.algorithms.averaged_sgd import (
     suffix_shares,
 )
 from quoron_server.algorithms.localised.method import Phase, in_phases
-from quoron_server.algorithms.search import MOST_ROUNDS
-from quoron_server.plan import Cost, Plan
+from quoron_server.plan import MOST_ROUNDS, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -241,11 +240,6 @@ def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
         Phase(phase.rounds, phase.step_size, phase.suffix, phase.step_size * shift_per_step, phase.release_scale)
         for phase in schedule.phases
     )
-
-
-def cost(problem: Problem, schedule: Schedule) -> Cost:
-    """One average gradient of every user that a cohort reaches."""
-    return Cost.of(problem, rounds=schedule.rounds, messages=schedule.rounds * schedule.cohort_size)
 
 
 def require_smooth(name: str, problem: Problem) -> None:

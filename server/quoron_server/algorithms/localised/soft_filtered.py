@@ -8,13 +8,14 @@ Statement and proof: docs/privacy/soft-filter.md#sf1.
 """
 
 import math
+from functools import partial
 
-from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import soft_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
+from quoron_server.algorithms.localised.geometry import require_of_phases
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.localised.soft_filter import SoftFilter, SoftFilteredParameters
@@ -22,41 +23,27 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "soft-filtered-sgd"
-THEOREM = "docs/privacy/soft-filter.md"
 
 
-def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:
     """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
     require_smooth(NAME, problem)
+    epsilon, delta, slack = privacy.epsilon, privacy.delta, _slack(problem, privacy.delta, privacy.epsilon)
 
     def calibrate(cohort: int, eta_beta: float) -> theorem.SoftFilterParameters:
-        return theorem.calibrate(
-            privacy.epsilon,
-            privacy.delta,
-            cohort,
-            eta_beta,
-            problem.users,
-            score_error=score_error(cohort, problem.dimension),
-            delta_slack=_slack(problem, privacy.delta, privacy.epsilon),
-        )
+        error = score_error(cohort, problem.dimension)
+        return theorem.calibrate(epsilon, delta, cohort, eta_beta, problem.users, score_error=error, delta_slack=slack)
 
-    def smallest(eta_beta: float) -> int:
-        return theorem.smallest_cohort(privacy.epsilon, privacy.delta, eta_beta)
-
-    choice = planning.search(NAME, problem, options, smallest, calibrate)
-    return planning.assembled(NAME, THEOREM, SoftFilteredParameters, choice, problem, privacy, seed)
+    smallest = partial(theorem.smallest_cohort, epsilon, delta)
+    return planning.search(NAME, SoftFilteredParameters, problem, options, smallest, calibrate)
 
 
 def verify(plan: Plan) -> None:
     """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
-    planning.check_phases(plan)
-    p = plan.parameters_of(SoftFilteredParameters)
-    slack = _slack(plan.problem, plan.guarantee.delta, plan.guarantee.epsilon)
-    theorem.verify(p.filter, plan.guarantee.epsilon, plan.guarantee.delta, delta_slack=slack)
-    if p.filter.score_error < score_error(p.cohort_size, plan.problem.dimension):
-        raise VerificationError(
-            f"Expected score_error to cover rounding in the plan of {NAME}, got {p.filter.score_error}."
-        )
+    p, promise = plan.parameters_of(SoftFilteredParameters), plan.guarantee
+    require_of_phases(plan, p.filter, p.norm, p.distance, p.temperature, score_error)
+    slack = _slack(plan.problem, promise.delta, promise.epsilon)
+    theorem.verify(p.filter, promise.epsilon, promise.delta, delta_slack=slack)
 
 
 def make(plan: Plan) -> LocalisedSGD:
@@ -73,9 +60,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
     paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi, Algorithm 2S",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/soft-filter.md"),
     options=planning.FilterOptions,
     parameters=SoftFilteredParameters,
     planner=plan,

@@ -13,19 +13,28 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp, recount, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
-from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring, checks
-from quoron_server.algorithms.averaged_sgd import Integers, PhaseModel, Vector, best_phases
+from quoron_server.algorithms.averaged_sgd import (
+    RATES,
+    Integers,
+    PhaseModel,
+    Vector,
+    best_phases,
+    default_clip,
+    ranking_mu,
+    require_cohorts,
+    smoothed,
+    smoothings,
+)
 from quoron_server.algorithms.forecast import statistical_floor
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
-from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
-from quoron_server.algorithms.search import Candidate, best, round_grid, smoothed, smoothings
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "mean-sgd"
@@ -57,7 +66,7 @@ class _Run:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
     _require(problem, options)
     wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
@@ -66,7 +75,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int)
     if not feasible:
         raise _infeasible(problem, privacy, options)
     name = min(feasible, key=lambda each: feasible[each].risk)
-    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options), seed)
+    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options))
 
 
 def verify(plan: Plan) -> None:
@@ -114,7 +123,7 @@ def _require(problem: Problem, options: MeanSGDOptions) -> None:
     checks.require_choice(options, estimator=("auto", *ESTIMATORS))
     checks.require_options(options, "smoothing", "clip_norm", "step_size")
     checks.require_rough(problem, options.smoothing)
-    noisy.require_cohorts(NAME, problem, 1)
+    require_cohorts(NAME, problem, 1)
 
 
 def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> Candidate[_Run] | None:
@@ -196,7 +205,7 @@ def _cohort(problem: Problem, rate: float) -> int:
 
 
 def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
-    return options.clip_norm or noisy.default_clip(problem)
+    return options.clip_norm or default_clip(problem)
 
 
 def _reach(problem: Problem) -> float:
@@ -224,7 +233,7 @@ def _range(
     return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
 
 
-def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str, seed: int) -> Plan:
+def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
     delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
     mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
@@ -241,32 +250,25 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
-        cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
-        parameters=MeanSGDParameters(
-            estimator=run.estimator,
-            reason=reason,
-            cohort_size=cohort,
-            rounds=rounds,
-            step_size=phase.step_size,
-            suffix=phase.suffix,
-            first_radius=first,
-            noise_scale=noise.scale,
-            spread=problem.user_deviation,
-            sampling_variance=problem.user_deviation**2 / cohort,
-            smoothness=smoothed(problem, run.smoothing).beta or 0.0,
-            smoothing=run.smoothing,
-            range_epsilon=epsilon,
-            bins=bins,
-            half_width=half_width,
-            round_mu=mu,
-        ),
-        predicted_excess_risk=chosen.risk,
-        seed=seed,
+    numbers = MeanSGDParameters(
+        estimator=run.estimator,
+        reason=reason,
+        cohort_size=cohort,
+        rounds=rounds,
+        step_size=phase.step_size,
+        suffix=phase.suffix,
+        first_radius=first,
+        noise_scale=noise.scale,
+        spread=problem.user_deviation,
+        sampling_variance=problem.user_deviation**2 / cohort,
+        smoothness=smoothed(problem, run.smoothing).beta or 0.0,
+        smoothing=run.smoothing,
+        range_epsilon=epsilon,
+        bins=bins,
+        half_width=half_width,
+        round_mu=mu,
     )
+    return Chosen(numbers, chosen.risk)
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:

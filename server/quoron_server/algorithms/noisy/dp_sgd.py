@@ -7,33 +7,29 @@ descent, exactly √T μ-GDP.
 Statements and proofs: docs/privacy/subsampling.md.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
-from scipy.special import ndtr
 
 from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.averaged_sgd import PhaseModel
+from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, ranking_mu, require_cohorts
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
-RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
 LARGEST_ROUNDS = 1024
 THEOREM = "docs/privacy/subsampling.md"
 
@@ -54,16 +50,16 @@ class _Scheme:
     adjacency: Adjacency
     round_mu: Callable[[float, int, float, float], float]  # by the first account
     recounted: Callable[[float, int, float, float, float], float]  # δ by the second
-    stride: int  # on the rounds curve
+    curve_step: int  # every so many numbers of rounds stand on the curve
 
 
 _POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, recount.absent, 4)
 _WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, recount.replaced, 2)
 
 
-def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
-    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
-    noisy.require_cohorts(scheme.name, problem, 1)
+def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
+    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
+    require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
@@ -79,12 +75,9 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     [exact] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     _, phase = exact.of
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
-    where = f"{THEOREM}#{scheme.sampling}"
-    promise = Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where)
     phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
-    return noisy.assembled(
-        scheme.name, problem, promise, scheme.sampling, cohort, phase, exact.risk, made, seed, optimiser
-    )
+    where = f"{THEOREM}#{scheme.sampling}"
+    return noisy.chosen(scheme.sampling, cohort, phase, exact.risk, made, optimiser, theorem=where)
 
 
 def _candidates(
@@ -106,19 +99,6 @@ def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
     return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
 
 
-@lru_cache(maxsize=4096)
-def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
-    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
-    if rate == 1:
-        return total_mu / math.sqrt(rounds)
-
-    def excess(mu: float) -> float:
-        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
-        return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
-
-    return root(excess, 1e-8, 8.0) if excess(8.0) > 0 else 8.0
-
-
 def _verify(scheme: _Scheme, plan: Plan) -> None:
     """Each round's Gaussian is μ-GDP as claimed, and all rounds stay within (ε, δ) by the second account."""
     p = plan.parameters_of(NoisySGDParameters)
@@ -136,9 +116,7 @@ def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
         name=scheme.name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        exposures=("broadcast",),
-        adjacency=(scheme.adjacency,),
-        theorem=THEOREM,
+        promises=Promises(("broadcast",), (scheme.adjacency,), THEOREM),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, scheme),
@@ -146,7 +124,7 @@ def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
         maker=NoisySGD,
         factor=factor,
         noise_ignores_domain=True,
-        choosing=Choosing(many_passes=True, curve_step=scheme.stride),
+        choosing=Choosing(many_passes=True, curve_step=scheme.curve_step),
     )
 
 

@@ -8,7 +8,6 @@ averages.
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -16,25 +15,20 @@ import scipy
 from quoron_privacy.accounts import item_sampling, recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    pass
 
 RATES = (0.3, 0.1, 0.03, 0.01)
 LARGEST_ROUNDS = 1024
-THEOREM = "docs/privacy/group-privacy.md#sampled-items"
 CUT = 1e-9  # expected share of users' rounds in which chosen places are cut; privacy is better for it
 _ROUNDING = 1 + 1e-9  # of the sums and quotients between the clip and the noise
 
@@ -49,9 +43,7 @@ class GroupDPSGDOptions:
     clip_norm: float | None = None  # of an item's gradient; from public knowledge, never tuned on protected data
 
 
-def _plan(
-    name: str, adjacency: Adjacency, problem: Problem, privacy: Privacy, options: GroupDPSGDOptions, seed: int
-) -> Plan:
+def _plan(name: str, adjacency: Adjacency, problem: Problem, privacy: Privacy, options: GroupDPSGDOptions) -> Chosen:
     clip = options.clip_norm or min(problem.lipschitz, problem.start)
     n, m = problem.users, problem.items_per_user
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * n * m >= 2]
@@ -71,38 +63,24 @@ def _plan(
     _, phase = exact.of
     asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
     expected = math.ceil(rate * n * m / asked)
-    return Plan(
-        algorithm=name,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
-        cost=_cost(problem, phase.rounds, asked, expected, width := _width(rate, m)),
-        parameters=GroupSGDParameters(
-            items=m,
-            rate=rate,
-            width=width,
-            cohort_size=asked,
-            expected=expected,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=phase.suffix,
-            clip_norm=clip,
-            sensitivity=_sensitivity(problem, rate, clip, asked, adjacency) * m,
-            noise_scale=_scale(problem, rate, clip, asked, z, adjacency),
-            multiplier=z,
-        ),
-        predicted_excess_risk=exact.risk,
-        seed=seed,
+    width = min(m, int(scipy.stats.binom.isf(CUT, m, rate)) + 1)
+    messages, row = phase.rounds * asked, 8 * problem.dimension
+    cost = Cost(phase.rounds, messages, messages * expected, messages * (row + 8 * width), messages * row)
+    numbers = GroupSGDParameters(
+        items=m,
+        rate=rate,
+        width=width,
+        cohort_size=asked,
+        expected=expected,
+        rounds=phase.rounds,
+        step_size=phase.step_size,
+        suffix=phase.suffix,
+        clip_norm=clip,
+        sensitivity=_sensitivity(problem, rate, clip, asked, adjacency) * m,
+        noise_scale=_scale(problem, rate, clip, asked, z, adjacency),
+        multiplier=z,
     )
-
-
-def _cost(problem: Problem, rounds: int, asked: int, expected: int, width: int) -> Cost:
-    messages = rounds * asked
-    row = 8 * problem.dimension
-    return Cost(rounds, messages, messages * expected, messages * (row + 8 * width), messages * row)
-
-
-def _width(rate: float, items: int) -> int:
-    return min(items, int(scipy.stats.binom.isf(CUT, items, rate)) + 1)
+    return Chosen(numbers, exact.risk, cost)
 
 
 def _sensitivity(problem: Problem, rate: float, clip: float, asked: int, adjacency: Adjacency) -> float:
@@ -160,9 +138,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         name=name,
         summary=summary,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
-        exposures=("broadcast",),
-        adjacency=(adjacency,),
-        theorem=THEOREM,
+        promises=Promises(("broadcast",), (adjacency,), "docs/privacy/group-privacy.md#sampled-items"),
         options=GroupDPSGDOptions,
         parameters=GroupSGDParameters,
         planner=partial(_plan, name, adjacency),

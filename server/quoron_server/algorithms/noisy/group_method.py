@@ -67,7 +67,7 @@ class GroupSGDParameters(Parameters):
         return (self.cohort_size,) * self.rounds
 
     @property
-    def by_coins(self) -> bool:
+    def poisson_sampling(self) -> bool:
         """Whoever has a place chosen is asked."""
         return True
 

@@ -104,7 +104,7 @@ class NoisySGDParameters(Parameters):
         return (self.cohort_size,) * self.rounds
 
     @property
-    def by_coins(self) -> bool:
+    def poisson_sampling(self) -> bool:
         """With Poisson sampling."""
         return self.sampling == "poisson"
 
@@ -129,14 +129,14 @@ class NoisySGDParameters(Parameters):
         del adjacency
         if self.sampling == "disjoint":
             return None
-        event = sampled.coins_event if self.by_coins else sampled.fixed_size_event
+        event = sampled.poisson_event if self.poisson_sampling else sampled.fixed_size_event
         return event(problem.users, self.cohort_size, self.rounds, self.round_mu)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         if self.sampling == "disjoint" or self.cohort_size == problem.users:
             return ()
-        return sampled.SECRET if self.by_coins else sampled.SECRET_AND_FORGOTTEN
+        return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

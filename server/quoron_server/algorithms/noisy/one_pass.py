@@ -11,20 +11,19 @@ from dataclasses import dataclass, replace
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.averaged_sgd import default_clip
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "one-pass-dp-sgd"
-THEOREM = "docs/privacy/gaussian.md#parallel-composition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,9 @@ class OnePassOptions(noisy.ClipOptions, OptimiserOptions):
     step_size: float | None = None
 
 
-def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
     """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
-    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
+    clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
 
     def scale(cohort: int) -> float:
         return noisy.noise_scale(mean_sensitivity(clip, cohort), problem, privacy)
@@ -51,9 +50,8 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
         mu = mu_for(kept.epsilon, checks.left_of_delta(NAME, kept, gaussians=samples(problem, adaptive=True)))
         made = noisy.clipped(NAME, problem, options, clip, cohort, "replace-one", mu)
-    promise = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM)
     phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
-    return noisy.assembled(NAME, problem, promise, "disjoint", cohort, phase, chosen.risk, made, seed, optimiser)
+    return noisy.chosen("disjoint", cohort, phase, chosen.risk, made, optimiser)
 
 
 def verify(plan: Plan) -> None:
@@ -69,9 +67,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
-    exposures=("broadcast",),
-    adjacency=("replace-one",),
-    theorem=THEOREM,
+    promises=Promises(("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition"),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=plan,

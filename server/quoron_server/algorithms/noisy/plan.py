@@ -1,4 +1,4 @@
-"""What the planners of clipped noisy SGD share: the clip, the noise for a promise, and the re-check of one round."""
+"""What the planners of noisy SGD share: clip, smoothing, the noise for a promise, and the re-check of one round."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,34 +9,21 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases
+from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
 from quoron_server.algorithms.forecast import statistical_floor
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
 LARGEST_ROUNDS = 4096  # of one pass
 LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
-
-
-def default_clip(problem: Problem) -> float:
-    """A clip at the scale of user averages, from public facts: the drift ‖∇F‖ and the spread between users.
-
-    With known curvature h the drift is at most about h · distance; otherwise a bound on gradients at the start.
-    Users beyond it are shortened, which biases the step and never harms privacy.
-    """
-    start = problem.start
-    if (curvature := problem.beliefs.isotropic) is not None:
-        drift = curvature * problem.distance
-        return min(problem.lipschitz, 1.3 * math.hypot(drift, problem.user_deviation))
-    return min(problem.lipschitz, start)
 
 
 @dataclass(frozen=True)  # a mix-in
@@ -111,12 +98,6 @@ def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
 
 
-def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
-    """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
-    if problem.users < 2 * rounds:
-        raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
-
-
 def sampled(
     problem: Problem,
     rates: Sequence[float],
@@ -155,57 +136,57 @@ def disjoint(
     return chosen
 
 
-def assembled(
-    name: str,
-    problem: Problem,
-    guarantee: Guarantee,
+def chosen(
     sampling: Sampling,
     cohort: int,
     phase: PhaseModel,
     risk: float,
     made: Clipped,
-    seed: int,
     optimiser: Optimiser = SGD,
-) -> Plan:
-    """The plan of a phase with `cohort` users a round; a risk is predicted for a fixed clip and plain steps alone."""
-    return Plan(
-        algorithm=name,
-        problem=problem,
-        guarantee=guarantee,
-        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
-        parameters=NoisySGDParameters(
-            sampling=sampling,
-            cohort_size=cohort,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=phase.suffix,
-            clip_norm=made.clip_norm,
-            sensitivity=made.sensitivity,
-            noise_scale=made.noise_scale,
-            round_mu=made.round_mu,
-            optimiser=optimiser,
-            adaptive=made.adaptive,
-        ),
-        predicted_excess_risk=risk if optimiser.plain and made.adaptive is None else None,
-        seed=seed,
+    *,
+    theorem: str | None = None,
+) -> Chosen:
+    """A phase with `cohort` users a round; a risk is predicted for a fixed clip and plain steps alone."""
+    numbers = NoisySGDParameters(
+        sampling=sampling,
+        cohort_size=cohort,
+        rounds=phase.rounds,
+        step_size=phase.step_size,
+        suffix=phase.suffix,
+        clip_norm=made.clip_norm,
+        sensitivity=made.sensitivity,
+        noise_scale=made.noise_scale,
+        round_mu=made.round_mu,
+        optimiser=optimiser,
+        adaptive=made.adaptive,
     )
+    predicted = optimiser.plain and made.adaptive is None
+    return Chosen(numbers, risk if predicted else None, theorem=theorem)
+
+
+def require_clip(
+    clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
+) -> float:
+    """One round's clip, fixed divisor, sensitivity and counts agree: VerificationError if not. The μ of the counts."""
+    needed = mean_sensitivity(1.0 if adaptive else clip_norm, divisor, adjacency)
+    if not sensitivity >= needed * (1 - 1e-12):
+        raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
+    if adaptive is None:
+        return 0.0
+    cells = adaptive.cells
+    if (cells.divisor, cells.adjacency) != (divisor, adjacency):
+        raise VerificationError(f"Expected counts of {divisor} users under {adjacency}, got {cells}.")
+    if not 1e-12 <= clip_norm <= 1e12:
+        raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
+    return cells.effective_mu
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:
-    """One round's clip, fixed divisor, sensitivity and noise agree with its claimed GDP parameter."""
+    """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
     p = plan.parameters_of(NoisySGDParameters)
-    needed = mean_sensitivity(1.0 if p.adaptive else p.clip_norm, p.cohort_size, adjacency)
-    if not p.sensitivity >= needed * (1 - 1e-12):
-        raise VerificationError(f"Expected sensitivity >= {needed} for clip and cohort, got {p.sensitivity}.")
+    counts = require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
     if (noise := p.noise) is None:
         raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    truth = noise.effective_mu(plan.problem.dimension)
-    if p.adaptive is not None:
-        cells = p.adaptive.cells
-        if (cells.divisor, cells.adjacency) != (p.cohort_size, adjacency):
-            raise VerificationError(f"Expected counts of {p.cohort_size} users under {adjacency}, got {cells}.")
-        if not 1e-12 <= p.clip_norm <= 1e12:
-            raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {p.clip_norm}.")
-        truth = math.hypot(truth, cells.effective_mu)
+    truth = math.hypot(noise.effective_mu(plan.problem.dimension), counts)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")

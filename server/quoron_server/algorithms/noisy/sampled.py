@@ -29,7 +29,7 @@ def fixed_size_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEven
     return dp_event.SelfComposedDpEvent(once, rounds)
 
 
-def coins_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
+def poisson_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
     """T rounds, each μ-GDP when a user that joins with chance B/n is there against when it is not."""
     from dp_accounting import dp_event  # heavy
 

@@ -4,14 +4,13 @@ import math
 from dataclasses import dataclass
 
 from quoron_server.algorithms.forecast import UNMEASURED
-from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Chosen, NoBlackBoxes, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 NAME = "sgd"
-THEOREM = "docs/privacy/gaussian.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +21,19 @@ class SGDOptions:
     step_size: float | None = None
 
 
-def plan(problem: Problem, privacy: Privacy, options: SGDOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: SGDOptions) -> Chosen:
     """The plan with the smallest predicted excess risk; `privacy` plays no part."""
     del privacy
-    chosen = noisy.disjoint(NAME, problem, options.rounds, options.step_size)
-    phase = chosen.of
-    cohort = problem.users // phase.rounds
+    found = noisy.disjoint(NAME, problem, options.rounds, options.step_size)
     nothing = noisy.Clipped(math.inf, 0.0, 0.0, math.inf, None)
-    promise = Guarantee(math.inf, 1.0, "none", "none", (), THEOREM)
-    return noisy.assembled(NAME, problem, promise, "disjoint", cohort, phase, chosen.risk, nothing, seed)
+    return noisy.chosen("disjoint", problem.users // found.of.rounds, found.of, found.risk, nothing)
 
 
 INFO = AlgorithmInfo(
     name=NAME,
     summary="No privacy; the reference",
     paper="baseline; Polyak & Juditsky (1992) averaging",
-    exposures=("none",),
-    adjacency=("none",),
-    theorem=THEOREM,
+    promises=Promises(("none",), ("none",), "docs/privacy/gaussian.md"),
     options=SGDOptions,
     parameters=NoisySGDParameters,
     planner=plan,

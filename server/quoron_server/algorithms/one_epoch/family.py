@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Promises
 from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch, OneEpochParameters
 
@@ -17,9 +17,7 @@ ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
-        exposures=("broadcast",),
-        adjacency=("replace-one",),
-        theorem=planning.THEOREM,
+        promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM),
         options=planning.FTRLOptions if gradients == "ftrl" else planning.OneEpochOptions,
         parameters=OneEpochParameters,
         planner=partial(planning.plan, name, gradients, method),

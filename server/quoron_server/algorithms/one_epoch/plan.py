@@ -10,20 +10,19 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
-from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 THEOREM = "docs/privacy/srgd.md"
@@ -61,27 +60,59 @@ class _Steps:
     clip: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """One planning task."""
+
+    name: str
+    gradients: Gradients
+    method: Method
+    problem: Problem
+    privacy: Privacy
+    options: OneEpochOptions
+
+    @property
+    def epochs(self) -> int:
+        """k."""
+        return self.options.epochs if isinstance(self.options, FTRLOptions) else 1
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the clip norm follows the users."""
+        return isinstance(self.options, FTRLOptions) and self.options.adaptive
+
+    def batches(self, rounds: int) -> int:
+        """Disjoint cohorts."""
+        return -(-rounds // self.epochs)
+
+    def divisor(self, rounds: int) -> int:
+        """B: what a cohort has beside its reserve."""
+        return self.problem.users // self.batches(rounds) - self.options.reserve
+
+    def factorisation(self, rounds: int) -> str:
+        """The one that is asked for, else the one with the least root mean square noise."""
+        if self.options.factorisation is not None or self.epochs == 1:
+            return self.options.factorisation or "blt"
+        made = [PrefixNoise(rounds, 1.0, 1.0, name, self.epochs, self.batches(rounds)) for name in ("blt", "banded")]
+        return min(made, key=lambda noise: noise.column_norm * noise.rms_std).factorisation
+
+
 def plan(
-    name: str,
-    gradients: Gradients,
-    method: Method,
-    problem: Problem,
-    privacy: Privacy,
-    options: OneEpochOptions,
-    seed: int,
-) -> Plan:
+    name: str, gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
+) -> Chosen:
     """The plan with the least predicted excess risk, or the one of fewest rounds within 5 % of it."""
     _require(name, method, problem, options)
-    found = best(_candidates(gradients, method, problem, privacy, options))
+    scene = _Scene(name, gradients, method, problem, privacy, options)
+    found = best(_candidates(scene))
     if found is None:
-        fewest = 2 if options.rounds is None else _cohorts(options, options.rounds)
+        fewest = 2 if options.rounds is None else scene.batches(options.rounds)
         condition = f"n={problem.users:,} users cannot fill the cohorts"
         raise Infeasible.too_few(name, condition, fewest * (options.reserve + 1))
     chosen = found.of
-    divisor = problem.users // _cohorts(options, chosen.rounds) - options.reserve
-    sensitivity = mean_sensitivity(1.0 if _adaptive(options) else chosen.clip, divisor)
-    scale, mu = _calibrated(gradients, problem, privacy, options, chosen.rounds, sensitivity)
-    parameters = _parameters(gradients, method, options, chosen, divisor, sensitivity, scale, mu)
+    divisor = scene.divisor(chosen.rounds)
+    sensitivity = mean_sensitivity(1.0 if scene.adaptive else chosen.clip, divisor)
+    scale, mu = _calibrated(scene, chosen.rounds, sensitivity)
+    parameters = _parameters(scene, chosen, divisor, sensitivity, scale, mu)
     risk: float | None = found.risk
     if isinstance(options, FTRLOptions):
         optimiser = options.made(options.inverse_step, "inverse_step")
@@ -93,32 +124,10 @@ def plan(
             parameters = replace(parameters, adaptive=adaptive)
         if options.adaptive or options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
-    return _plan(name, problem, privacy, parameters, "replace-one", risk, seed, proved=True)
+    return Chosen(parameters, risk, _cost(problem, parameters))
 
 
-def _epochs(options: OneEpochOptions) -> int:
-    return options.epochs if isinstance(options, FTRLOptions) else 1
-
-
-def _adaptive(options: OneEpochOptions) -> bool:
-    return isinstance(options, FTRLOptions) and options.adaptive
-
-
-def _cohorts(options: OneEpochOptions, rounds: int) -> int:
-    return -(-rounds // _epochs(options))
-
-
-def _factorisation(options: OneEpochOptions, rounds: int) -> str:
-    """The one that is asked for, else the one with the least root mean square noise."""
-    if options.factorisation is not None or _epochs(options) == 1:
-        return options.factorisation or "blt"
-    made = [
-        PrefixNoise(rounds, 1.0, 1.0, name, _epochs(options), _cohorts(options, rounds)) for name in ("blt", "banded")
-    ]
-    return min(made, key=lambda noise: noise.column_norm * noise.rms_std).factorisation
-
-
-def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOptions, seed: int) -> Plan:
+def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOptions) -> Chosen:
     """Accelerated recursive gradients with the printed parameters and the printed noise; zero-out, no proof.
 
     Realizable: equation (19) with Corollary 9's noise, too small by a factor 1.2 to 2 in ε
@@ -145,11 +154,10 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOption
     scale = louder * corollary_9_scale(
         sensitivity=sensitivity, rounds=max(2, rounds), epsilon=privacy.epsilon, delta=privacy.delta
     )
-    chosen = _Steps(rounds, beta, 1, clip)
-    tree = OneEpochOptions(factorisation="tree")
+    scene = _Scene(name, "recursive", "accelerated", problem, privacy, OneEpochOptions(factorisation="tree"))
     mu = PrefixNoise(rounds, sensitivity, scale, "tree").effective_mu(problem.dimension)
-    parameters = _parameters("recursive", "accelerated", tree, chosen, divisor, sensitivity, scale, mu)
-    return _plan(name, problem, privacy, parameters, "zero-out", None, seed, proved=False)
+    parameters = _parameters(scene, _Steps(rounds, beta, 1, clip), divisor, sensitivity, scale, mu)
+    return Chosen(parameters, None, _cost(problem, parameters), adjacency="zero-out")
 
 
 def _printed_rounds(users: int, delta: float) -> tuple[float, int]:
@@ -170,44 +178,30 @@ def verify(plan: Plan) -> None:
         raise VerificationError(
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
-    longest = 1.0 if p.adaptive else p.clip_norm
-    if not p.sensitivity >= mean_sensitivity(longest, p.divisor, adjacency) * (1 - 1e-12):
-        raise VerificationError(f"Expected sensitivity of clip {p.clip_norm} over {p.divisor}, got {p.sensitivity}.")
-    independent = p.gradients == "independent"
-    truth = p.noise.effective_mu(plan.problem.dimension)
-    if p.adaptive is not None:
-        cells = p.adaptive.cells
-        if (cells.divisor, cells.adjacency) != (p.divisor, adjacency) or not 1e-12 <= p.clip_norm <= 1e12:
-            raise VerificationError(f"Expected counts of {p.divisor} users under {adjacency}, got {cells}.")
-        truth = math.hypot(truth, math.sqrt(p.epochs) * cells.effective_mu)
+    counts = noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    truth = math.hypot(p.noise.effective_mu(plan.problem.dimension), math.sqrt(p.epochs) * counts)
     if not p.mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
-    rounds, adaptive = 1 if independent else p.rounds, p.adaptive is not None
+    rounds, adaptive = 1 if p.gradients == "independent" else p.rounds, p.adaptive is not None
     if plan.guarantee.proved:
         checks.require_spent(plan, p.mu, gaussians=rounds * samples(plan.problem, adaptive))
 
 
-def _candidates(
-    gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
-) -> Iterator[Candidate[_Steps]]:
-    epochs = _epochs(options)
-    most = min(max(LARGEST_ROUNDS, epochs), epochs * (problem.users // (2 + options.reserve)))
-    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=max(2, epochs)):
-        divisor = problem.users // _cohorts(options, rounds) - options.reserve
+def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
+    gradients, method, problem, options = scene.gradients, scene.method, scene.problem, scene.options
+    most = min(max(LARGEST_ROUNDS, scene.epochs), scene.epochs * (problem.users // (2 + options.reserve)))
+    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=max(2, scene.epochs)):
+        divisor = scene.divisor(rounds)
         if divisor < 1 or options.reserve > 63 * divisor:
             continue
         unit = mean_sensitivity(1.0, divisor)
-        scale, _ = _calibrated(gradients, problem, privacy, options, rounds, unit)
-        kernel = scale * _kernel(gradients, options, rounds)
+        scale, _ = _calibrated(scene, rounds, unit)
+        kernel = scale * _kernel(scene, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
         betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
         suffixes = _suffixes(method, problem, rounds)
         inverse_steps, averaged = np.repeat(betas, len(suffixes)), np.tile(suffixes, len(betas))
-        clips = (
-            np.full_like(inverse_steps, options.clip_norm)
-            if options.clip_norm
-            else _clips(gradients, method, problem, rounds, inverse_steps, averaged)
-        )
+        clips = _clips(scene, rounds, inverse_steps, averaged)
         if method == "ftrl" and options.inverse_step is None:
             # the noise of the sum alone would throw iterates against the boundary
             calm = math.sqrt(problem.dimension) * clips * louder / inverse_steps <= problem.radius / 4
@@ -245,30 +239,27 @@ def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]
 
 
 def _clips(
-    gradients: Gradients,
-    method: Method,
-    problem: Problem,
-    rounds: int,
-    inverse_steps: NDArray[np.float64],
-    suffixes: NDArray[np.int64],
+    scene: _Scene, rounds: int, inverse_steps: NDArray[np.float64], suffixes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """At the scale of what ordinary users send along each candidate's predicted path; public facts only."""
-    largest = problem.lipschitz * (LARGEST_CLIP if gradients == "recursive" else 1.0)
+    problem, recursive = scene.problem, scene.gradients == "recursive"
+    if scene.options.clip_norm:
+        return np.full_like(inverse_steps, scene.options.clip_norm)
+    largest = problem.lipschitz * (LARGEST_CLIP if recursive else 1.0)
     if problem.beliefs.curvature != "isotropic" or problem.beliefs.typical_curvature is None:
-        start = problem.start
-        return np.full_like(inverse_steps, min(largest, (2.0 if gradients == "recursive" else 1.0) * start))
-    moved = response(method, rounds, inverse_steps, problem.beliefs.typical_curvature, suffixes)
-    far = drift(problem, gradients, moved, problem.beliefs.typical_curvature)
+        return np.full_like(inverse_steps, min(largest, (2.0 if recursive else 1.0) * problem.start))
+    moved = response(scene.method, rounds, inverse_steps, problem.beliefs.typical_curvature, suffixes)
+    far = drift(problem, scene.gradients, moved, problem.beliefs.typical_curvature)
     hessians = (problem.smoothness or 0.0) / (problem.beliefs.typical_curvature * problem.items_per_user)
     sent = np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2)
     clips: NDArray[np.float64] = np.minimum(largest, 1.3 * np.max(sent, axis=1))
     return clips
 
 
-def _kernel(gradients: Gradients, options: OneEpochOptions, rounds: int) -> NDArray[np.float64]:
+def _kernel(scene: _Scene, rounds: int) -> NDArray[np.float64]:
     """What a unit of seed noise adds to later sums, per round of lag; near enough for ranking."""
-    factorisation = _factorisation(options, rounds)
-    if gradients == "independent" or factorisation == "independent":
+    factorisation = scene.factorisation(rounds)
+    if scene.gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
     lags = np.arange(1, rounds)
     toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
@@ -295,67 +286,41 @@ def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, fa
     return made.scale
 
 
-def _calibrated(
-    gradients: Gradients, problem: Problem, privacy: Privacy, options: OneEpochOptions, rounds: int, sensitivity: float
-) -> tuple[float, float]:
+def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
-    drawn, adaptive = 1 if gradients == "independent" else rounds, _adaptive(options)
-    left = checks.left_of_delta("one-epoch", privacy, gaussians=drawn * samples(problem, adaptive))
+    gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
+    drawn = 1 if gradients == "independent" else rounds
+    left = checks.left_of_delta(scene.name, privacy, gaussians=drawn * samples(problem, scene.adaptive))
     mu = mu_for(privacy.epsilon, left)
-    own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if adaptive else 1.0)
-    factorisation = _factorisation(options, rounds)
-    return sensitivity * _unit_scale(gradients, problem.dimension, own, rounds, factorisation, _epochs(options)), mu
+    own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if scene.adaptive else 1.0)
+    unit = _unit_scale(gradients, problem.dimension, own, rounds, scene.factorisation(rounds), scene.epochs)
+    return sensitivity * unit, mu
 
 
 def _parameters(
-    gradients: Gradients,
-    method: Method,
-    options: OneEpochOptions,
-    chosen: _Steps,
-    divisor: int,
-    sensitivity: float,
-    scale: float,
-    mu: float,
+    scene: _Scene, chosen: _Steps, divisor: int, sensitivity: float, scale: float, mu: float
 ) -> OneEpochParameters:
     return OneEpochParameters(
-        gradients=gradients,
-        method=method,
+        gradients=scene.gradients,
+        method=scene.method,
         rounds=chosen.rounds,
-        cohort_size=divisor + options.reserve,
+        cohort_size=divisor + scene.options.reserve,
         divisor=divisor,
         beta=chosen.beta,
         suffix=chosen.suffix,
         clip_norm=chosen.clip,
         sensitivity=sensitivity,
         noise_scale=scale,
-        factorisation="-" if gradients == "independent" else _factorisation(options, chosen.rounds),
+        factorisation="-" if scene.gradients == "independent" else scene.factorisation(chosen.rounds),
         mu=mu,
     )
 
 
-def _plan(
-    name: str,
-    problem: Problem,
-    privacy: Privacy,
-    p: OneEpochParameters,
-    adjacency: Adjacency,
-    risk: float | None,
-    seed: int,
-    *,
-    proved: bool,
-) -> Plan:
-    messages = p.rounds * p.cohort_size
-    points = messages if p.gradients != "recursive" else messages + (p.rounds - 1) * p.cohort_size
-    row = problem.dimension * 8
-    return Plan(
-        algorithm=name,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM, proved=proved),
-        cost=Cost(p.rounds, messages, points * problem.items_per_user, points * row, messages * row),
-        parameters=p,
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
+def _cost(problem: Problem, p: OneEpochParameters) -> Cost:
+    """Recursive gradients are taken at two points, but for the first round's."""
+    messages, row = p.rounds * p.cohort_size, 8 * problem.dimension
+    points = messages + (p.points_asked() - 1) * (p.rounds - 1) * p.cohort_size
+    return Cost(p.rounds, messages, points * problem.items_per_user, points * row, messages * row)
 
 
 def _require(name: str, method: Method, problem: Problem, options: OneEpochOptions) -> None:

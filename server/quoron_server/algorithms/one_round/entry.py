@@ -2,7 +2,7 @@
 
 from quoron_server.algorithms.allowance import Verdict
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
 
@@ -11,9 +11,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     paper="Wang (2018), at the level of users (AdaSSP)",
-    exposures=("broadcast",),
-    adjacency=("replace-one", "zero-out"),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
     options=planning.OneRoundOptions,
     parameters=OneRoundParameters,
     planner=planning.plan,

@@ -8,10 +8,11 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import too_few
 from quoron_server.algorithms.whitened.forecast import starting_risk
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "one-round-least-squares"
@@ -28,7 +29,7 @@ class OneRoundOptions:
     rounds: int | None = None  # 1, or left out
 
 
-def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen:
     """The one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
@@ -51,27 +52,21 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
         dimension=d + 1, feature_norm=longest, divisor=users, mu=mu * (1 - 1e-8), adjacency=adjacency
     )
     curvature = problem.link_curvature or 1.0
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
-        cost=Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1)),
-        parameters=OneRoundParameters(
-            cohort_size=users,
-            rounds=1,
-            adjacency=adjacency,
-            moment_scale=noise.scale,
-            moment_norm=longest,
-            label_scale=LABEL_WEIGHT * norm / label,
-            feature_norm=norm,
-            label_bound=label,
-            target=problem.start / norm / curvature,
-            ridge=problem.ridge / curvature,
-            mu=mu,
-        ),
-        predicted_excess_risk=min(1.0, (HALF / resolution) ** POWER) * starting_risk(problem),
-        seed=seed,
+    numbers = OneRoundParameters(
+        cohort_size=users,
+        rounds=1,
+        adjacency=adjacency,
+        moment_scale=noise.scale,
+        moment_norm=longest,
+        label_scale=LABEL_WEIGHT * norm / label,
+        feature_norm=norm,
+        label_bound=label,
+        target=problem.start / norm / curvature,
+        ridge=problem.ridge / curvature,
+        mu=mu,
     )
+    cost = Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1))
+    return Chosen(numbers, min(1.0, (HALF / resolution) ** POWER) * starting_risk(problem), cost, adjacency=adjacency)
 
 
 def verify(plan: Plan) -> None:

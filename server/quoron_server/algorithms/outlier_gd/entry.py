@@ -1,7 +1,7 @@
 """`outlier-gd` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.outlier_gd import plan as planning
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 
@@ -9,9 +9,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Gradient descent on all users, each step tested, outlier gradients left out",
     paper="Asi & Liu (2024), as in Lowy, Liu & Asi (2024), Algorithm 2",
-    exposures=("broadcast",),
-    adjacency=("replace-one",),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM),
     options=planning.OutlierGDOptions,
     parameters=OutlierGDParameters,
     planner=planning.plan,

@@ -13,20 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, chdtri
 
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, non_negative, positive
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
-from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy
-from quoron_server.algorithms.accelerated_erm.search import FARTHER
-from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases
+from quoron_server.algorithms.accelerated_erm.plan import account, tested_noise_scale, verify_privacy
+from quoron_server.algorithms.accelerated_erm.search import FARTHER, forgiven
+from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, smoothed, smoothings
 from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
-from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, smoothed, smoothings, too_few
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, too_few
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -67,30 +68,17 @@ class _Tested:
     phase: PhaseModel
 
 
-def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Chosen:
     """The plan of least predicted risk; of those about as good, the one that forgives most strays, in fewest rounds.
 
     Raises UnsoundCombination for a test and an aggregate without a proof, Infeasible naming users that suffice.
     """
     _require(options, problem)
-    found = exactly(
-        ranked(_candidates(problem, privacy, options)),
-        lambda each: _calibrated(problem, privacy, options, each.of),
-        most=TRIED,
-    )
+    tried = ranked(_candidates(problem, privacy, options))
+    found = exactly(tried, lambda each: _calibrated(problem, privacy, options, each.of), most=TRIED)
     if found is None:
         raise _infeasible(problem, privacy, options)
-    risk, parameters = found
-    size = parameters.cohort_size
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
-        cost=Cost.of(problem, rounds=parameters.rounds, messages=parameters.rounds * size),
-        parameters=parameters,
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
+    return found
 
 
 def verify(plan: Plan) -> None:
@@ -112,9 +100,7 @@ def verify(plan: Plan) -> None:
         ("smoothing >= 0", p.smoothing >= 0),
     )
     verify_privacy(plan, "everybody", p)
-    expected = Cost.of(plan.problem, rounds=p.rounds, messages=p.rounds * p.cohort_size)
-    if plan.cost != expected:
-        raise VerificationError(f"Expected the cost of the rounds, {expected}, got {plan.cost}.")
+    checks.require_usual_cost(plan)
 
 
 def beyond(problem: Problem, radius: float) -> float:
@@ -136,12 +122,6 @@ def radii(problem: Problem, wanted: float | None) -> list[tuple[float, float]]:
 def _spread(problem: Problem) -> float:
     """Of users' gradients, from the start to the optimum."""
     return max(WIDER * problem.user_deviation, problem.widest_deviation)
-
-
-def forgiven(problem: Problem, cohort: int, share: float) -> int:
-    """By how much the average count may miss n: `share` of it, and declared hostile users with all their pairs."""
-    hostile = problem.beliefs.hostile_share * cohort
-    return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
 
 
 def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Iterator[Candidate[_Tested]]:
@@ -186,22 +166,13 @@ def _best(
     return [(risk + extra, phase) for risk, phase in found]
 
 
-def _calibrated(
-    problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested
-) -> tuple[float, OutlierGDParameters] | None:
-    """(predicted risk, public numbers) with exact noise; None where they are no better than not training."""
-    p = _exactly(problem, privacy, options, each)
-    chosen = replace(options, step_size=p.step_size)
-    [(risk, phase)] = _best(problem, chosen, [p.rounds], np.array([p.noise_scale]), p.smoothing)
-    if problem.beliefs.isotropic is not None and not risk < trivial_risk(problem):
-        return None
-    return risk, replace(p, suffix=min(options.suffix or phase.suffix, p.rounds))
+def _calibrated(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested) -> Chosen | None:
+    """With exact noise; None where it is no better than not training.
 
-
-def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested) -> OutlierGDParameters:
-    """Infeasible where the test leaves nothing, or declared outliers fail it."""
-    cohort, rounds = min(problem.users, LARGEST_COHORT), each.phase.rounds
-    theorem_for(each.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
+    Infeasible where the test leaves nothing, or declared outliers fail it.
+    """
+    cohort, rounds, aggregate = min(problem.users, LARGEST_COHORT), each.phase.rounds, _aggregate(options)
+    theorem_for(each.test, aggregate, "everybody", kappa=options.kappa or 2)
     accounting = account(
         NAME,
         problem,
@@ -218,7 +189,7 @@ def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each
     assert not isinstance(accounting, Clipped)
     p = OutlierGDParameters(
         test=each.test,
-        aggregate=_aggregate(options),
+        aggregate=aggregate,
         cohort_size=cohort,
         rounds=rounds,
         step_size=each.phase.step_size,
@@ -229,11 +200,12 @@ def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each
         noise_scale=0.0,
         smoothing=each.smoothing,
     )
-    p = replace(p, noise_scale=noise_scale(problem.dimension, p))
-    share = problem.beliefs.hostile_share
-    if release_chance(p, share) < 0.5:
-        raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
-    return p
+    p = replace(p, noise_scale=tested_noise_scale(NAME, problem, p))
+    given = replace(options, step_size=p.step_size)
+    [(risk, phase)] = _best(problem, given, [p.rounds], np.array([p.noise_scale]), p.smoothing)
+    if problem.beliefs.isotropic is not None and not risk < trivial_risk(problem):
+        return None
+    return Chosen(replace(p, suffix=min(options.suffix or phase.suffix, p.rounds)), risk)
 
 
 def _aggregate(options: OutlierGDOptions) -> Aggregate:
@@ -242,15 +214,9 @@ def _aggregate(options: OutlierGDOptions) -> Aggregate:
 
 def _require(options: OutlierGDOptions, problem: Problem) -> None:
     """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
-    if options.rounds is not None and options.rounds < 1:
-        raise ConfigError(f"Expected algorithm.options.rounds >= 1, got rounds={options.rounds}.")
-    for name in ("step_size", "radius"):
-        if (value := getattr(options, name)) is not None:
-            positive(**{name: value})
-    if options.smoothing is not None:
-        non_negative(smoothing=options.smoothing)
-    if options.suffix is not None and options.suffix < 1:
-        raise ConfigError(f"Expected algorithm.options.suffix >= 1, got suffix={options.suffix}.")
+    checks.require_options(options, "rounds", "suffix", least=1, above=False)
+    checks.require_options(options, "step_size", "radius")
+    checks.require_options(options, "smoothing", above=False)
     checks.require_rough(problem, options.smoothing)
     if options.test != "auto":
         theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)

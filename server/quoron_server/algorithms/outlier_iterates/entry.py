@@ -1,7 +1,7 @@
 """`outlier-iterates` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.outlier_iterates import plan as planning
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters
@@ -10,9 +10,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Chains of local SGD, outlier iterates removed, few private means; noise falls as 1/√m",
     paper="Lowy, Liu & Asi, Faster Algorithms for User-Level Private Stochastic Convex Optimization, Algorithm 1",
-    exposures=("model", "broadcast"),
-    adjacency=("replace-one",),
-    theorem=planning.THEOREM,
+    promises=Promises(("model", "broadcast"), ("replace-one",), planning.THEOREM),
     options=planning.OutlierIterateOptions,
     parameters=OutlierIterateParameters,
     planner=planning.plan,

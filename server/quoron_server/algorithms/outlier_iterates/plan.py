@@ -21,11 +21,12 @@ from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.one_release import Target, Test, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
 from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
-from quoron_server.algorithms.search import round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -61,26 +62,22 @@ class OutlierIterateOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidates:
-    """All that have the same number of phases, as arrays that broadcast over (sizes, steps, shrinks, shares)."""
+class _Tried:
+    """One number of chains and one split into phases, at its best step, shrink and share."""
 
-    chains: Vector
-    stages: tuple[Stage, ...]
-    worst: Vector  # ranks them
+    chains: int
+    every: tuple[Stage, ...]  # of all that were predicted with it: arrays over (sizes, steps, shrinks, shares)
+    shape: tuple[int, ...]
+    place: int  # of this one, in the flattened arrays
 
     @property
-    def rounds(self) -> Vector:
-        """All phases' lengths together."""
-        return np.broadcast_to(sum(np.asarray(stage.users) for stage in self.stages), self.worst.shape)
-
-    def at(self, place: int) -> tuple[int, list[Stage]]:
-        """(chains, stages) of the candidate at this place of the flattened arrays."""
+    def stages(self) -> list[Stage]:
+        """Its numbers."""
 
         def number(values: Number) -> float:
-            return float(np.broadcast_to(values, self.worst.shape).flat[place])
+            return float(np.broadcast_to(values, self.shape).flat[self.place])
 
-        stages = [Stage(*(number(getattr(stage, name)) for name in Stage.__slots__)) for stage in self.stages]
-        return int(number(self.chains)), stages
+        return [Stage(*(number(getattr(stage, name)) for name in Stage.__slots__)) for stage in self.every]
 
 
 def left_of_delta(privacy: Privacy, dimension: int) -> float:
@@ -95,10 +92,8 @@ def usual_factor(dimension: int) -> float:
     return max(1.5, math.sqrt(float(chdtri(dimension, STRAY)) / dimension))
 
 
-def choose(
-    problem: Problem, privacy: Privacy, options: OutlierIterateOptions
-) -> tuple[float, OutlierIterateParameters]:
-    """(predicted risk, numbers) of the least predicted risk. Raises Infeasible naming C_min and the n that would do."""
+def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> Chosen:
+    """The plan with the least predicted excess risk. Raises Infeasible, with C_min and how many users would do."""
     lost = problem.beliefs.hostile_share if options.tolerance is None else options.tolerance
     kappa = _kappa(options, lost)
     theorem_for(options.test, _KINDS[options.aggregate], "one-release", kappa=kappa or 2)
@@ -107,11 +102,10 @@ def choose(
     target = Target(privacy.epsilon, left_of_delta(privacy, problem.dimension), options.test, options.aggregate, kappa)
     if target.delta <= 0:
         raise Infeasible(NAME, f"delta={privacy.delta:g} is below the resolution of the noise", "a larger delta")
-    found = list(_candidates(problem, target, options, lost))
-    best = min((float(each.worst.min()) for each in found), default=math.inf)
-    if math.isinf(best):
+    found = best(_candidates(problem, target, options, lost), near=NEAR)
+    if found is None:
         raise _infeasible(problem, target, options, lost)
-    chains, drafts = _chosen(found, NEAR * best)
+    chains, drafts = found.of.chains, found.of.stages
     built = [
         one_release.release(target, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts
     ]
@@ -139,22 +133,44 @@ def choose(
         )
         for stage, radius, release in zip(stages, forecast.radii, built, strict=True)
     )
-    return risk, OutlierIterateParameters(chains, phases)
+    parameters = OutlierIterateParameters(chains, phases)
+    single = all(phase.users == 1 for phase in phases)
+    return Chosen(parameters, risk, exposure="broadcast" if single else "model")
 
 
-def _chosen(found: Sequence[_Candidates], enough: float) -> tuple[int, list[Stage]]:
-    """(chains, stages) of fewest rounds among those whose risk is `enough`; of these, the one of least risk."""
-    ranked = []
-    for each in found:
-        rounds = np.where(each.worst <= enough, each.rounds, np.inf).ravel()
-        place = int(np.lexsort((each.worst.ravel(), rounds))[0])
-        ranked.append((rounds[place], each.worst.flat[place], each, place))
-    _, _, candidates, place = min(ranked, key=lambda entry: entry[:2])
-    return candidates.at(place)
+def verify(plan: Plan) -> None:
+    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
+    p = plan.parameters_of(OutlierIterateParameters)
+    target = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
+    if not p.phases or plan.cost != Cost.of(plan.problem, p) or plan.cost.messages > plan.problem.users:
+        raise VerificationError(
+            f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
+        )
+    single = all(phase.users == 1 for phase in p.phases)
+    if plan.guarantee.exposure == "broadcast" and not single:
+        raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
+    for phase in p.phases:
+        _verify_phase(phase, p.cohort_size, plan.problem.dimension, target)
 
 
-def _candidates(problem: Problem, target: Target, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidates]:
-    """What is tried: all sizes and splits into phases that allow a release, steps, and shares that are averaged."""
+def _verify_phase(phase: ChainPhase, chains: int, dimension: int, privacy: Privacy) -> None:
+    mean = phase.release.mean
+    if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
+        raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
+    theorem_for(
+        "lottery" if isinstance(phase.release, OneShot) else "laplace",
+        "weighted-mean" if mean.kind == "weighted" else "random-inclusion",
+        "one-release",
+        kappa=mean.kappa,
+    )
+    certify(phase.release, privacy.epsilon, left_of_delta(privacy, dimension))
+    verify_scale(phase.release, phase.release_scale, phase.radius, dimension)
+
+
+def _candidates(
+    problem: Problem, target: Target, options: OutlierIterateOptions, lost: float
+) -> Iterator[Candidate[_Tried]]:
+    """The best step, shrink and share of each size and split into phases that allows a release, by the worst risk."""
     least = releases.smallest(target, lost)
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for rounds, chains in _sizes(problem, options, least):
@@ -181,11 +197,16 @@ def _candidates(problem: Problem, target: Target, options: OutlierIterateOptions
                 )
             )
         worst = np.asarray(_course(problem, stages, options).worst)
-        yield _Candidates(_column([size for size, _, _ in tried]), tuple(stages), worst)
+        rows = worst.reshape(len(tried), -1)
+        for row, (chains, counts, _) in enumerate(tried):
+            place = int(rows[row].argmin())
+            if math.isfinite(risk := float(rows[row, place])):
+                at = row * rows.shape[1] + place
+                yield Candidate(risk, (sum(counts),), _Tried(chains, tuple(stages), worst.shape, at))
 
 
 def _column(numbers: Sequence[float]) -> Vector:
-    """One for each size: the first of the four axes of `_Candidates`."""
+    """One for each size: the first of the four axes of what is predicted together."""
     return np.array(numbers, np.float64)[:, None, None, None]
 
 
@@ -295,56 +316,3 @@ def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions
         f"chains of {rounds:,} users lose too many when {100 * lost:g} % of users may be hostile or absent",
         "more phases, fewer rounds, or a smaller tolerance",
     )
-
-
-def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions, seed: int) -> Plan:
-    """The plan with the least predicted excess risk. Raises Infeasible, with C_min and how many users would do."""
-    risk, parameters = choose(problem, privacy, options)
-    single = all(phase.users == 1 for phase in parameters.phases)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon, privacy.delta, "replace-one", "broadcast" if single else "model", (), THEOREM
-        ),
-        cost=_cost(problem, parameters),
-        parameters=parameters,
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
-
-
-def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
-    rounds = sum(phase.users for phase in parameters.phases)
-    messages = rounds * parameters.cohort_size
-    payload = 8 * messages * problem.dimension
-    return Cost(rounds, messages, messages * problem.items_per_user, payload, 2 * payload)
-
-
-def verify(plan: Plan) -> None:
-    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
-    p = plan.parameters_of(OutlierIterateParameters)
-    target = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
-    if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:
-        raise VerificationError(
-            f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
-        )
-    single = all(phase.users == 1 for phase in p.phases)
-    if plan.guarantee.exposure == "broadcast" and not single:
-        raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
-    for phase in p.phases:
-        _verify_phase(phase, p.cohort_size, plan.problem.dimension, target)
-
-
-def _verify_phase(phase: ChainPhase, chains: int, dimension: int, privacy: Privacy) -> None:
-    mean = phase.release.mean
-    if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
-        raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
-    theorem_for(
-        "lottery" if isinstance(phase.release, OneShot) else "laplace",
-        "weighted-mean" if mean.kind == "weighted" else "random-inclusion",
-        "one-release",
-        kappa=mean.kappa,
-    )
-    certify(phase.release, privacy.epsilon, left_of_delta(privacy, dimension))
-    verify_scale(phase.release, phase.release_scale, phase.radius, dimension)

@@ -1,7 +1,7 @@
 """`phased-erm` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Promises
 from quoron_server.algorithms.phased_erm import plan as planning
 from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters
 
@@ -9,9 +9,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Phases of regularised ERM on fresh users by full-batch steps, one noisy release a phase",
     paper="Zhang, Thekumparampil, Oh & He (2022), at user level, the phased algorithm",
-    exposures=("model",),
-    adjacency=("replace-one",),
-    theorem=planning.THEOREM,
+    promises=Promises(("model",), ("replace-one",), planning.THEOREM),
     options=planning.PhasedERMOptions,
     parameters=PhasedERMParameters,
     planner=planning.plan,

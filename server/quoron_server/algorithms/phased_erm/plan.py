@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, momentum
-from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.algorithms.search import Candidate, best, halves, round_grid
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -65,7 +66,7 @@ def _geometric(share: float, rounds: int) -> float:
     return min(float(rounds), -math.expm1(rounds * math.log1p(-share)) / share if share < 1 else 1.0)
 
 
-def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions) -> Chosen:
     """The plan of least predicted risk; among those about as good, one with few gradients. Infeasible if not convex."""
     _require(problem, options)
     found = best(each for each in _candidates(problem, privacy, options) if math.isfinite(each.risk))
@@ -73,15 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the phases", "fewer phases or more rounds")
     phases = found.of
     mu = max(phase.noise.effective_mu(problem.dimension) for phase in phases)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
-        cost=_cost(problem, phases),
-        parameters=PhasedERMParameters(options.solver, phases, mu),
-        predicted_excess_risk=found.risk,
-        seed=seed,
-    )
+    return Chosen(PhasedERMParameters(options.solver, phases, mu), found.risk)
 
 
 def verify(plan: Plan) -> None:
@@ -107,8 +100,7 @@ def verify(plan: Plan) -> None:
         mu = phase.noise.effective_mu(problem.dimension)
         if not phase.sensitivity >= apart * (1 - 1e-12) or not p.mu >= mu * (1 - 1e-12):
             raise VerificationError(f"Expected sensitivity >= {apart} and mu >= {mu}, got {phase.sensitivity}, {p.mu}.")
-    if not p.phases or plan.cost != _cost(problem, p.phases):
-        raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
+    checks.require_usual_cost(plan)
     checks.require_spent(plan, p.mu, gaussians=problem.dimension)
 
 
@@ -125,11 +117,6 @@ def _apart(problem: Problem, solver: Solver, phase: Phase) -> float:
     for _ in range(phase.rounds):
         gap *= 1 - math.sqrt(pull / (beta + pull))
     return 2 * problem.lipschitz / (pull * phase.users) + 2 * math.sqrt(2 * gap / pull)
-
-
-def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
-    messages = sum(phase.rounds * phase.users for phase in phases)
-    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
 
 
 def _require(problem: Problem, options: PhasedERMOptions) -> None:
@@ -178,8 +165,7 @@ def _growing(first: float, growth: float, number: int) -> list[float]:
 def _sizes(users: int, number: int) -> list[list[int]]:
     """Users of each phase: equally many, and halves of what is left."""
     equal = [users // number] * number
-    halves = [max(users >> (k + 1), 1) for k in range(number - 1)]
-    return [equal] if number == 1 else [equal, [*halves, users - sum(halves)]]
+    return [equal] if number == 1 else [equal, halves(users, number)]
 
 
 def _pulls(problem: Problem, options: PhasedERMOptions, unit: float) -> list[float]:

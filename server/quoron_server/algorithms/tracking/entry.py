@@ -1,7 +1,7 @@
 """`tracking-srgd` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes, Promises
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingParameters, TrackingSRGD
 
@@ -9,9 +9,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     paper="ours, after Bassily & Sun (2023) and Choquette-Choo, Ganesh & Thakurta",
-    exposures=("broadcast",),
-    adjacency=("replace-one", "zero-out"),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
     options=planning.TrackingOptions,
     parameters=TrackingParameters,
     planner=planning.plan,

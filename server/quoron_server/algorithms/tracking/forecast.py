@@ -7,19 +7,22 @@ in a main round is scaled by that round's radius. The radius follows the schedul
 predicted steps in place of the real ones. An isotropic curvature is an assumption; the result is no bound.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.algorithms.tracking.schedule import LAG_SHARE, MAIN_FACTOR
 
 Vector = NDArray[np.float64]
 Number = float | Vector  # one, or one for each of C candidates
 Whole = int | NDArray[np.int64]
 
+loops = OnFirstUse("quoron_server.algorithms.tracking.forecast_loops")
 
-@dataclass(frozen=True, slots=True)
-class Assumed:
+
+class Assumed(NamedTuple):
     """Public facts and pessimistic guesses."""
 
     dimension: int  # d
@@ -28,16 +31,12 @@ class Assumed:
     least_curvature: float
     ridge: float  # λ
     spread: float  # s: of users' average gradients around their mean
-    gradient_spread: Number  # spread of the *change* of a user's average gradient, per unit of step
     first_radius: float  # C_0
     margin: float  # κ
-    centre_share: float  # χ
-    lag_share: float  # τ
-    largest_factor: float  # cap of main radii over C_0
+    gradient_spread: Number  # spread of the *change* of a user's average gradient, per unit of step
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """Parts of the excess risk."""
 
     optimisation: Number
@@ -63,108 +62,9 @@ def predict(
     `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds, which
     then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
     """
-    k = known
-    facts = (
-        k.dimension,
-        k.distance,
-        k.curvature,
-        k.least_curvature,
-        k.ridge,
-        k.spread,
-        k.first_radius,
-        k.margin,
-        k.lag_share,
-        k.largest_factor,
-    )
-    given = np.broadcast_arrays(metric, k.gradient_spread, *warmup, *main)
+    given = np.broadcast_arrays(metric, known.gradient_spread, *warmup, *main)
     candidates = np.stack([each.ravel() for each in given], axis=1).astype(np.float64)
     parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
-    _risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
+    facts = *known[:-1], LAG_SHARE, MAIN_FACTOR
+    loops.risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
     return Prediction(*parts.reshape(3, *given[0].shape))
-
-
-@njit(cache=True, fastmath={"reassoc", "contract"})  # sums in any order, so that the processor adds several at once
-def _risks(facts, candidates, backwards, sums, points, parts):  # type: ignore[no-untyped-def]
-    """Fills `parts` (3, C). `sums` and `points`, as long as `backwards`, hold responses to each round's seed noise."""
-    d, distance, h, slow, ridge, s, first, margin, lag_share, largest = facts
-    slope = h + ridge
-    for c in range(len(candidates)):
-        metric, gs, warm_rounds, warm_divisor, warm_noise, main_rounds, divisor, noise = candidates[c]
-        p = 1.0 / (metric + ridge)
-        keep, keep_slow = 1 - p * slope, 1 - p * (slow + ridge)
-        gap, sampled, noised = distance, 0.0, 0.0  # distance by bias; mean squares of both kinds of noise
-        moved, known_error = 0.0, 0.0
-        # Warm-up: fresh gradients, so errors of rounds are independent and only mean squares are carried along.
-        for t in range(int(warm_rounds)):
-            reach = first
-            if t > 0:
-                reach = margin * np.sqrt(s * s * (1 + 1 / warm_divisor) + known_error) + lag_share * metric * moved
-                reach = min(first, reach)
-            sampling, private = s * s / warm_divisor, d * (reach * warm_noise) ** 2
-            known_error = sampling + private
-            moved = p * np.sqrt(slope**2 * (gap * gap + sampled + noised) + known_error)
-            gap *= keep_slow
-            sampled = keep * keep * sampled + p * p * sampling
-            noised = keep * keep * noised + p * p * private
-        rounds = int(main_rounds)
-        # Main rounds with fresh gradients and an average of points, or else with running sums.
-        if len(backwards) == 0:
-            average, left = 0.0, 0.0
-            sampled_now, noised_now = 0.0, 0.0
-            for j in range(rounds):
-                reach = margin * np.sqrt(s * s * (1 + 1 / divisor) + known_error) + lag_share * metric * moved
-                reach = min(reach, first)
-                sampling, private = s * s / divisor, d * (reach * noise) ** 2
-                known_error = sampling + private
-                around = gap * gap + keep ** (2 * j) * (sampled + noised) + (sampling + private) * p / (2 * slope)
-                moved = p * np.sqrt(slope**2 * around + known_error)
-                gap *= keep_slow
-                left += gap / rounds
-                average += keep ** (j + 1) / rounds
-                reached = p * (1 - keep ** (rounds - j)) / ((1 - keep) * rounds)  # of this round's error in the average
-                sampled_now += reached * reached * sampling
-                noised_now += reached * reached * private
-            sampled = average * average * sampled + sampled_now
-            noised = average * average * noised + noised_now
-        else:
-            # Running sums: the noise of round k stays in all later sums, so its response is followed by itself, for
-            # each k.
-            for k in range(rounds):
-                sums[k], points[k] = 0.0, 0.0
-            earlier = 1.0  # of what the warm-up left
-            # A cohort's sampling adds `spread` to all later sums; the point's response is the same for all, later ones
-            # having less of it: Σ spread, Σ spread · response and Σ spread · response² say it all.
-            spread, weighted, squared = 0.0, 0.0, 0.0
-            for j in range(1, rounds + 1):
-                times = 1 if j == 1 else j
-                own = s * s if j == 1 else s * s + (j * gs * moved) ** 2
-                reach = margin * np.sqrt(own * (1 + 1 / divisor) + known_error) + lag_share * times * metric * moved
-                reach = min(reach, largest * first)
-                spread += own / divisor
-                share = 1.0 / j
-                row, errors, changes = backwards[len(backwards) - j :], 0.0, 0.0
-                for k in range(j):
-                    total = sums[k] + reach * row[k]
-                    step = -p * (slope * points[k] + share * total)
-                    sums[k] = total
-                    points[k] += step
-                    errors += total * total
-                    changes += step * step
-                private = noise * noise * d
-                known_error = (private * errors + spread) * share * share
-                change = private * changes
-                change += p * p * (slope * slope * squared + 2 * slope * share * weighted + share * share * spread)
-                change += (p * slope * earlier) ** 2 * (gap * gap + sampled + noised)
-                squared = keep * keep * squared - 2 * keep * p * share * weighted + (p * share) ** 2 * spread
-                weighted = keep * weighted - p * share * spread
-                moved = np.sqrt(change)
-                earlier *= keep
-            final = 0.0
-            for k in range(rounds):
-                final += points[k] * points[k]
-            left = abs(keep_slow) ** rounds * gap
-            sampled = earlier * earlier * sampled + squared
-            noised = earlier * earlier * noised + noise * noise * d * final
-        parts[0, c] = (slow + ridge) * left * left / 2
-        parts[1, c] = slope * sampled / 2
-        parts[2, c] = slope * noised / 2

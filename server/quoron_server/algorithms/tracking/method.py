@@ -5,7 +5,7 @@
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
               Ŝ_j = Ŝ_{j-1} + c_j + C_j (mean of clip_1((Δ_u - c_j)/C_j) + w_j);   ĝ_j = Ŝ_j / j;   the same step
-    tail      each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
+    shares    each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
 Centres and radii (`schedule`) are functions of released values, each user has one round, and so the whole
@@ -24,7 +24,8 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts, Presence
+from quoron_privacy.means.norm_counts import NormCountMean, Presence
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.release import Adjacency, Sums
@@ -62,7 +63,7 @@ class TrackingParameters(Parameters):
     ridge: float  # λ
     spread: float  # s before anything is released
     first_radius: float  # C_0
-    tail: float  # π*: share of users meant beyond ⅔ of the radius
+    beyond: float  # π*: share of users meant beyond ⅔ of the radius
     margin: float  # κ before anything is released
     reference_items: int  # m_ref
     mu: float  # GDP parameter of the whole transcript
@@ -75,7 +76,7 @@ class TrackingParameters(Parameters):
     @property
     def asked(self) -> int:
         """Users with a slot."""
-        return self.pilot_cohort + self.warmup_rounds * self.warmup_cohort + self.main_rounds * self.main_cohort
+        return sum(self.cohorts())
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The second moment; then in every round the gradient, in proportion to its radius, with what it tells."""
@@ -102,12 +103,8 @@ class TrackingParameters(Parameters):
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
-        if round_ == 0:
-            return 0, self.pilot_cohort
-        warm = min(round_ - 1, self.warmup_rounds)
-        main = max(0, round_ - 1 - self.warmup_rounds)
-        start = self.pilot_cohort + warm * self.warmup_cohort + main * self.main_cohort
-        return start, self.main_cohort if round_ > self.warmup_rounds else self.warmup_cohort
+        cohorts = self.cohorts()
+        return sum(cohorts[:round_]), cohorts[round_]
 
 
 def drawn(problem: Problem, rounds: int) -> int:
@@ -252,7 +249,7 @@ class TrackingSRGD:
             known=max(gradient - error, 0.0) if t == 1 else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
-            target=p.tail,
+            target=p.beyond,
             largest=p.first_radius,
         )
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)

@@ -16,18 +16,19 @@ from scipy.special import chdtri
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean, PrefixNormCounts
+from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.search import too_few
-from quoron_server.algorithms.tracking import schedule
+from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -45,7 +46,7 @@ RANGES = {
     "first_radius": "in (1e-100, 1e100)",
     "reference_items": ">= 1",
 }
-TAILS = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
+BEYOND = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
 # Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
 _UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
 SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
@@ -76,7 +77,7 @@ class _Sizes(NamedTuple):
         return 1 + self.warmups + self.rounds
 
 
-def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
     """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
     require(problem, options)
     mu = mu_for(privacy.epsilon, privacy.delta)
@@ -84,23 +85,13 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     sizes, prediction = _best(problem, mu, options, adjacency)
     if sizes is None or prediction is None or prediction.total >= _worth(problem):
         raise _infeasible(problem, mu, options, adjacency, prediction)
-    p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
-    row = 8 * problem.dimension
-    down = p.warmup_rounds * p.warmup_cohort * 2 * row + p.main_rounds * p.main_cohort * 2 * row
-    points = p.warmup_rounds * p.warmup_cohort + p.main_rounds * p.main_cohort
-    if p.variant == "recursive":
-        points += (p.main_rounds - 1) * p.main_cohort
-        down += (p.main_rounds - 1) * p.main_cohort * row
-    up = (p.asked - p.pilot_cohort) * row + p.pilot_cohort * 8 * packed(problem.features)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, p.adjacency, "broadcast", (_attendance(options),), THEOREM),
-        cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
-        parameters=p,
-        predicted_excess_risk=float(prediction.total),
-        seed=seed,
-    )
+    p = _calibrated(problem, privacy, options, sizes, _beyond(prediction, problem.beliefs.hostile_share))
+    row, once = 8 * problem.dimension, p.asked - p.pilot_cohort  # asked for a gradient, around a centre
+    twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
+    up = once * row + p.pilot_cohort * 8 * packed(problem.features)
+    cost = Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up)
+    attendance = (_attendance(options),)
+    return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
 
 
 def verify(plan: Plan) -> None:
@@ -141,7 +132,7 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
         ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
         ("margin > 0", 0 < p.margin < math.inf, p.margin),
-        ("tail in (0, 1)", 0 < p.tail < 1, p.tail),
+        ("beyond in (0, 1)", 0 < p.beyond < 1, p.beyond),
         ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
     )
 
@@ -181,31 +172,30 @@ def margin(dimension: int) -> float:
 
 
 def _best(
-    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, stride: int = 1
+    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, every: int = 1
 ) -> tuple[_Sizes | None, Prediction | None]:
-    """The best of every `stride`-th size on each axis of the grid."""
-    tried = list(_candidates(problem, mu, options, stride))
+    """The best of sizes `every` so many apart on each axis of the grid."""
+    tried = list(_candidates(problem, mu, options, every))
     if not tried:
         return None, None
     risks = predicted(problem, mu, options, tried, adjacency)
-    total = np.asarray(risks.total)
-    rounds = np.where(total <= 1.02 * total.min(), [sizes.total for sizes in tried], np.inf)
-    best = int(np.lexsort((total, rounds))[0])
-    parts = risks.optimisation, risks.sampling, risks.noise
-    return tried[best], Prediction(*(float(np.asarray(part)[best]) for part in parts))
+    totals = np.nan_to_num(risks.total, nan=math.inf, posinf=math.inf).tolist()
+    found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=1.02)
+    assert found is not None
+    return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
 
 
-def _candidates(problem: Problem, mu: float, options: TrackingOptions, stride: int) -> Iterator[_Sizes]:
+def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: int) -> Iterator[_Sizes]:
     n, least = problem.users, 2 * margin(problem.dimension) * math.sqrt(problem.dimension)  # Bμ above: radii settle
-    for share in [options.pilot_share] if options.pilot_share else PILOTS[::stride]:
+    for share in [options.pilot_share] if options.pilot_share else PILOTS[::every]:
         pilot = round(share * n)
-        for warmups in WARMUPS[::stride] if options.rounds is None else (1, *WARMUPS):
-            for part in WARMUP_SHARES[::stride]:
+        for warmups in WARMUPS[::every] if options.rounds is None else (1, *WARMUPS):
+            for part in WARMUP_SHARES[::every]:
                 warmup = round(part * n)
                 left = n - pilot - warmups * warmup
                 if left < n // 10 or warmup * options.attendance * mu <= least or pilot < 2:
                     continue
-                for rounds in _main_rounds(options.rounds, warmups)[::stride]:
+                for rounds in _main_rounds(options.rounds, warmups)[::every]:
                     main = left // rounds
                     if main * options.attendance * mu > least:
                         yield _Sizes(pilot, warmups, warmup, rounds, main)
@@ -238,12 +228,9 @@ def predicted(
         least_curvature=typical if least is None else max(least - problem.ridge, 1e-12),
         ridge=problem.ridge,
         spread=_spread(problem),
-        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
         first_radius=_first_radius(problem, options),
         margin=margin(d),
-        centre_share=schedule.CENTRE_SHARE,
-        lag_share=schedule.LAG_SHARE,
-        largest_factor=schedule.MAIN_FACTOR,
+        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
     )
     warm_noise, main_noise = noise / (warm * mu), noise / (main * mu)
     inverse = np.zeros(0)
@@ -261,32 +248,30 @@ def predicted(
 
 def _spread(problem: Problem) -> float:
     """Of users' averages: from the declared deviation, else from the largest gradient at the start."""
-    start = problem.start
-    item = problem.beliefs.gradient_deviation or start
+    item = problem.beliefs.gradient_deviation or problem.start
     return math.hypot(item / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
 
 
 def _first_radius(problem: Problem, options: TrackingOptions) -> float:
-    start = problem.start
-    return options.first_radius or start
+    return options.first_radius or problem.start
 
 
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: of an isotropic design, for a solution at 3/R."""
-    r, bend = problem.feature_norm or 1.0, problem.even_curvature or 1.0
-    far = 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
+    r, curvature = problem.feature_norm or 1.0, problem.even_curvature or 1.0
+    far = 0.5 * curvature * r * r * min(3 / r, problem.distance) ** 2 / problem.features
     return min(trivial_risk(problem), far)
 
 
-def _tail(prediction: Prediction, hostile: float) -> float:
+def _beyond(prediction: Prediction, hostile: float) -> float:
     """π*: small where sampling dominates, for there a bias costs more than noise; room for hostile users."""
     ratio = prediction.noise / prediction.sampling if prediction.sampling > 0 else math.inf
-    wanted = TAILS[0] if ratio < 0.1 else TAILS[1] if ratio < 0.5 else TAILS[2]
+    wanted = BEYOND[0] if ratio < 0.1 else BEYOND[1] if ratio < 0.5 else BEYOND[2]
     return min(0.5, max(wanted, 2 * hostile))
 
 
 def _calibrated(
-    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, tail: float
+    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, beyond: float
 ) -> TrackingParameters:
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
@@ -333,7 +318,7 @@ def _calibrated(
         ridge=problem.ridge,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
-        tail=tail,
+        beyond=beyond,
         margin=margin(d),
         reference_items=options.reference_items or problem.items_per_user,
         mu=mu,
@@ -347,7 +332,7 @@ def _infeasible(
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
-        _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
+        _, risk = _best(asked, mu, options, adjacency, every=2)  # of fewer plans, so for this many users there is one
         return risk is not None and float(risk.total) < _worth(asked)
 
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"

@@ -1,7 +1,7 @@
 """`whitened-tracking` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
@@ -10,9 +10,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
-    exposures=("broadcast",),
-    adjacency=("replace-one", "zero-out"),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
     options=planning.WhitenedOptions,
     parameters=WhitenedParameters,
     planner=planning.plan,

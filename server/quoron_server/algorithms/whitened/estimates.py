@@ -72,7 +72,7 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
     return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
 
 
-def bend(sigmoid: bool, square: float) -> float:
+def curvature_share(sigmoid: bool, square: float) -> float:
     """κ: mean curvature over its bound, for predictions N(0, square)."""
     if not sigmoid:
         return 1.0
@@ -106,7 +106,7 @@ class GradientModel:
     ) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
         slope_variance = (LEARNT * curvature) ** 2 / points.shape[1]
-        known = np.array([curvature * bend(sigmoid, float(x @ x)) * x for x in points])
+        known = np.array([curvature * curvature_share(sigmoid, float(x @ x)) * x for x in points])
         covariance = slope_variance * points @ points.T + np.minimum.outer(walks, walks) + np.diag(variances)
         return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, curvature, sigmoid)
 
@@ -118,7 +118,7 @@ class GradientModel:
         near = self.slope_variance * (self.points @ x) + np.minimum(self.walks, walk)
         weights = self.inverse @ near
         rest = 1 - float(ones @ weights)
-        known = self.curvature * bend(self.sigmoid, float(x @ x)) * x
+        known = self.curvature * curvature_share(self.sigmoid, float(x @ x)) * x
         variance = self.slope_variance * float(x @ x) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
 

@@ -35,7 +35,7 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
-    bend,
+    curvature_share,
     mean_chance,
     shrunk,
     typical_length,
@@ -239,7 +239,7 @@ class WhitenedTracking:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""
         p, theta = self.parameters, state.point
         square = float(theta @ theta)
-        h = p.link_curvature * bend(p.sigmoid, square) * (1 + DOUBT * state.doubt)
+        h = p.link_curvature * curvature_share(p.sigmoid, square) * (1 + DOUBT * state.doubt)
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
             inverse = np.linalg.inv(np.diag(h) + pull)
@@ -315,7 +315,7 @@ class WhitenedTracking:
 
     def _target(self, variance: float) -> float:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
-        return min(0.5, max(self.parameters.least_tail, self.parameters.tail * 4 * variance))
+        return min(0.5, max(self.parameters.least_beyond, self.parameters.beyond * 4 * variance))
 
 
 def _fitting(domain: Domain, model: Vector) -> float:

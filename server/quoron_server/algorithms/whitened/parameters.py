@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
@@ -33,8 +32,8 @@ class WhitenedParameters(Parameters):
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
     largest_prediction: float  # root mean square that no model is let beyond
     intercept: bool  # whether the last feature is the same for every item
-    tail: float  # share of users meant beyond the radius, times nμ_g / √d
-    least_tail: float  # and at least this share
+    beyond: float  # share of users meant beyond the radius, times nμ_g / √d
+    least_beyond: float  # and at least this share
     largest_factor: float  # of the radius over the users' spread
     most_lengths: float  # of the radius over a typical length at the start
     mu: float  # GDP parameter of the whole transcript

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
@@ -35,7 +35,7 @@ VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
 LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-TAIL = 40.0  # π* of nμ_g / √d
+BEYOND = 40.0  # π* of nμ_g / √d
 # Least share of users beyond the radius, its largest factor over their spread, and over their length at the start.
 ROBUST, PLAIN = (0.15, 2.0, 3.0), (0.0, 10.0, 10.0)  # where hostile users are declared, and where not
 VOTE_BOUND = 0.1
@@ -52,7 +52,7 @@ class WhitenedOptions:
     robust: bool | None = None  # clip more, in fear of hostile users; None: where some are declared
 
 
-def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
@@ -66,21 +66,15 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     numbers = packed(d) + (rounds - 1) * d + 2
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
-        cost=Cost(
-            rounds=rounds,
-            messages=rounds * users,
-            gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
-            bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
-            bytes_up=8 * users * numbers,
-        ),
-        parameters=p,
-        predicted_excess_risk=remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None,
-        seed=seed,
+    cost = Cost(
+        rounds=rounds,
+        messages=rounds * users,
+        gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
+        bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
+        bytes_up=8 * users * numbers,
     )
+    risk = remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None
+    return Chosen(p, risk, cost, adjacency=adjacency)
 
 
 def verify(plan: Plan) -> None:
@@ -98,8 +92,8 @@ def verify(plan: Plan) -> None:
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.tail) > 0, p.vote_bound),
-        ("0 <= least_tail <= 1/2", 0 <= p.least_tail <= 0.5, p.least_tail),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.beyond) > 0, p.vote_bound),
+        ("0 <= least_beyond <= 1/2", 0 <= p.least_beyond <= 0.5, p.least_beyond),
         ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
         ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
     )
@@ -186,7 +180,7 @@ def _calibrated(
     sigmoid = problem.beliefs.sigmoid
     bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
     robust = problem.beliefs.hostile_share > 0 if options.robust is None else options.robust
-    least_tail, largest_factor, most_lengths = ROBUST if robust else PLAIN
+    least_beyond, largest_factor, most_lengths = ROBUST if robust else PLAIN
     vote = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
     )
@@ -211,8 +205,8 @@ def _calibrated(
         sigmoid=sigmoid,
         largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
         intercept=problem.beliefs.intercept,
-        tail=TAIL * math.sqrt(d) / (users * mu * math.sqrt(_gradient_share(users, mu))),
-        least_tail=least_tail,
+        beyond=BEYOND * math.sqrt(d) / (users * mu * math.sqrt(_gradient_share(users, mu))),
+        least_beyond=least_beyond,
         largest_factor=largest_factor,
         most_lengths=most_lengths,
         mu=mu,

@@ -1,7 +1,7 @@
 """`winsorised-erm` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.winsorised import plan as planning
 from quoron_server.algorithms.winsorised.method import WinsorisedERM, WinsorisedERMParameters
 
@@ -9,9 +9,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
     paper="Levy et al. (2021), as in Bassily & Sun (2023), Algorithm B",
-    exposures=("broadcast",),
-    adjacency=("replace-one", "zero-out"),
-    theorem=planning.THEOREM,
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
     options=planning.WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
     planner=planning.plan,

@@ -23,10 +23,11 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -64,7 +65,7 @@ class Box:
     half_width: float  # h
 
 
-def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Chosen:
     """The plan of least predicted risk; among those about as good, one with few answers. Infeasible for few users."""
     _require(problem, options)
     found = best(tried := list(_candidates(problem, privacy, options)))
@@ -73,18 +74,11 @@ def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed
         raise _infeasible(problem, privacy, options)
     phases = found.of
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, options.adjacency, "broadcast", (), THEOREM),
-        cost=_cost(problem, phases),
-        parameters=WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12)),
-        predicted_excess_risk=found.risk,
-        seed=seed,
-    )
+    numbers = WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12))
+    return Chosen(numbers, found.risk, adjacency=options.adjacency)
 
 
-def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed: int) -> Plan:
+def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Chosen:
     """The plan of the constants that are printed of the row, for comparison: nothing is proved for them here.
 
     One phase; ε' = ε / (√(8 K ln 1/δ) √(8 d₂ ln 1/δ)) for each coordinate of each of K rounds, half of it for a range
@@ -112,15 +106,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
         found.append((float(risks[least]), (replace(phases[0], step_size=float(steps[least])),)))
     risk, phases = min(found, key=lambda entry: entry[0])
     mu = math.sqrt(phases[0].rounds) * phases[0].round_mu * (1 + 1e-12)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM, proved=False),
-        cost=_cost(problem, phases),
-        parameters=WinsorisedERMParameters("printed", "replace-one", phases, mu),
-        predicted_excess_risk=risk,
-        seed=seed,
-    )
+    return Chosen(WinsorisedERMParameters("printed", "replace-one", phases, mu), risk, adjacency="replace-one")
 
 
 def verify(plan: Plan) -> None:
@@ -152,8 +138,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
         if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
             raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
-    if not p.phases or plan.cost != _cost(problem, p.phases):
-        raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
+    checks.require_usual_cost(plan)
     if not promise.proved:
         return
     checks.require_spent(plan, p.mu, gaussians=_drawn(problem, max(phase.rounds for phase in p.phases)))
@@ -296,11 +281,6 @@ def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector
         scale = steps * np.sqrt(spread * variance / problem.dimension)
         seen.append(regularised.PhaseModel(each.users, 0.0, bias, slow, pull, scale))
     return regularised.predicted(problem, seen)
-
-
-def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
-    messages = sum(phase.rounds * phase.users for phase in phases)
-    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
 
 
 def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Infeasible:

@@ -1,4 +1,4 @@
-"""The compiled inner loops of the lottery's calibration. They propose; `verify_one_shot` decides."""
+"""The loops of `lottery`, and of `laplace_test` and compositions beside it. They propose; `verify_one_shot` decides."""
 
 import math
 

@@ -1,0 +1,22 @@
+"""The loop of `outlier_mean`: a weighted sum of answers about one of them, in whole steps."""
+
+import numpy as np
+from numba import njit
+
+from quoron_privacy.robust.outlier_mean import Integers, Matrix, Vector
+
+
+@njit(cache=True)
+def weighted_sum(
+    rows: Matrix, chosen: Integers, weights: Integers, reference: Vector, step: float
+) -> tuple[Integers, Integers]:
+    """(z_first, Σ w_j (z_j - z_first)) with z_j = round((row - reference) / step): integers, exact in any order."""
+    first = np.empty(rows.shape[1], np.int64)
+    for k in range(rows.shape[1]):
+        first[k] = np.int64(np.rint((rows[chosen[0], k] - reference[k]) / step))
+    total = np.zeros(rows.shape[1], np.int64)
+    for i in range(1, len(chosen)):
+        row, weight = rows[chosen[i]], weights[chosen[i]]
+        for k in range(rows.shape[1]):
+            total[k] += weight * (np.int64(np.rint((row[k] - reference[k]) / step)) - first[k])
+    return first, total

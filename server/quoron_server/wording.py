@@ -1,0 +1,105 @@
+"""What plans and promises say to people, made last: nothing that is decided asks for these words.
+
+>>> assumption_text(Assumption(Kind.SECRET_COHORTS))
+'cohort membership stays secret, but for what one curious client knows of its own'
+>>> assumption_text(Assumption(Kind.DECLARED_ATTENDANCE, (0.9,)))
+'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+
+from quoron_server.parameters import Assumption, Kind
+from quoron_server.plan import Guarantee, Plan
+
+# Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
+SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
+CURATOR = (
+    "whoever sees the model and all else that this run shows or keeps (the machine that holds the table and computed "
+    "the model is trusted)"
+)
+AGAINST = {
+    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
+    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "local": "the coordinator too",
+}
+NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
+QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
+HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+
+TEXTS: Mapping[Kind, str] = MappingProxyType(
+    {
+        # That a function raises, prints or keeps something is how it could tell of items besides; nobody can check it.
+        Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
+        "items, and nothing else that the function does, such as raising or printing, shows anything of them",
+        Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
+        Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
+        Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
+        Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
+        Kind.LABEL_RANGE_PUBLIC: "the range of the label, which is that of the data, was public before",
+        Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
+        "constants (clients clip features and scale losses)",
+        Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",
+        Kind.SECRET_ITEMS: "which items a round uses stays secret",
+        Kind.ABSENT_IS_OUTLIER: "a user who does not answer counts as an outlier in its own slot",
+        Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
+        Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
+        Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
+        Kind.DECLARED_ATTENDANCE: "divisors count on an attendance of {:g}, declared in advance; noise is "
+        "scaled for it",
+        Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
+        Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
+        Kind.CARELESS_ATTENDANCE: "whether a client answers does not depend on its data",
+        Kind.UNPROVED_CONSTANTS: "{}",
+        Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
+        "answers depend on no other user's items",
+        Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",
+        Kind.EARLY_ENDS: "only the coordinator sees when a round ends: early ends were accepted, and they tell who was "
+        "absent",
+        Kind.SECRET_COHORTS: "cohort membership stays secret, but for what one curious client knows of its own",
+        # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
+        # size, a member who remembers its rounds tells something of who else was asked.
+        Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
+        Kind.FULL_ATTENDANCE: "every user of a phase answers every one of its questions with the gradient of one and "
+        "the same loss (the accelerated solver's certificate is void without it)",
+        Kind.UNMOVED_ATTENDANCE: "whether a client answers does not depend on the iterates that it is asked at",
+        Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
+        "features within bounds)",
+    }
+)
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """What is assumed."""
+    return TEXTS[assumption.kind].format(*assumption.of)
+
+
+def sentence(promise: Guarantee) -> str:
+    """The promise in one sentence."""
+    if promise.exposure == "none":
+        return "No privacy: this is the non-private reference."
+    against = CURATOR if promise.curated else AGAINST[promise.exposure]
+    words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one user at once, "
+    seen_by = "" if promise.curated else f", exposure {promise.exposure}"
+    words += f"adjacency {promise.adjacency}{seen_by}: protects against {against}"
+    if promise.assumptions:
+        words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
+    words += f"; by {promise.theorem}"
+    if promise.quorum is not None:
+        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing, as attendance is seen"
+        words += f", and {QUORUM_THEOREM} for a quorum of {promise.quorum.share:g}, which costs {paid}"
+    if promise.health is not None:
+        words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
+        words += f"{promise.health.share:.2g} of μ²"
+    words += "."
+    if not promise.proved:
+        words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
+    return f"{SEEDED} With secret noise: {words}" if promise.seeded else words
+
+
+def plan_json(plan: Plan) -> dict[str, object]:
+    """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
+    problem = asdict(plan.problem)
+    beliefs = problem.pop("beliefs")
+    return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
