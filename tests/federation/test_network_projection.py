@@ -64,7 +64,8 @@ def test_messages_and_bytes_are_those_that_pass_between_clients_and_coordinator(
 )
 def test_time_is_as_projected_within_the_stated_factor(text: str, silent: range, tmp_path: Path) -> None:
     network = Network.parse(f"{text},compute=1e9items/s,ends=early")
-    link = {"delay": network.rtt / 2, "up": network.up, "down": network.down}
+    (all_alike,) = network.links
+    link = {"delay": all_alike.rtt / 2, "up": all_alike.up, "down": all_alike.down}
     events, _ = carried_out(federated("dp-sgd-wor", tmp_path, seconds=network.deadline, silent=silent, **link))
     (tmp_path / "beside").mkdir()
     beside, _ = carried_out(federated("dp-sgd-wor", tmp_path / "beside"))  # what this machine takes without a link

@@ -46,7 +46,7 @@ def of_rounds(columns: Sequence[Row], text: str, network: Network) -> Projection
     parts = [name for name in Times().as_json() if name != "total"]
     times = total([Times(**{part: row[f"network.{part}"] for part in parts}) for row in columns if row])
     messages, down, up = (sum(row.get(f"wire_{name}", 0) for row in columns) for name in ("messages", "down", "up"))
-    measured = ("aggregating",) if network.compute is not None else ("computing", "aggregating")
+    measured = ("aggregating",) if network.computes else ("computing", "aggregating")
     return Projection(text, times.as_json(), messages, down, up, measured)
 
 
