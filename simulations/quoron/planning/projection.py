@@ -9,6 +9,7 @@ import numpy as np
 from quoron.network import DEADLINE, Counts, Network, Times, total
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
 from quoron_server.traffic import Traffic, encoded, traffic
 
@@ -50,11 +51,42 @@ def of_rounds(columns: Sequence[Row], text: str, network: Network) -> Projection
     return Projection(text, times.as_json(), messages, down, up, measured)
 
 
+def seconds_of(events: Sequence[Event], network: Network) -> float | None:
+    """Of a run's rounds over a network; None where some answer of the mean size could not be there in time."""
+    counted = [_counts(event, _traffic(event, NAME, network)) for event in events if event.get("encoded_down")]
+    if any(network.answer_seconds(counts) > network.deadline for counts in counted):
+        return None
+    return total([network.project(counts) for counts in counted]).total
+
+
+def held(plan: Plan) -> bool:
+    """Whether rounds must last their whole time: their ends would tell who was in a secret cohort."""
+    return plan.guarantee.rests_on(Kind.SECRET_COHORTS)
+
+
 def of_plan(plan: Plan, text: str, network: Network) -> Projection:
     """Every round taken as the average one; ConfigError when its answers would come after the network's deadline.
 
-    Questions are taken to be framed as those for a gradient. Speeds that only a run measures count as nothing.
+    Rounds last their whole time where they must, whatever the network says of their ends. Questions are taken to be
+    framed as those for a gradient. Speeds that only a run measures count as nothing.
     """
+    rounds, moved = max(1, plan.cost.rounds), _average(plan, network)
+    asked = moved.messages // 3
+    counts = Counts(asked, moved.down, moved.up, items=plan.cost.gradient_evaluations / max(1, plan.cost.messages))
+    network.require_time(counts)
+    ends = network.held() if held(plan) else network
+    whole = {part: rounds * seconds for part, seconds in ends.project(counts).as_json().items()}
+    return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
+
+
+def wire_of_plan(plan: Plan) -> Traffic:
+    """Of all rounds, each taken as the average one."""
+    rounds, moved = max(1, plan.cost.rounds), _average(plan, None)
+    return Traffic(rounds * moved.messages, rounds * moved.down, rounds * moved.up)
+
+
+def _average(plan: Plan, network: Network | None) -> Traffic:
+    """Of the average round."""
     cost, dimension = plan.cost, plan.problem.dimension
     messages, rounds = max(1, cost.messages), max(1, cost.rounds)
     asked = max(1, messages // rounds)
@@ -66,11 +98,7 @@ def of_plan(plan: Plan, text: str, network: Network) -> Projection:
         "encoded_down": asked * (cost.bytes_down // messages + down),
         "encoded_up": asked * (cost.bytes_up // messages + up),
     }
-    moved = _traffic(average, NAME, network)
-    counts = Counts(asked, moved.down, moved.up, items=cost.gradient_evaluations / messages)
-    network.require_time(counts)
-    whole = {part: rounds * seconds for part, seconds in network.project(counts).as_json().items()}
-    return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
+    return _traffic(average, NAME, network)
 
 
 def _columns(event: Event, run: str, network: Network | None) -> Row:
@@ -78,8 +106,14 @@ def _columns(event: Event, run: str, network: Network | None) -> Row:
     row: Row = {"wire_messages": moved.messages, "wire_down": moved.down, "wire_up": moved.up}
     if network is None:
         return row
+    counts = _counts(event, moved)
+    times = network.project(counts)
+    return row | {f"network.{part}": seconds for part, seconds in times.as_json().items()}
+
+
+def _counts(event: Event, moved: Traffic) -> Counts:
     asked = event["messages"]
-    counts = Counts(
+    return Counts(
         asked,
         moved.down,
         moved.up,
@@ -87,8 +121,6 @@ def _columns(event: Event, run: str, network: Network | None) -> Row:
         computing=event["seconds_clients"] / max(1, asked),
         aggregating=event["seconds_server"],
     )
-    times = network.project(counts)
-    return row | {f"network.{part}": seconds for part, seconds in times.as_json().items()}
 
 
 def _traffic(event: Event, run: str, network: Network | None) -> Traffic:
