@@ -48,8 +48,8 @@ Link = Annotated[
     typer.Option(
         "--network",
         metavar="NAME|rtt=80ms,up=1Mbps,...",
-        help="Project wall-clock over phones, hospitals, datacentre, a mix such as phones:0.9+datacentre:0.1, or such a "
-        "link, and drop out as it says; short for run.network. Plans and comparisons take several: phones,hospitals.",
+        help="Project wall-clock over phones, hospitals, datacentre, a mix such as phones:0.9+datacentre:0.1 or links "
+        "of your own, and drop out as it says; short for run.network. Plans and comparisons take several names.",
     ),
 ]
 Workers = Annotated[
