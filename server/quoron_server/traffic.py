@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.protocol.parts import MOST, fits
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.reports import RangeReport
 from quoron_server.algorithm import names_of
@@ -24,6 +23,7 @@ from quoron_server.algorithm import names_of
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
 PING = HTTP2 + 8 + TLS
+MOST = (4 << 20) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
 _FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
 # Of a connection, with the certificates that `quoron certs` makes, from the first byte of its handshake to the welcome:
@@ -104,9 +104,9 @@ def once(*, run: str, description: int) -> tuple[int, int]:
 
     `description` are the bytes of the run's description, as JSON. The end of the run is counted, too.
     """
-    name, down, up = _field(len(run.encode())), *CONNECTING
-    down += _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
-    return round(down), round(up + _framed(name + 2) + WINDOWS)
+    name, (down, up) = _field(len(run.encode())), CONNECTING
+    told = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
+    return down + round(told), up + round(_framed(name + 2) + WINDOWS)
 
 
 def idle(*, seconds: float, keepalive: float) -> int:
@@ -122,7 +122,7 @@ def round_bytes(*, encoded: int, messages: int, extra: int) -> int:
     if not messages:
         return 0
     inner = encoded / messages + extra
-    if fits(ceil(inner)):
+    if inner <= MOST:
         return round(messages * _framed(inner))
     end = inner - extra
     whole, last = divmod(end, MOST)

@@ -87,8 +87,7 @@ def show_trained(trained: "TrainedTable", *, as_json: bool) -> None:
 
 def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
-    from quoron.comparing.cells import costs_of
-    from quoron.comparing.page import algorithm, best_words, short, why_not
+    from quoron.comparing.page import algorithm, best_words, costs_of, short, why_not
 
     if as_json:
         print(dumps(comparison.as_json()))

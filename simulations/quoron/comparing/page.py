@@ -9,7 +9,7 @@ from html import escape
 from string import Template
 from typing import Any
 
-from quoron.comparing.cells import costs_of
+from quoron.comparing.cells import costs_of as costs_of
 from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import SURE

@@ -97,7 +97,7 @@ class Planned:
             for each in self.candidates
         ]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        network = {} if self.network is None else {"network": self.network.as_json()}
+        network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         return self.plan.as_json() | said | curve | network
