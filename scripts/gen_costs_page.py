@@ -19,7 +19,6 @@ from quoron.planning.projection import NAME
 from quoron.reports import costs
 from quoron.reports.summary import size
 from quoron.simulation import run as runs
-from quoron_client.protocol import wire
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_server.traffic import CONNECTING, encoded, idle, once, traffic
@@ -29,7 +28,7 @@ SOURCE = "few-rounds"
 DIMENSIONS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
 COHORTS = (1, 10, 100, 1_000, 10_000, 100_000)
 MIX = "phones:0.9+datacentre:0.1"
-ROUND, SECONDS, DESCRIPTION, MINUTES = 100, 60, 1_200, 60  # the hundredth round; of a run's description, in bytes
+ROUND, SECONDS = 100, 60  # the hundredth round
 
 
 def counts(dimension: int, asked: int) -> Counts:
@@ -79,12 +78,12 @@ def methods() -> str:
 
 def beside() -> str:
     """What is spent once and while nothing happens."""
-    down, up = once(run=NAME, description=DESCRIPTION)
-    pings = idle(seconds=60 * MINUTES, keepalive=wire.KEEPALIVE_SECONDS)
+    down, up = once(run=NAME, description=costs.DESCRIPTION)
+    pings = idle(seconds=3600)
     lines = [
         ["a connection: handshake, enrolment, hello", *map(size, CONNECTING)],
         [
-            f"a run: its announcement ({size(DESCRIPTION)}), consent, end",
+            f"a run: its announcement ({size(costs.DESCRIPTION)}), consent, end",
             size(down - CONNECTING[0]),
             size(up - CONNECTING[1]),
         ],

@@ -22,7 +22,7 @@ from quoron_server.algorithm import names_of
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
-PING = HTTP2 + 8 + TLS
+PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
 MOST = (4 << 20) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
 _FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
@@ -109,9 +109,9 @@ def once(*, run: str, description: int) -> tuple[int, int]:
     return down + round(told), up + round(_framed(name + 2) + WINDOWS)
 
 
-def idle(*, seconds: float, keepalive: float) -> int:
+def idle(*, seconds: float) -> int:
     """Bytes in each direction, on the wire, of a connection on which nothing is said: both ends ping, and answer."""
-    return 2 * PING * int(seconds / keepalive)
+    return 2 * PING * int(seconds / KEEPALIVE)
 
 
 def round_bytes(*, encoded: int, messages: int, extra: int) -> int:

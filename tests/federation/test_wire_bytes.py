@@ -191,4 +191,4 @@ def test_a_connection_on_which_nothing_is_said_costs_its_pings(issued: Path, tmp
             return counted(port) - before, clock() - begun
 
     moved, seconds = carried_out(silent())
-    np.testing.assert_allclose(moved, idle(seconds=seconds, keepalive=wire.KEEPALIVE_SECONDS), rtol=WITHIN)
+    np.testing.assert_allclose(moved, idle(seconds=seconds), rtol=WITHIN)

@@ -96,7 +96,7 @@ def test_longer_messages_never_move_fewer_bytes(encoded: int, more: int, extra: 
 
 
 def test_an_answer_in_parts_moves_the_bytes_of_its_messages() -> None:
-    assert traffic_module.MOST == parts.MOST
+    assert (traffic_module.MOST, traffic_module.KEEPALIVE) == (parts.MOST, wire.KEEPALIVE_SECONDS)
     for dimension in (parts.MOST // 8 + 1, 2 * parts.MOST // 8 + 5):
         answer = wire.answer_to_wire(RUN, 3, bytes(16), np.ones(dimension), Status.ANSWERED)
         sent = sum(on_the_wire(each) for each in parts.said(answer))

@@ -1,7 +1,7 @@
 """Projecting a run's wall-clock over a network: from its ledger's events, or from its plan before it begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from quoron_server.plan import Plan
 from quoron_server.traffic import Traffic, encoded, traffic
 
 NAME = "n" * 16  # of a run that has none yet; every message holds its run's name
+SOME = 64  # columns of a question that is written out to see what surrounds its numbers: a few bytes less than of more
 Event = Mapping[str, Any]
 Row = dict[str, Any]
 
@@ -67,8 +68,8 @@ def held(plan: Plan) -> bool:
 def of_plan(plan: Plan, text: str, network: Network) -> Projection:
     """Every round taken as the average one; ConfigError when its answers would come after the network's deadline.
 
-    Rounds last their whole time where they must, whatever the network says of their ends. Questions are taken to be
-    framed as those for a gradient. Speeds that only a run measures count as nothing.
+    Rounds last their whole time where they must, whatever the network says of their ends. Speeds that only a run
+    measures count as nothing.
     """
     rounds, moved = max(1, plan.cost.rounds), _average(plan, network)
     asked = moved.messages // 3
@@ -86,12 +87,16 @@ def wire_of_plan(plan: Plan) -> Traffic:
 
 
 def _average(plan: Plan, network: Network | None) -> Traffic:
-    """Of the average round."""
-    cost, dimension = plan.cost, plan.problem.dimension
+    """Of the average round: its numbers, and what surrounds those of a question of the kind about some columns."""
+    cost, outputs = plan.cost, plan.problem.outputs
     messages, rounds = max(1, cost.messages), max(1, cost.rounds)
     asked = max(1, messages // rounds)
-    nominal = Question(1, np.zeros(1, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
-    down, up = (size - 8 * dimension for size in encoded(nominal, dimension))  # what surrounds the numbers
+    like = replace(plan.problem, dimension=outputs * min(plan.problem.features, SOME))
+    points = plan.parameters.points_asked()
+    gradient = AverageGradient(np.zeros((points, like.dimension)), (1.0,) * points)
+    nominal = Question(1, np.zeros(1, np.int64), plan.parameters.asks(like) or gradient)
+    sizes = zip(encoded(nominal, like.dimension), nominal.payload(like.dimension), strict=True)
+    down, up = (size - numbers for size, numbers in sizes)
     average = {
         "round": rounds // 2,
         "messages": asked,

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 
 from quoron.network import duration
 from quoron.planning.costs import Costs
+from quoron.planning.projection import NAME
 from quoron.reports.summary import size
+from quoron_server.traffic import idle, once
 
+DESCRIPTION = 1_200  # bytes of a run's announcement, about
 FRONT = "●"  # behind a cost: on its front
 LEGEND = (
     f"{FRONT} on the front: no other has as little of it with as little risk. Messages are answers asked for; bytes "
@@ -33,7 +36,13 @@ def cells(row: Costs) -> list[str]:
 
 def notes(rows: Sequence[Costs]) -> list[str]:
     """What stands below the table."""
-    return [LEGEND, *([HELD] if any(row.held for row in rows) else [])]
+    down, up = once(run=NAME, description=DESCRIPTION)
+    hour = idle(seconds=3600)
+    beside = (
+        f"Beside the rounds a client takes some {size(down)} down and {size(up)} up to connect and to hear of the run, "
+    )
+    beside += f"and {size(hour)} an hour each way while it waits."
+    return [LEGEND, *([HELD] if any(row.held for row in rows) else []), beside]
 
 
 def _marked(row: Costs, name: str, words: str) -> str:
