@@ -14,6 +14,10 @@ LEGEND = (
     f"{FRONT} on the front: no other has as little of it with as little risk. Messages are answers asked for; bytes "
     "are of questions, answers and receipts, on the wire. Time is projected: what it leaves out is in docs/network.md."
 )
+EARLY = (
+    "Over named networks a round ends once all have answered, as with `--early-ends`; without it each lasts its "
+    "`--seconds` and a tenth."
+)
 HELD = (
     "held: the promise rests on secret cohorts, so no round may end early, and each lasts its whole time and a tenth."
 )
@@ -42,7 +46,7 @@ def notes(rows: Sequence[Costs]) -> list[str]:
         f"Beside the rounds a client takes some {size(down)} down and {size(up)} up to connect and to hear of the run, "
     )
     beside += f"and {size(hour)} an hour each way while it waits."
-    return [LEGEND, *([HELD] if any(row.held for row in rows) else []), beside]
+    return [LEGEND, EARLY, *([HELD] if any(row.held for row in rows) else []), beside]
 
 
 def _marked(row: Costs, name: str, words: str) -> str:
