@@ -21,6 +21,8 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+    from quoron_client.protocol.questions import Task
+
 
 class Kind(StrEnum):
     """Of assumptions, in the order in which people are told."""
@@ -142,6 +144,11 @@ class Parameters(ABC):
     def smooths_loss(self) -> bool:
         """Whether clients smooth their loss."""
         return False
+
+    def asks(self, problem: Problem) -> "Task | None":
+        """What most questions ask of one user, for its size alone; None: an average gradient at `points_asked`."""
+        del problem
+        return None
 
     def gaussian(self, problem: Problem) -> GaussianPromise | None:
         """Of a whole run; None where the theorem proves (ε, δ) only, as for secret samples, private tests and filters.

@@ -3,9 +3,11 @@
     >>> round_bytes(encoded=1_000, messages=10, extra=0)
     1380
 
-A message is encoded by protobuf, put into a frame of gRPC (5 bytes), frames of HTTP/2 (9 bytes for each 16 KiB) and
-records of TLS 1.3 (22 bytes for each 16 KiB). Headers of TCP and IP, acknowledgements, pings, flow control, and what a
-connection costs once (handshakes, the announcement of a run) are not in it.
+On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost: a message encoded by
+protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
+records of TLS 1.3 (22 bytes for each 16 KiB), and the flow control that goes with what is said next (two frames of 13
+bytes for a question and its receipt, two for an answer). Headers of TCP and IP are not in it, nor what a connection
+costs once (`once`) and while nothing happens (`idle`). docs/network.md has how that was measured.
 """
 
 from dataclasses import dataclass
@@ -19,7 +21,14 @@ from quoron_client.protocol.reports import RangeReport
 from quoron_server.algorithm import names_of
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
+WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
+PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
+MOST = (4 << 20) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
+_FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
+# Of a connection, with the certificates that `quoron certs` makes, from the first byte of its handshake to the welcome:
+# TLS 1.3 on both sides, the settings of HTTP/2, the headers of two calls, an enrolment, a hello.
+CONNECTING = (3541, 2567)  # bytes (down, up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +95,52 @@ def traffic(*, round_: int, messages: int, down: int, up: int, run: str, seconds
     questions = round_bytes(encoded=down, messages=messages, extra=name + _optional(seconds))
     receipts = round_bytes(encoded=0, messages=messages, extra=name + _optional(round_))
     answers = round_bytes(encoded=up, messages=messages, extra=name)
-    return Traffic(3 * messages, questions + receipts, answers)
+    windows = messages * WINDOWS
+    return Traffic(3 * messages, questions + receipts + windows, answers + windows)
+
+
+def once(*, run: str, description: int) -> tuple[int, int]:
+    """Bytes (down, up) on the wire of one client that connects, enrols, and hears and agrees to a run.
+
+    `description` are the bytes of the run's description, as JSON. The end of the run is counted, too.
+    """
+    name, (down, up) = _field(len(run.encode())), CONNECTING
+    told = _framed(name + _field(description)) + _framed(name + _field(len("complete"))) + WINDOWS
+    return down + round(told), up + round(_framed(name + 2) + WINDOWS)
+
+
+def idle(*, seconds: float) -> int:
+    """Bytes in each direction, on the wire, of a connection on which nothing is said: both ends ping, and answer."""
+    return 2 * PING * int(seconds / KEEPALIVE)
 
 
 def round_bytes(*, encoded: int, messages: int, extra: int) -> int:
-    """On the wire, of `messages` alike that hold `encoded` bytes together and `extra` more each."""
+    """On the wire, of `messages` alike that hold `encoded` bytes together and `extra` more each; without flow control.
+
+    It never falls where `encoded` grows.
+    """
     if not messages:
         return 0
     inner = encoded / messages + extra
-    framed = GRPC + _field(ceil(inner)) - ceil(inner) + inner  # one field of a stream's message
+    if inner <= MOST:
+        return round(messages * _framed(inner))
+    end = inner - extra
+    whole, last = divmod(end, MOST)
+    moved = _framed(extra + len(_DIGEST) + _FOLLOWS + _varint(ceil(end)))
+    moved += sum(_framed(_part(int(number) * MOST, MOST)) for number in range(int(whole)))
+    return round(messages * (moved + (_framed(_part(int(whole) * MOST, last)) if last else 0.0)))
+
+
+def _part(offset: int, length: float) -> float:
+    """Bytes of a part: its place, and its data."""
+    return _optional(offset) + _field(ceil(length)) - ceil(length) + length
+
+
+def _framed(inner: float) -> float:
+    """A message of a stream, as on the wire: one field of `inner` bytes in whatever carries it."""
+    framed = GRPC + _field(ceil(inner)) - ceil(inner) + inner
     framed += HTTP2 * ceil(framed / FRAME)
-    framed += TLS * ceil(framed / FRAME)
-    return round(messages * framed)
+    return framed + TLS * ceil(framed / FRAME)
 
 
 def _varint(value: int) -> int:

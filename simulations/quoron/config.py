@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron import toml_text
 from quoron._explain import explain
-from quoron.network import Network
+from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
 from quoron_client.data.spans import Vocabulary, values
@@ -310,20 +310,35 @@ class RunSection(Section):
     out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
     network: str | None = Field(
         default=None,
-        description="network to project time over, such as 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%', docs/network.md",
+        description="network to project time over, such as 'phones' or 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%'; "
+        "plans and comparisons take several, as in 'phones,hospitals,datacentre'; docs/network.md",
     )
 
     @field_validator("network")
     @classmethod
     def _readable(cls, network: str | None) -> str | None:
         if network is not None:
-            Network.parse(network)
+            several(network)
         return network
 
     @property
+    def networks(self) -> dict[str, Network]:
+        """The networks by their texts; none, one or, of names and mixes, several."""
+        return {} if self.network is None else several(self.network)
+
+    @property
     def link(self) -> Network | None:
-        """The network, if one is given."""
-        return None if self.network is None else Network.parse(self.network)
+        """The network of a run, if one is given; ConfigError for several."""
+        if len(self.networks) > 1:
+            raise ConfigError(
+                f"Expected one network for a run, got {self.network!r}. Plans and comparisons take several."
+            )
+        return next(iter(self.networks.values()), None)
+
+    @property
+    def dropout(self) -> float:
+        """Probability that an asked user does not answer; several networks are names and mixes, which have none."""
+        return max((network.dropout for network in self.networks.values()), default=0.0)
 
 
 class TrainSection(Section):

@@ -1,19 +1,24 @@
 """What a run would take over a network, from the counts of its rounds.
 
     >>> network = Network.parse("rtt=80ms,up=1Mbps,down=10Mbps,deadline=5s")
-    >>> network.rtt, network.up, network.deadline
+    >>> network.links[0].rtt, network.links[0].up, network.deadline
     (0.08, 1000000.0, 5.0)
     >>> times = network.project(Counts(asked=1000, wire_down=180_000, wire_up=150_000))
     >>> f"{times.total:.3f} s, of them {times.waiting:.3f} s waiting"
     '5.500 s, of them 4.999 s waiting'
+    >>> mixed = Network.parse("phones:0.9+datacentre:0.1,deadline=30s")
+    >>> mixed.shares, [link.up for link in mixed.clients(10)].count(10e9)
+    ((0.9, 0.1), 1)
 
-Model, assumptions and limits: docs/network.md.
+Model, assumptions, limits, and where the figures of `PRESETS` are from: docs/network.md.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from statistics import NormalDist
 from typing import Any, Literal, cast, get_args
 
 from quoron_privacy.errors import ConfigError
@@ -25,6 +30,20 @@ SECONDS = {"s": 1.0, "ms": 1e-3}
 BITS = {"bps": 1.0, "kbps": 1e3, "Mbps": 1e6, "Gbps": 1e9}
 DEADLINE = 60.0  # seconds, where none is given: as a service's rounds
 SERVER = 2_000.0  # answers a second that a coordinator takes, where none are given
+PRESETS: Mapping[str, str] = {
+    "phones": "rtt=40ms,down=13Mbps,up=6Mbps,spread=5.7,ends=early",
+    "hospitals": "rtt=21ms,down=100Mbps,up=100Mbps,ends=early",
+    "datacentre": "rtt=0.25ms,jitter=0.05ms,down=10Gbps,up=10Gbps,ends=early",
+}
+"""Kinds of clients that were measured, by name; what measured them stands in docs/network.md."""
+
+_DECILE = NormalDist().inv_cdf(0.9)
+_GAUSS = (  # nodes and weights of Gauss and Legendre on [0, 1], right for polynomials up to the seventh degree
+    (0.06943184420297371, 0.17392742256872692),
+    (0.33000947820757187, 0.32607257743127308),
+    (0.66999052179242813, 0.32607257743127308),
+    (0.93056815579702629, 0.17392742256872692),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +80,124 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """Every client's link, how many drop out, and how fast both ends are."""
+class Link:
+    """How one kind of client reaches the coordinator, how often it drops out, and how fast it computes."""
 
     rtt: float = 0.0  # seconds there and back
-    jitter: float = 0.0  # seconds: mean of an exponential delay on top, each client's own
-    up: float = math.inf  # bits a second
+    jitter: float = 0.0  # seconds: mean of an exponential delay on top, each client's own, anew in every round
+    up: float = math.inf  # bits a second; of the median client where they spread
     down: float = math.inf
+    spread: float = 1.0  # how many times slower than the median one client in ten is: rates are lognormal
     dropout: float = 0.0  # probability that an asked user never answers
-    deadline: float = DEADLINE  # seconds that a round takes answers
     compute: float | None = None  # item gradients a second of one client; None: as measured
+
+    def seconds(self, counts: Counts) -> tuple[float, float, float]:
+        """Of one user with the median rates: download, computing, upload."""
+        users = max(1, counts.asked)
+        computing = counts.computing if self.compute is None else counts.items / self.compute
+        return 8 * counts.wire_down / users / self.down, computing, 8 * counts.wire_up / users / self.up
+
+    def at(self, quantile: float) -> "Link":
+        """The link of the client than whom a share `quantile` of this kind has slower rates: without spread."""
+        if self.spread == 1.0:
+            return self
+        faster = self.spread ** (NormalDist().inv_cdf(quantile) / _DECILE)
+        return replace(self, up=self.up * faster, down=self.down * faster, spread=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Kinds of clients with their shares, and what holds for all: the deadline, the coordinator, when rounds end."""
+
+    links: tuple[Link, ...] = (Link(),)
+    shares: tuple[float, ...] = (1.0,)  # of each kind, among all clients
+    deadline: float = DEADLINE  # seconds that a round takes answers
     server: float = SERVER  # answers a second
     ends: Ends = "deadline"  # or early, once all have answered
 
     @classmethod
     def parse(cls, text: str) -> "Network":
-        """From `key=value` pairs with units; ConfigError names the key, the value and the form that it takes."""
-        given: dict[str, Any] = {}
-        for pair in filter(None, map(str.strip, text.split(","))):
-            key, sign, value = (part.strip() for part in pair.partition("="))
-            if not sign or key not in READERS:
+        """From a name of `PRESETS`, a mix of them, `key=value` pairs with units, or a name or mix and pairs on top.
+
+        ConfigError names the key, the value and the form that it takes.
+        """
+        first, *others = [piece.strip() for piece in text.split(",") if piece.strip()] or [""]
+        if not first:
+            raise ConfigError(f"Expected a network such as 'phones' or 'rtt=80ms,up=1Mbps,down=10Mbps', got {text!r}.")
+        mix = "" if "=" in first else first
+        pairs = _pairs(others if mix else [first, *others])
+        own = {key: value for key, value in pairs.items() if key in _LINK}
+        kinds = [_preset(each) for each in mix.split("+")] if mix else [(1.0, {})]
+        shares = tuple(share for share, _ in kinds)
+        if not math.isclose(math.fsum(shares), 1.0, abs_tol=1e-9):
+            raise ConfigError(f"Expected the shares of a network to sum to 1, got {first}, {math.fsum(shares):.6g}.")
+        links = []
+        for _, known in kinds:
+            link = Link(**{key: value for key, value in known.items() if key in _LINK} | own)
+            if link.jitter > 0 and link.spread > 1:
                 raise ConfigError(
-                    f"Expected a network of key=value pairs with keys {', '.join(READERS)}, got {pair!r}."
+                    f"Expected jitter or spread of a kind of clients, got both in {text!r}. Set jitter=0s or spread=1."
                 )
-            if key in given:
-                raise ConfigError(f"Expected each key of a network once, got {key} twice.")
-            given[key] = READERS[key](key, value)
-        if not given:
-            raise ConfigError(f"Expected a network such as 'rtt=80ms,up=1Mbps,down=10Mbps', got {text!r}.")
-        return cls(**given)
+            links.append(link)
+        whole = {"ends": "early"} if mix else {}
+        return cls(tuple(links), shares, **whole | {key: pairs[key] for key in pairs if key not in _LINK})
+
+    @property
+    def dropout(self) -> float:
+        """Probability that a user of unknown kind does not answer."""
+        return math.fsum(share * link.dropout for share, link in self._kinds)
+
+    @property
+    def computes(self) -> bool:
+        """Whether the speed of every kind is given, so that none is measured."""
+        return all(link.compute is not None for link in self.links)
+
+    @property
+    def _kinds(self) -> tuple[tuple[float, Link], ...]:
+        return tuple(zip(self.shares, self.links, strict=True))
+
+    def clients(self, count: int) -> tuple[Link, ...]:
+        """A link for each of `count` clients, without spread: whole numbers of each kind, its rates at even quantiles.
+
+        Always the same ones. Kinds and rates are in an order of their own, so that they go with no order of users.
+        """
+        exact = [share * count for share in self.shares]
+        whole = [math.floor(each) for each in exact]
+        by_rest = sorted(range(len(exact)), key=lambda kind: whole[kind] - exact[kind])
+        for kind in by_rest[: count - sum(whole)]:
+            whole[kind] += 1
+        links = [link.at((i + 0.5) / many) for link, many in zip(self.links, whole, strict=True) for i in range(many)]
+        golden = (math.sqrt(5) - 1) / 2
+        return tuple(links[i] for i in sorted(range(count), key=lambda i: math.fmod((i + 1) * golden, 1.0)))
+
+    def held(self) -> "Network":
+        """The same with rounds that last their whole time, as those of a promise that rests on secret cohorts must."""
+        return replace(self, ends="deadline")
 
     def answer_seconds(self, counts: Counts) -> float:
-        """From question to answer of one user on the way of the mean size, without jitter."""
-        down, computing, up = self._link(counts)
-        return self.rtt + down + computing + up
+        """From question to answer on the way of the mean size, without jitter, by the median client of the slowest
+        kind."""
+        return max(link.rtt + math.fsum(link.seconds(counts)) for link in self.links)
 
     def project(self, counts: Counts) -> Times:
         """Expected seconds of one round.
 
         It lasts until its deadline and the rest behind it, also when all have answered long before. With early ends it
-        waits rtt, and for the slowest of the a = asked · (1 - dropout) who answer: jitter · H_a, the expected maximum
-        of a exponentials (H_a the harmonic number). With probability 1 - (1 - dropout)^asked somebody misses, and the
-        round then lasts until its deadline.
+        lasts until the slowest of the k asked has answered, or the deadline D: with F(t) the chance that one user has
+        answered by t, the expectation of that is the integral of 1 - F(t)^k from 0 to D (docs/network.md).
         """
-        down, computing, up = self._link(counts)
+        parts = [(share, link.seconds(counts)) for share, link in self._kinds]
+        down, computing, up = (math.fsum(share * each[i] for share, each in parts) for i in range(3))
+        serving, work, busy = counts.asked / self.server, counts.aggregating, down + computing + up
         if self.ends == "deadline":
-            serving, work = counts.asked / self.server, counts.aggregating
             whole = opening(due_at(0.0, self.deadline), self.deadline + work, self.deadline)
-            busy = down + computing + up + serving + work
-            return Times(max(0.0, whole - busy), down, computing, up, serving, work)
-        slowest = self.rtt + self.jitter * _harmonic(counts.asked * (1.0 - self.dropout))
-        missed = -math.expm1(counts.asked * math.log1p(-self.dropout))
-        idle = missed * max(0.0, self.deadline - slowest - down - computing - up)
-        return Times(slowest + idle, down, computing, up, counts.asked / self.server, counts.aggregating)
+            return Times(max(0.0, whole - busy - serving - work), down, computing, up, serving, work)
+        open_ = self._open(counts)
+        fits = min(1.0, open_ / busy) if busy else 1.0  # where rates spread, fast clients may be faster than the median
+        return Times(open_ - fits * busy, fits * down, fits * computing, fits * up, serving, work)
 
     def require_time(self, counts: Counts) -> None:
-        """ConfigError if an answer of the mean size would come after the deadline."""
+        """ConfigError if an answer of the mean size, from the median client of a kind, would be late."""
         taken = self.answer_seconds(counts)
         if taken > self.deadline:
             raise ConfigError(
@@ -124,11 +205,80 @@ class Network:
                 f"got deadline={self.deadline:g}s. Give more time or a faster link."
             )
 
-    def _link(self, counts: Counts) -> tuple[float, float, float]:
-        """Seconds of one user: download, computing, upload."""
-        users = max(1, counts.asked)
-        computing = counts.computing if self.compute is None else counts.items / self.compute
-        return 8 * counts.wire_down / users / self.down, computing, 8 * counts.wire_up / users / self.up
+    def _open(self, counts: Counts) -> float:
+        """Expected seconds until the slowest of `counts.asked` users has answered, at most the deadline."""
+        asked = counts.asked
+        if not asked:
+            return 0.0
+        ways = [(share * (1.0 - link.dropout), _Way.of(link, counts)) for share, link in self._kinds if share > 0]
+        ends = {0.0, self.deadline}
+        for share, way in ways:
+            ends.update(end for end in way.ends(asked * share) if end < self.deadline)
+
+        def unfinished(time: float) -> float:
+            late = math.fsum(share * way.late(time) for share, way in ways) + self.dropout
+            return -math.expm1(asked * math.log1p(-late)) if late < 1.0 else 1.0
+
+        return math.fsum(
+            (end - begin) * weight * unfinished(begin + (end - begin) * node)
+            for begin, end in pairwise(sorted(ends))
+            for node, weight in _GAUSS
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """The time of one client's answer: `fixed`, and on top an exponential or a lognormal one."""
+
+    fixed: float
+    mean: float = 0.0  # of the exponential
+    median: float = 0.0  # of the lognormal
+    sigma: float = 0.0
+
+    @classmethod
+    def of(cls, link: Link, counts: Counts) -> "_Way":
+        down, computing, up = link.seconds(counts)
+        if link.spread == 1.0 or down + up == 0.0:
+            return cls(link.rtt + computing + down + up, mean=link.jitter)
+        return cls(link.rtt + computing, median=down + up, sigma=math.log(link.spread) / _DECILE)
+
+    def late(self, time: float) -> float:
+        """Probability that the answer is not there by then."""
+        on_top = time - self.fixed
+        if on_top <= 0.0:
+            return 1.0
+        if self.median:
+            return 0.5 * math.erfc(math.log(on_top / self.median) / self.sigma / math.sqrt(2.0))
+        return math.exp(-on_top / self.mean) if self.mean else 0.0
+
+    def ends(self, asked: float) -> Iterable[float]:
+        """Times between which the chance that one of so many is late is smooth."""
+        yield self.fixed
+        if self.mean or self.median:
+            first = min(0.0, math.log(60.0 / max(asked, 1e-9)))  # before it one of them is late, but for exp(-60)
+            for step in range(61):
+                share = math.exp(first - 0.5 * step)
+                if self.mean:
+                    yield self.fixed - self.mean * math.log(share)
+                else:
+                    yield self.fixed + self.median * math.exp(-self.sigma * _normal_quantile(share))
+
+
+def _normal_quantile(share: float) -> float:
+    return NormalDist().inv_cdf(min(share, 1.0 - 1e-9))
+
+
+def several(text: str) -> dict[str, Network]:
+    """One network or, of names and mixes alone, several: each by its text.
+
+    >>> list(several("phones, hospitals")), list(several("phones,deadline=30s"))
+    (['phones', 'hospitals'], ['phones,deadline=30s'])
+    """
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    texts = [text] if any("=" in piece for piece in pieces) or not pieces else pieces
+    if len(set(texts)) < len(texts):
+        raise ConfigError(f"Expected each network once, got {text!r}.")
+    return {each: Network.parse(each) for each in texts}
 
 
 def total(rounds: Sequence[Times]) -> Times:
@@ -148,16 +298,31 @@ def duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms"
 
 
-def _harmonic(count: float) -> float:
-    """H_a = 1 + 1/2 + ... + 1/a, its smooth continuation in between; 0 below one half."""
-    if count < 0.5:
-        return 0.0
-    return math.fsum(1 / i for i in range(1, round(count) + 1)) if count < 50 else _harmonic_large(count)
+def _preset(text: str) -> tuple[float, dict[str, Any]]:
+    """Share and values of `phones` or `phones:0.9`."""
+    name, sign, share = (part.strip() for part in text.partition(":"))
+    if name not in PRESETS:
+        raise ConfigError(
+            f"Expected a network of {', '.join(PRESETS)}, of a mix such as phones:0.9+datacentre:0.1, or of key=value "
+            f"pairs with keys {', '.join(READERS)}, got {name!r}."
+        )
+    return _part("share", share) if sign else 1.0, _pairs(PRESETS[name].split(","))
 
 
-def _harmonic_large(count: float) -> float:
-    """By Euler and Maclaurin; for 50 and above right to 1e-9."""
-    return math.log(count) + 0.5772156649015329 + 1 / (2 * count) - 1 / (12 * count**2)
+def _pairs(pieces: Iterable[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for piece in pieces:
+        key, sign, value = (part.strip() for part in piece.partition("="))
+        if not sign or key not in READERS:
+            raise ConfigError(
+                f"Expected a network of key=value pairs with keys {', '.join(READERS)}, got {piece!r}. Names of "
+                "networks come first."
+            )
+        field = "rtt" if key == "delay" else key
+        if field in given:
+            raise ConfigError(f"Expected each key of a network once, got {key} twice.")
+        given[field] = 2 * READERS[key](key, value) if key == "delay" else READERS[key](key, value)
+    return given
 
 
 def _number(key: str, value: str, units: Mapping[str, float], form: str) -> float:
@@ -178,6 +343,18 @@ def _length(key: str, value: str) -> float:
 
 def _rate(key: str, value: str) -> float:
     return _positive(key, value, BITS, "a rate above 0 in bps, kbps, Mbps or Gbps, such as 10Mbps")
+
+
+def _times_slower(key: str, value: str) -> float:
+    form = "a number of times from 1 such as 5.7"
+    number = _positive(key, value, {"": 1.0}, form)
+    if number < 1:
+        raise ConfigError(f"Expected the network's {key} to be {form}, got {key}={value}.")
+    return number
+
+
+def _part(key: str, value: str) -> float:
+    return _positive(key, value, {"%": 0.01, "": 1.0}, "a share above 0 such as 90% or 0.9")
 
 
 def _share(key: str, value: str) -> float:
@@ -207,12 +384,15 @@ def _ends(key: str, value: str) -> Ends:
 
 READERS: Mapping[str, Callable[[str, str], Any]] = {
     "rtt": _time,
+    "delay": _time,  # one way, half of rtt
     "jitter": _time,
     "up": _rate,
     "down": _rate,
+    "spread": _times_slower,
     "dropout": _share,
     "deadline": _length,
     "compute": _speed("items"),
     "server": _speed("answers"),
     "ends": _ends,
 }
+_LINK = frozenset(part.name for part in fields(Link))

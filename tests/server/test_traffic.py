@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from contracts.scenes import SMALL, Quadratic, execute
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
@@ -14,8 +16,9 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server import traffic as traffic_module
 from quoron_server.books.ledger import Ledger
-from quoron_server.traffic import FRAME, Sizes, encoded, round_bytes, traffic
+from quoron_server.traffic import FRAME, WINDOWS, Sizes, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60
 
@@ -66,7 +69,40 @@ def test_a_round_moves_exactly_the_bytes_of_its_messages(name: str) -> None:
         up += on_the_wire(pb.ClientMessage(answer=answer))
     sizes = dict(zip(("down", "up"), encoded(question, dimension(task)), strict=True))
     counted = traffic(round_=3, messages=USERS, **sizes, run=RUN, seconds=SECONDS)
-    assert (counted.messages, counted.down, counted.up) == (3 * USERS, down, up)
+    windows = USERS * WINDOWS
+    assert (counted.messages, counted.down, counted.up) == (3 * USERS, down + windows, up + windows)
+
+
+def told(task: Task, dimension: int) -> tuple[int, int]:
+    question = Question(3, np.arange(1), task)
+    sizes = dict(zip(("down", "up"), encoded(question, dimension), strict=True))
+    counted = traffic(round_=3, messages=1, **sizes, run=RUN, seconds=SECONDS)
+    return counted.down, counted.up
+
+
+def test_more_columns_never_move_fewer_bytes() -> None:
+    for centre in (False, True):
+        sizes = [told(gradient(d, centre), d) for d in (*range(1, 140), *range(2040, 2060), 10**4, 10**5)]
+        assert sizes == sorted(sizes)
+        assert [up for _, up in sizes] == sorted(up for _, up in sizes)
+
+
+@given(encoded=st.integers(0, 1 << 29), more=st.integers(0, 1 << 20), extra=st.integers(0, 400))
+@example(encoded=parts.MOST - 20, more=1, extra=20)
+@example(encoded=2 * parts.MOST, more=1, extra=20)
+def test_longer_messages_never_move_fewer_bytes(encoded: int, more: int, extra: int) -> None:
+    shorter, longer = (round_bytes(encoded=length, messages=1, extra=extra) for length in (encoded, encoded + more))
+    assert encoded < shorter <= longer
+
+
+def test_an_answer_in_parts_moves_the_bytes_of_its_messages() -> None:
+    assert (traffic_module.MOST, traffic_module.KEEPALIVE) == (parts.MOST, wire.KEEPALIVE_SECONDS)
+    for dimension in (parts.MOST // 8 + 1, 2 * parts.MOST // 8 + 5):
+        answer = wire.answer_to_wire(RUN, 3, bytes(16), np.ones(dimension), Status.ANSWERED)
+        sent = sum(on_the_wire(each) for each in parts.said(answer))
+        nameless = wire.answer_to_wire("", 3, bytes(16), np.ones(dimension), Status.ANSWERED).ByteSize()
+        counted = round_bytes(encoded=nameless, messages=1, extra=2 + len(RUN))
+        assert abs(counted - sent) < 100
 
 
 def test_a_run_counts_the_bytes_of_each_question_whatever_it_asked_before() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,13 +18,18 @@ from scipy import stats
 
 import quoron
 from quoron import config as configs
+from quoron.cli import showing
 from quoron.cli.app import invoke
 from quoron.comparing import comparison as comparisons
 from quoron.comparing import page as report
 from quoron.comparing import pool
-from quoron.comparing.cells import Outcome, cell_rows, interval, run_rows
+from quoron.comparing.cells import Outcome, cell_rows, costs_of, interval, run_rows
 from quoron.comparing.request import Request, sweep
 from quoron.engines import EngineChoice
+from quoron.network import PRESETS, Network
+from quoron.planning.costs import fronts
+from quoron.planning.projection import seconds_of
+from quoron.reports import costs
 from quoron.reports.progress import RunBars, RunLines, Runs, runs_display
 from quoron.reports.summary import Summary
 from quoron.run_folder import RunFolder
@@ -128,6 +134,65 @@ def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: compariso
         assert pc.read_csv(compared.directory / f"{name}.csv").num_rows == len(rows)
     frame = compared.frame()
     assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
+
+
+@pytest.fixture(scope="module")
+def priced(compared: comparisons.Comparison, tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
+    """The same comparison over three networks: no run is carried out for it."""
+    folder, watched = tmp_path_factory.mktemp("priced") / "copy", Watched()
+    shutil.copytree(compared.directory, folder)
+    run = SMALL.run.model_copy(update={"network": ",".join(PRESETS)})
+    request = replace(REQUEST, config=SMALL.model_copy(update={"run": run}))
+    told = comparisons.carry_out(Request.from_json(request.as_json()), folder, watcher=watched, workers=1)
+    assert watched.runs == 0
+    return told
+
+
+def test_cells_have_seconds_over_every_network_and_their_fronts(priced: comparisons.Comparison) -> None:
+    for epsilon in (2.0, 8.0):
+        done = [row for row in priced.cells if row["privacy.epsilon"] == epsilon and not row["infeasible"]]
+        figures = [
+            {"rounds": row["rounds"], "bytes": row["wire_up"] + row["wire_down"]}
+            | {name: row[f"projected.{name}"] for name in PRESETS}
+            for row in done
+        ]
+        assert all(seconds > 0 for row in figures for seconds in row.values())
+        assert [tuple(row["fronts"]) for row in done] == fronts(figures, [row["excess_risk"] for row in done])
+    stored = pc.read_csv(priced.directory / "cells.csv")
+    assert {"rounds", "messages", "wire_up", "projected.phones", "held", "fronts"} <= set(stored.column_names)
+
+
+def test_projected_seconds_of_a_cell_are_the_mean_over_its_runs_of_their_rounds(priced: comparisons.Comparison) -> None:
+    row = next(row for row in priced.cells if not row["infeasible"])
+    same = [each for each in priced.runs if all(each[key] == row[key] for key in ("privacy.epsilon", "algorithm"))]
+    for name in PRESETS:
+        of_runs = [
+            seconds_of(RunFolder(priced.directory / each["folder"]).rounds(), Network.parse(name)) for each in same
+        ]
+        assert row[f"projected.{name}"] == pytest.approx(np.mean(of_runs))
+
+
+def test_the_page_and_the_terminal_show_what_rounds_cost(
+    priced: comparisons.Comparison, compared: comparisons.Comparison, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (priced.directory / "report.html").read_text(encoding="utf-8")
+    showing.show_comparison(priced, as_json=False)
+    terminal = capsys.readouterr().out
+    rows = costs_of(priced.cells)
+    assert len(rows) == 4
+    for row in rows:
+        for cell in costs.cells(row):
+            assert f"<td>{cell}</td>" in page
+            assert cell in terminal
+    assert costs_of(compared.cells) == []
+    assert "What the rounds cost" not in (compared.directory / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_network_with_dropouts_stays_with_the_runs_and_one_without_is_none_of_theirs() -> None:
+    for text, kept in (("phones,dropout=10%", "phones,dropout=10%"), ("phones", None)):
+        config = SMALL.model_copy(update={"run": SMALL.run.model_copy(update={"network": text})})
+        (cell,) = Request.of(config, algorithms=["mean-sgd"], seeds=1).cells()
+        assert cell.config.run.network == kept
 
 
 def outcome(algorithm: str, seed: int, excess: float, initial: float) -> Outcome:

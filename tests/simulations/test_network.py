@@ -1,6 +1,8 @@
 """A network is read with its units, and projects what an obvious simulation of every client gives."""
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
+from quoron.network import DEADLINE, PRESETS, SERVER, Counts, Link, Network, Times, several, total
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep
@@ -35,8 +37,39 @@ def test_a_network_is_read_with_its_units() -> None:
         "rtt=80ms, jitter=0.02s,up=1Mbps,down=1.5Gbps,dropout=5%,"
         "deadline=30s,compute=2e3items/s,server=500answers/s,ends=early"
     )
-    assert network == Network(0.08, 0.02, 1e6, 1.5e9, 0.05, 30.0, 2000.0, 500.0, "early")
-    assert Network.parse("up=9kbps,dropout=0.25") == Network(up=9e3, dropout=0.25)
+    link = Link(0.08, 0.02, 1e6, 1.5e9, dropout=0.05, compute=2000.0)
+    assert network == Network((link,), (1.0,), 30.0, 500.0, "early")
+    assert Network.parse("up=9kbps,dropout=0.25") == Network((Link(up=9e3, dropout=0.25),))
+    assert Network.parse("delay=40ms,spread=3") == Network((Link(rtt=0.08, spread=3.0),))
+
+
+def test_a_name_a_mix_and_keys_on_top_of_them_are_read() -> None:
+    for name in PRESETS:
+        assert Network.parse(name) == Network.parse(PRESETS[name])
+        assert Network.parse(name).ends == "early"
+    phones, datacentre = (Network.parse(name).links[0] for name in ("phones", "datacentre"))
+    assert Network.parse("phones:90% + datacentre:0.1").links == (phones, datacentre)
+    assert Network.parse("phones:90% + datacentre:0.1").shares == pytest.approx((0.9, 0.1))
+    slow = Network.parse("phones:0.9+datacentre:0.1,up=1kbps,deadline=9s,ends=deadline")
+    assert slow.links == (replace(phones, up=1e3), replace(datacentre, up=1e3))
+    assert (slow.deadline, slow.ends) == (9.0, "deadline")
+    assert several("phones,hospitals, datacentre").keys() == PRESETS.keys()
+    assert several("phones,deadline=9s").keys() == {"phones,deadline=9s"}
+
+
+def test_clients_have_the_shares_and_the_spread_of_their_network() -> None:
+    mixed = Network.parse("phones:0.9+datacentre:0.1")
+    for count in (0, 1, 7, 10, 1000):
+        clients = mixed.clients(count)
+        assert len(clients) == count
+        assert abs(sum(link.up == 10e9 for link in clients) - 0.1 * count) <= 0.5
+        assert all(link.spread == 1.0 for link in clients)
+        assert clients == mixed.clients(count)
+    rates = sorted(link.up for link in Network.parse("phones").clients(1000))
+    assert rates[500] == pytest.approx(6e6, rel=0.01)
+    assert rates[500] / rates[100] == pytest.approx(5.7, rel=0.02)
+    for begin in range(0, 1000, 100):  # in whatever order users come, each hundred of them has its share
+        assert 5 <= sum(link.up == 10e9 for link in mixed.clients(1000)[begin : begin + 100]) <= 15
 
 
 @pytest.mark.parametrize(
@@ -51,8 +84,23 @@ def test_a_network_is_read_with_its_units() -> None:
         ("dropout=100%", "dropout to be a share below 1"),
         ("dropout=5", "got dropout=5"),
         ("compute=5", "compute to be a speed above 0 such as 2000items/s"),
-        ("ping=3ms", "keys rtt, jitter, up, down, dropout, deadline, compute, server, ends, got 'ping=3ms'"),
+        (
+            "ping=3ms",
+            "keys rtt, delay, jitter, up, down, spread, dropout, deadline, compute, server, ends, got 'ping=3ms'",
+        ),
+        ("rtt", "Expected a network of phones, hospitals, datacentre, of a mix such as"),
         ("rtt", "got 'rtt'"),
+        (
+            "phones:0.9+datacentre:0.2",
+            "Expected the shares of a network to sum to 1, got phones:0.9+datacentre:0.2, 1.1",
+        ),
+        ("phones+datacentre", "sum to 1"),
+        ("phones:0+datacentre:1", "share to be a share above 0"),
+        ("rtt=1ms,phones", "got 'phones'. Names of networks come first"),
+        ("phones,hospitals,rtt=1ms", "got 'hospitals'. Names of networks come first"),
+        ("phones,jitter=3ms", "Expected jitter or spread of a kind of clients, got both in 'phones,jitter=3ms'"),
+        ("rtt=1ms,delay=2ms", "each key of a network once, got delay twice"),
+        ("spread=0.5", "spread to be a number of times from 1"),
         ("deadline=0s", "deadline to be a time above 0 such as 60s, got deadline=0s"),
         ("ends=late", "ends to be deadline or early, got ends=late"),
         ("rtt=1ms,rtt=2ms", "each key of a network once, got rtt twice"),
@@ -66,17 +114,22 @@ def test_what_is_not_a_network_is_named_with_its_form(text: str, message: str) -
     assert message in str(error.value)
 
 
-def simulated(network: Network, counts: Counts, draws: np.random.Generator, rounds: int) -> float:
-    """Mean seconds of a round, every client drawn one by one."""
-    per_user = [8 * size / counts.asked for size in (counts.wire_down, counts.wire_up)]
+def simulated(network: Network, counts: Counts, draws: np.random.Generator, rounds: int) -> tuple[float, float]:
+    """Mean seconds of a round, every client drawn one by one, and the mean's standard error."""
+    down, up = (8 * size / counts.asked for size in (counts.wire_down, counts.wire_up))
     seconds = []
     for _ in range(rounds):
-        delay = draws.exponential(network.jitter, counts.asked) if network.jitter else np.zeros(counts.asked)
-        answers = network.rtt + delay + per_user[0] / network.down + counts.computing + per_user[1] / network.up
-        missing = draws.random(counts.asked) < network.dropout
-        slowest = max(answers[~missing], default=0.0)
-        seconds.append(network.deadline if missing.any() else slowest)
-    return float(np.mean(seconds)) + counts.asked / network.server + counts.aggregating
+        kinds = draws.choice(len(network.links), counts.asked, p=network.shares)
+        answers = np.zeros(counts.asked)
+        for number, link in enumerate(network.links):
+            own = kinds == number
+            moved = np.exp(np.log(link.spread) / 1.2815515655446004 * draws.standard_normal(own.sum()))
+            moved *= down / link.down + up / link.up
+            answers[own] = link.rtt + link.jitter * draws.standard_exponential(own.sum()) + moved + counts.computing
+            answers[own] = np.where(draws.random(own.sum()) < link.dropout, np.inf, answers[own])
+        seconds.append(min(answers.max(), network.deadline))
+    apart = counts.asked / network.server + counts.aggregating
+    return float(np.mean(seconds)) + apart, float(np.std(seconds)) / math.sqrt(rounds)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +139,45 @@ def simulated(network: Network, counts: Counts, draws: np.random.Generator, roun
         ("rtt=80ms,jitter=30ms,up=1Mbps,down=10Mbps", 40),
         ("rtt=80ms,jitter=30ms,deadline=9s,up=1Mbps", 400),
         ("rtt=80ms,dropout=1%,deadline=9s,up=1Mbps,server=50answers/s", 40),
+        ("rtt=80ms,jitter=30ms,dropout=3%,deadline=200ms,up=1Mbps", 1),
+        ("rtt=80ms,up=1Mbps,spread=4", 1),
+        ("rtt=80ms,up=1Mbps,spread=4,deadline=300ms", 40),
+        ("phones:0.7+datacentre:0.3,up=1Mbps", 2),
+        ("phones:0.7+datacentre:0.3,up=1Mbps", 40),
     ],
 )
 def test_the_projection_is_the_mean_of_a_simulation_of_every_client(text: str, asked: int) -> None:
     network = Network.parse(f"{text},ends=early")
     counts = Counts(asked, 300 * asked, 4000 * asked, computing=0.01, aggregating=0.005)
-    mean = simulated(network, counts, np.random.default_rng(3), 4000)
-    # The mean of 4,000 rounds is within five standard errors, at most 5 * 4.5 s / sqrt(4000) with dropouts, and far
-    # less without, of the expectation but for a chance below 1e-6.
-    assert network.project(counts).total == pytest.approx(mean, abs=0.36 if network.dropout else 0.005)
+    mean, error = simulated(network, counts, np.random.default_rng(3), 1500)
+    # Within five and a half standard errors but for a chance below 1e-6.
+    assert network.project(counts).total == pytest.approx(mean, abs=5.5 * error + 1e-9)
+
+
+@pytest.mark.parametrize("asked", [1, 2, 49, 50, 10**4, 10**7])
+@pytest.mark.parametrize("jitter", [1e-6, 0.03, 2.0])
+def test_the_slowest_of_alike_clients_is_that_of_the_harmonic_number(asked: int, jitter: float) -> None:
+    network = Network((Link(rtt=0.08, jitter=jitter),), deadline=1e6, server=math.inf, ends="early")
+    harmonic = math.fsum(1 / i for i in range(1, min(asked, 10**4) + 1))
+    if asked > 10**4:
+        harmonic = math.log(asked) + 0.5772156649015329 + 1 / (2 * asked)
+    assert network.project(Counts(asked, 0, 0)).total == pytest.approx(0.08 + jitter * harmonic, rel=1e-6)
+
+
+@pytest.mark.parametrize("text", [*PRESETS, "phones:0.9+datacentre:0.1", "rtt=0s", "dropout=1%", "spread=100,up=1bps"])
+def test_every_size_of_cohort_and_message_has_a_time_within_its_deadline(text: str) -> None:
+    network = replace(Network.parse(text), ends="early", server=math.inf)
+    before = 0.0
+    for asked in (0, 1, 10, 10**3, 10**5, 10**7):
+        times = network.project(Counts(asked, 200 * asked, 160 * asked))
+        assert before <= times.total * (1 + 1e-9)
+        assert times.total <= network.deadline * (1 + 1e-9)
+        assert min(times.as_json().values()) >= 0.0
+        before = times.total
+    for asked in (1, 10**7):
+        sizes = [network.project(Counts(asked, 8 * d * asked, 8 * d * asked)).total for d in (1, 10, 10**4, 10**7)]
+        assert all(less <= more * (1 + 1e-9) for less, more in pairwise(sizes))
+        assert sizes[-1] <= network.deadline * (1 + 1e-9)
 
 
 def test_nothing_is_waited_for_without_a_network() -> None:

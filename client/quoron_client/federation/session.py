@@ -46,6 +46,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
+    *wire.STEADY,
+    ("grpc.http2.lookahead_bytes", 1 << 20),  # of a question, before the first word about how much may come
     # Each attempt is a connection of its own, at the times chosen here.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

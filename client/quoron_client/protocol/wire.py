@@ -42,6 +42,8 @@ MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
+# Of both ends' connections: no pings that measure the link, so that a round's bytes follow from its question alone.
+STEADY = (("grpc.http2.bdp_probe", 0),)
 
 _AXES = 3
 _NUMBERS = ("float64", "int64")

@@ -47,13 +47,12 @@ MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
 MOST_CLIENTS = 2000  # connections, unless told otherwise: 70 KiB each, whoever has them
 _RESERVED = 128  # files of our own: database, logs, listening sockets
 # Of the control plane. Whoever has no token can at most be sent a health probe's message, of the largest size, in every
-# stream of every connection; the window of the transport does not grow for what nobody reads.
+# stream of every connection.
 _CONTROL = (
     ("grpc.max_receive_message_length", LONGEST + SMALLEST),
     ("grpc.max_allowed_incoming_connections", MOST_OPERATORS),
     ("grpc.max_concurrent_streams", 4),
     ("grpc.max_connection_idle_ms", 60_000),
-    ("grpc.http2.bdp_probe", 0),
 )
 _CONNECTION = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a partner
@@ -63,6 +62,7 @@ _CONNECTION = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
+    *wire.STEADY,  # and the window of the transport does not grow for what nobody reads
 )
 # Of one client: its conversation, and an enrolment or an inquiry after health. Each may hold one message.
 _STREAMS = (("grpc.max_concurrent_streams", 2),)

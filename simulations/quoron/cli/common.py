@@ -47,8 +47,9 @@ Link = Annotated[
     str | None,
     typer.Option(
         "--network",
-        metavar="rtt=80ms,up=1Mbps,...",
-        help="Project wall-clock over such a network, and drop out as it says; short for run.network.",
+        metavar="NAME|rtt=80ms,up=1Mbps,...",
+        help="Project wall-clock over phones, hospitals, datacentre, a mix such as phones:0.9+datacentre:0.1 or links "
+        "of your own, and drop out as it says; short for run.network. Plans and comparisons take several names.",
     ),
 ]
 Workers = Annotated[

@@ -1,6 +1,6 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,11 @@ from rich.table import Table
 from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
+from quoron.planning.costs import Costs
 from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
+from quoron.reports import costs
 from quoron.reports import curve as curve_plot
 from quoron.reports.page import pictures
 from quoron.reports.summary import size, time_rows
@@ -119,6 +121,8 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
         _say(out, compared.best_words(rows))
         out.print(listed)
         _say(out, SURE, style="dim")
+        if priced := compared.costs_of(rows):
+            show_costs(out, priced)
         for line in compared.why_not(rows):
             _say(out, line, style="dim")
     page = comparison.directory / "report.html"
@@ -140,6 +144,8 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
     for remark in planned.remarks:
         _say(out, remark, style="yellow")
     feasible = [each for each in planned.candidates if each.plan is not None]
+    if planned.costs:
+        show_costs(out, planned.costs)
     others = table("algorithm", "predicted excess risk", "exposure", "rounds")
     for each in sorted(feasible, key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0)):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
@@ -151,6 +157,17 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
         out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
     show_answers(answers)
+
+
+def show_costs(out: Console, rows: Sequence[Costs]) -> None:
+    """What rounds cost over each network, with the fronts marked."""
+    listed = table(*costs.heads(rows))
+    for row in rows:
+        listed.add_row(*map(escape, costs.cells(row)))
+    out.print("What the rounds cost:")
+    out.print(listed)
+    for note in costs.notes(rows):
+        _say(out, note, style="dim")
 
 
 def show_answers(answers: Advice, *, as_json: Mapping[str, Any] | None = None) -> None:

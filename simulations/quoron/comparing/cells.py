@@ -8,18 +8,20 @@ is the same for all, so what a run has gained over it means the same in every do
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from quoron.comparing.request import Cell
+from quoron.planning.costs import Costs, marked
 from quoron.reports.summary import Summary
 
 Rows = tuple[Mapping[str, Any], ...]
 CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
+PROJECTED, FRONTS = "projected.", "fronts"  # columns of networks: seconds; and the costs on whose front a cell is
 PROMISE = ("epsilon", "delta", "adjacency", "exposure")
 
 
@@ -31,6 +33,8 @@ class Outcome:
     simulation_seed: int
     folder: str  # relative to the comparison's
     summary: Summary | None = None
+    seconds: Mapping[str, float | None] = field(default_factory=dict)  # projected, by network; None: answers too late
+    held: bool = False  # whether its rounds must last their whole time
     infeasible: str | None = None  # why there is no plan
     failed: str | None = None  # why a run did not end well
 
@@ -47,6 +51,10 @@ def cell_rows(outcomes: Sequence[Outcome]) -> Rows:
     cells = list(dict.fromkeys(outcome.cell for outcome in outcomes))
     settings = list(dict.fromkeys(_setting(cell) for cell in cells))
     rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell], shared)) for cell in cells]
+    for setting in settings if any(each.seconds for each in outcomes) else ():
+        alike = [row for cell, row in rows if _setting(cell) == setting]
+        for row, costs in zip(alike, marked([_costs(row) for row in alike]), strict=True):
+            row[FRONTS] = list(costs.fronts)
 
     def order(pair: tuple[Cell, Mapping[str, Any]]) -> tuple[int, bool, float]:
         cell, row = pair
@@ -69,6 +77,41 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
     reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
     return max(mean - reach, 0.0), mean + reach
+
+
+def costs_of(rows: Sequence[Mapping[str, Any]]) -> list[Costs]:
+    """What rounds cost in cells with a result, in their order; none where no network is given."""
+    with_network = [row for row in rows if row.get(FRONTS) is not None and row["excess_risk"] is not None]
+    return [replace(_costs(row), fronts=tuple(row[FRONTS])) for row in with_network]
+
+
+def _costs(row: Mapping[str, Any]) -> Costs:
+    names = [key for key in row if key.startswith(PROJECTED)]
+    risk, down, up = row["excess_risk"], row.get("wire_down", 0), row.get("wire_up", 0)
+    return Costs(
+        algorithm=f"auto ({row['taken']})" if row["algorithm"] == "auto" and row["taken"] else row["algorithm"],
+        rounds=row.get("rounds", 0),
+        messages=row.get("messages", 0),
+        bytes_down=down,
+        bytes_up=up,
+        seconds={key.removeprefix(PROJECTED): row[key] for key in names},
+        held=bool(row.get("held")),
+        risk=risk,
+        told="" if risk is None else f"{risk:.2g}",
+    )
+
+
+def _projected(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Mean projected seconds over each network, and whether rounds are held."""
+    names = list(dict.fromkeys(name for each in outcomes for name in each.seconds))
+    if not names:
+        return {}
+    row: dict[str, Any] = {}
+    for name in names:
+        values = [each.seconds.get(name) for each in outcomes]
+        known = [value for value in values if value is not None]
+        row[f"{PROJECTED}{name}"] = _mean(known) if len(known) == len(values) else None
+    return row | {"held": outcomes[0].held}
 
 
 def _setting(cell: Cell) -> str:
@@ -108,7 +151,7 @@ def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
         row |= {name: getattr(summary, name) for name in FORECASTS}
         row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
         row |= {f"test_{name}": value for name, value in summary.test.items()}
-        row |= {"seconds": summary.seconds}
+        row |= {"seconds": summary.seconds} | _projected([outcome])
     return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
 
 
@@ -135,6 +178,7 @@ def _cell_row(outcomes: Sequence[Outcome], starts: Mapping[str, float]) -> dict[
             "halted": sum(each.halted for each in summaries),
             "seconds": _mean([each.seconds for each in summaries]),
         }
+        row |= _projected(done)
     failed = next((each.failed for each in outcomes if each.failed is not None), None)
     return row | {"infeasible": first.infeasible, "failed": failed}
 

@@ -22,6 +22,8 @@ from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
 from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
+from quoron.network import Network
+from quoron.planning.projection import seconds_of
 from quoron.reports.summary import from_json
 from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
@@ -29,6 +31,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
+from quoron_server.parameters import Kind
 from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
@@ -198,5 +201,18 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
         elif job in failures:
             outcomes.append(Outcome(job.cell, seed, where, failed=failures[job]))
         else:
-            outcomes.append(Outcome(job.cell, seed, where, summary=from_json(RunFolder(job.folder).summary())))
+            outcomes.append(_done(job, seed, where, request.networks))
     return Comparison(folder, request, cell_rows(outcomes), run_rows(outcomes))
+
+
+def _done(job: Job, seed: int, where: str, networks: Mapping[str, Network]) -> Outcome:
+    """A complete run with its projected seconds over every network."""
+    folder, own = RunFolder(job.folder), job.config.run.link
+    summary = from_json(folder.summary())
+    over = networks or ({} if own is None else {"its network": own})
+    if not over:
+        return Outcome(job.cell, seed, where, summary=summary)
+    kinds = [each["kind"] for each in folder.plan()["guarantee"]["assumptions"]]
+    held, rounds = Kind.SECRET_COHORTS in kinds, folder.rounds()
+    seconds = {text: seconds_of(rounds, network.held() if held else network) for text, network in over.items()}
+    return Outcome(job.cell, seed, where, summary=summary, seconds=seconds, held=held)

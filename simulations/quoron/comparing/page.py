@@ -9,9 +9,11 @@ from html import escape
 from string import Template
 from typing import Any
 
+from quoron.comparing.cells import costs_of as costs_of
 from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
+from quoron.reports import costs
 from quoron.reports.summary import size
 
 Row = Mapping[str, Any]
@@ -106,8 +108,22 @@ def _part(setting: str, rows: Sequence[Row]) -> str:
     refused = "\n".join(f"<li>{escape(line)}</li>" for line in why_not(rows))
     return (
         f"<section>{head}<p>{escape(best_words(rows))}</p>\n"
-        f'<div class="figures">{pictures}</div>\n{_table(done)}\n<ul>{refused}</ul></section>'
+        f'<div class="figures">{pictures}</div>\n{_table(done)}\n{_costs(rows)}\n<ul>{refused}</ul></section>'
     )
+
+
+def _costs(rows: Sequence[Row]) -> str:
+    """What rounds cost over each network, with the fronts marked."""
+    priced = costs_of(rows)
+    if not priced:
+        return ""
+    lines = [costs.heads(priced), *(costs.cells(row) for row in priced)]
+    drawn = [
+        "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in line) + "</tr>"
+        for tag, line in zip(("th", *["td"] * len(priced)), lines, strict=True)
+    ]
+    below = "".join(f"<p>{escape(note)}</p>" for note in costs.notes(priced))
+    return f'<h3>What the rounds cost</h3><div class="wide"><table>{"".join(drawn)}</table></div>{below}'
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -14,12 +14,14 @@ from typing import Any
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import Config
+from quoron.network import Network
 from quoron.sections import overlay
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, unless told otherwise
 OURS = ("algorithm.name", "run.seed", "run.simulation_seed", "run.out")  # keys that a comparison sets by itself
+NETWORK = "run.network"
 Varied = tuple[tuple[str, Any], ...]
 
 
@@ -84,6 +86,11 @@ class Request:
         request.cells()  # what does not check is refused now
         return request
 
+    @property
+    def networks(self) -> dict[str, Network]:
+        """Over which every cell is projected; those of each cell where `run.network` varies are its own."""
+        return {} if any(key == NETWORK for key, _ in self.vary) else self.config.run.networks
+
     def cells(self) -> tuple[Cell, ...]:
         """Every algorithm under every combination of values; ConfigError for a key or a value that is not one."""
         keys = [key for key, _ in self.vary]
@@ -95,6 +102,8 @@ class Request:
         texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
         texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
         tree = self.config.model_dump(mode="json", exclude_none=True)
+        if self.config.run.dropout == 0.0:  # it decides no bit then: a run is one over all networks
+            tree["run"].pop("network", None)
         return configs.from_tree(overlay(tree, texts))
 
     def as_json(self) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Work:
 
 def reseeded(prepared: Prepared[Setup], config: Config, base: Path) -> Prepared[Setup]:
     """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
-    dropout = 0.0 if config.run.link is None else config.run.link.dropout
+    dropout = config.run.dropout
     engine = engine_for(prepared.scene.population, seed=config.run.simulation_seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)

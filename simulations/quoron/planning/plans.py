@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from quoron.config import Config, FlightsSection, TableSection
+from quoron.network import Network
 from quoron.paths import dataset
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
-from quoron.planning.projection import Projection
+from quoron.planning.costs import Costs, of_candidates
+from quoron.planning.projection import Projection, of_plan
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -71,6 +73,13 @@ class Planned:
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
     network: Projection | None = None  # wall-clock over a network, when one is given
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
+    costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
+
+    def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Planned":
+        """The same with what rounds cost over networks: the plan's, and with `everybody` those of all candidates."""
+        chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
+        costs = of_candidates(self.candidates, networks) if everybody and networks else ()
+        return replace(self, network=chosen[next(iter(chosen))] if len(chosen) == 1 else None, costs=costs)
 
     @property
     def baseline(self) -> Candidate | None:
@@ -89,7 +98,8 @@ class Planned:
             for each in self.candidates
         ]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        network = {} if self.network is None else {"network": self.network.as_json()}
+        network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
+        network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         return plan_json(self.plan) | said | curve | network
 

@@ -1,7 +1,7 @@
 """Projecting a run's wall-clock over a network: from its ledger's events, or from its plan before it begins."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,12 @@ import numpy as np
 from quoron.network import DEADLINE, Counts, Network, Times, total
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
+from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
 from quoron_server.traffic import Traffic, encoded, traffic
 
 NAME = "n" * 16  # of a run that has none yet; every message holds its run's name
+SOME = 64  # columns of a question that is written out to see what surrounds its numbers: a few bytes less than of more
 Event = Mapping[str, Any]
 Row = dict[str, Any]
 
@@ -46,31 +48,62 @@ def of_rounds(columns: Sequence[Row], text: str, network: Network) -> Projection
     parts = [name for name in Times().as_json() if name != "total"]
     times = total([Times(**{part: row[f"network.{part}"] for part in parts}) for row in columns if row])
     messages, down, up = (sum(row.get(f"wire_{name}", 0) for row in columns) for name in ("messages", "down", "up"))
-    measured = ("aggregating",) if network.compute is not None else ("computing", "aggregating")
+    measured = ("aggregating",) if network.computes else ("computing", "aggregating")
     return Projection(text, times.as_json(), messages, down, up, measured)
+
+
+def seconds_of(events: Sequence[Event], network: Network) -> float | None:
+    """Of a run's rounds over a network; None where some answer of the mean size could not be there in time."""
+    counted = [_counts(event, _traffic(event, NAME, network)) for event in events if event.get("encoded_down")]
+    if any(network.answer_seconds(counts) > network.deadline for counts in counted):
+        return None
+    return total([network.project(counts) for counts in counted]).total
+
+
+def held(plan: Plan) -> bool:
+    """Whether rounds must last their whole time: their ends would tell who was in a secret cohort."""
+    return plan.guarantee.rests_on(Kind.SECRET_COHORTS)
 
 
 def of_plan(plan: Plan, text: str, network: Network) -> Projection:
     """Every round taken as the average one; ConfigError when its answers would come after the network's deadline.
 
-    Questions are taken to be framed as those for a gradient. Speeds that only a run measures count as nothing.
+    Rounds last their whole time where they must, whatever the network says of their ends. Speeds that only a run
+    measures count as nothing.
     """
-    cost, dimension = plan.cost, plan.problem.dimension
+    rounds, moved = max(1, plan.cost.rounds), _average(plan, network)
+    asked = moved.messages // 3
+    counts = Counts(asked, moved.down, moved.up, items=plan.cost.gradient_evaluations / max(1, plan.cost.messages))
+    network.require_time(counts)
+    ends = network.held() if held(plan) else network
+    whole = {part: rounds * seconds for part, seconds in ends.project(counts).as_json().items()}
+    return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
+
+
+def wire_of_plan(plan: Plan) -> Traffic:
+    """Of all rounds, each taken as the average one."""
+    rounds, moved = max(1, plan.cost.rounds), _average(plan, None)
+    return Traffic(rounds * moved.messages, rounds * moved.down, rounds * moved.up)
+
+
+def _average(plan: Plan, network: Network | None) -> Traffic:
+    """Of the average round: its numbers, and what surrounds those of a question of the kind about some columns."""
+    cost, outputs = plan.cost, plan.problem.outputs
     messages, rounds = max(1, cost.messages), max(1, cost.rounds)
     asked = max(1, messages // rounds)
-    nominal = Question(1, np.zeros(1, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
-    down, up = (size - 8 * dimension for size in encoded(nominal, dimension))  # what surrounds the numbers
+    like = replace(plan.problem, dimension=outputs * min(plan.problem.features, SOME))
+    points = plan.parameters.points_asked()
+    gradient = AverageGradient(np.zeros((points, like.dimension)), (1.0,) * points)
+    nominal = Question(1, np.zeros(1, np.int64), plan.parameters.asks(like) or gradient)
+    sizes = zip(encoded(nominal, like.dimension), nominal.payload(like.dimension), strict=True)
+    down, up = (size - numbers for size, numbers in sizes)
     average = {
         "round": rounds // 2,
         "messages": asked,
         "encoded_down": asked * (cost.bytes_down // messages + down),
         "encoded_up": asked * (cost.bytes_up // messages + up),
     }
-    moved = _traffic(average, NAME, network)
-    counts = Counts(asked, moved.down, moved.up, items=cost.gradient_evaluations / messages)
-    network.require_time(counts)
-    whole = {part: rounds * seconds for part, seconds in network.project(counts).as_json().items()}
-    return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
+    return _traffic(average, NAME, network)
 
 
 def _columns(event: Event, run: str, network: Network | None) -> Row:
@@ -78,8 +111,14 @@ def _columns(event: Event, run: str, network: Network | None) -> Row:
     row: Row = {"wire_messages": moved.messages, "wire_down": moved.down, "wire_up": moved.up}
     if network is None:
         return row
+    counts = _counts(event, moved)
+    times = network.project(counts)
+    return row | {f"network.{part}": seconds for part, seconds in times.as_json().items()}
+
+
+def _counts(event: Event, moved: Traffic) -> Counts:
     asked = event["messages"]
-    counts = Counts(
+    return Counts(
         asked,
         moved.down,
         moved.up,
@@ -87,8 +126,6 @@ def _columns(event: Event, run: str, network: Network | None) -> Row:
         computing=event["seconds_clients"] / max(1, asked),
         aggregating=event["seconds_server"],
     )
-    times = network.project(counts)
-    return row | {f"network.{part}": seconds for part, seconds in times.as_json().items()}
 
 
 def _traffic(event: Event, run: str, network: Network | None) -> Traffic:

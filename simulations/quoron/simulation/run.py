@@ -82,8 +82,8 @@ def prepare(
     scene = scene.settled(planned.plan.problem)
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
-    if config.run.link is not None:
-        planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
+    if compare or config.run.link is not None:
+        planned = planned.over(config.run.networks, everybody=compare)
     return Prepared(config, scene, planned, fingerprint(config, folder, frame), began=began)
 
 
@@ -168,6 +168,8 @@ def _results(
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
     link = config.run.link
+    if link is not None and projection.held(plan):
+        link = link.held()
     traffic = projection.by_round(events, network=link)
     summary = Summary.of(
         plan,

@@ -65,7 +65,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     A `population` that was made before, of the same configuration, is not made again.
     """
     population = _population(with_columns(config, folder, table), folder, table) if population is None else population
-    dropout = 0.0 if config.run.link is None else config.run.link.dropout
+    dropout = config.run.dropout
     engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
 

@@ -4,6 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.reports import VectorReport
+from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.release import Release
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
@@ -61,6 +66,13 @@ class LocalModelParameters(Parameters):
     sampling_variance: float  # of the mean of n_0 users
     smoothness: float  # M
     smoothing: float  # λ; 0 without
+
+    def asks(self, problem: Problem) -> VectorReport:
+        """A report of a vector."""
+        zero = np.zeros(problem.dimension)
+        smoothing = Convolution(self.smoothing, 0) if self.smoothing else None
+        gradient = AverageGradient(zero[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing)
+        return VectorReport(gradient, self.vector_epsilon, self.vector_delta, self.first_radius, zero)
 
     @property
     def interactions(self) -> int:

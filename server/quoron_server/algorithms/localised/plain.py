@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
@@ -111,6 +112,12 @@ class GroupedParameters(Parameters):
     def cohorts(self) -> tuple[int, ...]:
         """Those of each phase's share."""
         return tuple(share.cohort_size for share in self.shares for _ in range(share.rounds))
+
+    def asks(self, problem: Problem) -> PlacedGradient:
+        """A gradient at the places of the first phase."""
+        many = self.shares[0].asked_for
+        places = np.arange(many, dtype=np.int64)[None, :]
+        return PlacedGradient(np.zeros((1, problem.dimension)), places, float(many), None, many)
 
     def participations(self) -> int:
         """Those of all phases where they share users, else of one."""

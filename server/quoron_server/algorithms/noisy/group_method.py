@@ -62,6 +62,11 @@ class GroupSGDParameters(Parameters):
         mu = noise.effective_mu(dimension)
         return (PlannedRelease(noise, noise.entry(), self.rounds, range(self.rounds), mu),)
 
+    def asks(self, problem: Problem) -> PlacedGradient:
+        """A gradient at the places that may be chosen."""
+        places = np.arange(self.width, dtype=np.int64)[None, :]
+        return PlacedGradient(np.zeros((1, problem.dimension)), places, 1.0, self.clip_norm, self.expected)
+
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round, as expected."""
         return (self.cohort_size,) * self.rounds

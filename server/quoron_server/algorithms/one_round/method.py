@@ -55,6 +55,10 @@ class OneRoundParameters(Parameters):
         """Everybody, once."""
         return (self.cohort_size,) * self.rounds
 
+    def asks(self, problem: Problem) -> SecondMoment:
+        """A second moment of features and label."""
+        return SecondMoment(problem.features + 1, self.label_scale)
+
     def answer_length(self, problem: Problem) -> int:
         """A second moment of features and label."""
         return packed(problem.features + 1)
