@@ -289,7 +289,7 @@ def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog
     trained(plugged(nobody), tmp_path / "real", simulation_seed=None)
     assert "nobody has answered" not in caplog.text
     trained(plugged(nobody), tmp_path / "simulated", simulation_seed=None, identities="partitions")
-    assert "round 0: nobody has answered" in caplog.text
+    assert "round 1: nobody has answered" in caplog.text
 
 
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:

@@ -101,6 +101,10 @@ class ClaimObserver:
         else:
             self._tell(kind="ended", error="RunError", message=f"The ServerApp failed: {type(error).__name__}: {error}")
 
+    def waiting(self, what: str) -> None:
+        """Before a round is done."""
+        self._tell(kind="waiting", what=what)
+
     def started(self, plan: Plan) -> None:
         """The owner has the plan."""
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from quoron.flower import warden
 from quoron.run_folder import write
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import OWN, make_folder, public
@@ -133,16 +134,30 @@ class Process:
     """A program that is started, waited for, and ended by its number. A context manager."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], *, home: Path, log: Path, more: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        home: Path,
+        log: Path,
+        more: Mapping[str, str] | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
-        """`more` is put into its environment."""
+        """`more` is put into its environment.
+
+        With `folders` it is kept by a warden: it, all that it starts and they are gone with this process, however that
+        ends; and so is all that has the same `home`.
+        """
+        words = [program(name), *arguments]
+        if folders:
+            words = warden.command(f"FLWR_HOME={home.resolve()}", [*folders], words)
         make_folder(log.parent)
         self.name, self.log = name, log
         with open(log, "ab", opener=public) as out:
             self._process = subprocess.Popen(
-                [program(name), *arguments],
+                words,
                 env={**environment(home), **(more or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt at the terminal is for whoever started it
@@ -182,7 +197,7 @@ class Process:
         self._process.terminate()
 
     def end(self, seconds: float = 20.0) -> None:
-        """Ask it to end, then end it, and whatever it has started."""
+        """Ask it to end, then end it, and whatever it has started. What has a warden is ended at once."""
         self.ask_to_end()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -193,6 +208,8 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 def _said(reply: dict[str, Any]) -> str:
