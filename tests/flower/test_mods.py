@@ -17,7 +17,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flower.grids import SECRET, FakeGrid, FakeTime, error_reply
 from flower.plugged import Killed, people, plugged, questions, trained
 from quoron_privacy.errors import RunError
-from quoron_server.flower import black_boxes, engine, exchange, hellos, serving
+from quoron_server.flower import black_boxes, engine, exchange, serving
 from quoron_server.flower.hellos import QUIET, NobodyUnderstands
 
 LONG = 600.0  # seconds for users to come
@@ -29,7 +29,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Nobody sleeps; the ServerApp's environment allows made-up users and seeds."""
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     fake = FakeTime()
-    for module in (black_boxes, engine, exchange, hellos, serving):
+    for module in (black_boxes, engine, exchange, serving):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

@@ -90,7 +90,7 @@ def _reply(message: Message, respond: Callable[[Values], RecordDict]) -> RecordD
 
 
 def hello(values: Values, context: Context) -> RecordDict:
-    """Version and place of this node, and the bytes that came: so the server sees that replies come as they are made."""
+    """Version and place of this node, and the bytes that came: so it shows whether replies arrive as they are made."""
     back = {"nonce": values["nonce"]} if "nonce" in values else {}
     place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
     return record(version=VERSION, **back, **{key: int(each) for key, each in place.items()})

@@ -11,7 +11,6 @@ question. What comes of questions is neither: that an answer is missing may be a
 
 import logging
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -65,7 +64,7 @@ class Hellos:
     reasons: dict[int, str] = field(default_factory=dict)  # why a node takes no part, the latest
     _pulls: Pulls = field(default_factory=Pulls)
     _understood: bool = False
-    _quiet: float | None = None  # from when on nobody else is expected to be
+    _silence: Clock | None = None  # since the last reply, while none could be used
 
     def say(self, nodes: Sequence[int], seconds: float) -> dict[int, Values]:
         """Values of each node that takes part. Raises NobodyUnderstands, SuperLinkAway.
@@ -74,14 +73,17 @@ class Hellos:
         """
         nonces = [secrets.token_bytes(16) for _ in nodes]
         letters = [Letter(node, self.action, {"nonce": nonce}) for node, nonce in zip(nodes, nonces, strict=True)]
-        clock, found, ends = Clock(), dict[int, Values](), time.monotonic() + seconds
+        clock, whole, found = Clock(), 0.0, dict[int, Values]()
         for index, reply in heard(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls, clock=clock):
-            node, read = nodes[index], _read(reply, nonces[index])
+            node, read, whole = nodes[index], _read(reply, nonces[index]), max(whole, clock.ends)
             if isinstance(read, str):
-                self._broken(node, read)
-                clock.ends = min(clock.ends, self._quiet or clock.ends)
+                self._tell(node, read)
+                if not self._understood:
+                    self._silence = Clock()
+                    self._silence.start(QUIET)
+                    clock.ends = min(clock.ends, self._silence.ends)
             else:
-                self._understood, clock.ends = True, max(clock.ends, ends)
+                self._understood, clock.ends = True, whole
                 if (why := refusal(read)) is None:
                     found[node] = read
                     self.reasons.pop(node, None)
@@ -93,7 +95,7 @@ class Hellos:
 
     def require_somebody(self, *, late: bool = False) -> None:
         """NobodyUnderstands if no reply could ever be used, and the last is QUIET seconds old, or it is `late`."""
-        if not self._understood and self._quiet is not None and (late or time.monotonic() >= self._quiet):
+        if not self._understood and self._silence is not None and (late or self._silence.over):
             raise NobodyUnderstands(
                 f"Expected a ClientApp that takes part, got none from {len(self.reasons)} nodes.{self.said()} Nothing "
                 "was asked, and nothing is lost: mend the app, and start the same run again."
@@ -106,11 +108,6 @@ class Hellos:
         node, why = next(iter(self.reasons.items()))
         same = sum(each == why for each in self.reasons.values())
         return f" Node {node}{f' and {same - 1} more' if same > 1 else ''}: {why}."
-
-    def _broken(self, node: int, why: str) -> None:
-        self._tell(node, why)
-        if not self._understood:
-            self._quiet = time.monotonic() + QUIET
 
     def _tell(self, node: int, why: str) -> None:
         first = next((each for each, known in self.reasons.items() if known == why), node)
