@@ -101,9 +101,9 @@ class ClaimObserver:
         else:
             self._tell(kind="ended", error="RunError", message=f"The ServerApp failed: {type(error).__name__}: {error}")
 
-    def waiting(self, what: str) -> None:
-        """Before a round is done."""
-        self._tell(kind="waiting", what=what)
+    def said(self, text: str) -> None:
+        """What is waited for."""
+        self._tell(kind="waiting", what=text)
 
     def started(self, plan: Plan) -> None:
         """The owner has the plan."""

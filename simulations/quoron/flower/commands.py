@@ -193,11 +193,14 @@ class Process:
         raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
 
     def ask_to_end(self) -> None:
-        """It may take its time."""
-        self._process.terminate()
+        """It may take its time; what has a warden has none."""
+        if self._process.stdin is None:
+            self._process.terminate()
+        else:
+            self._process.stdin.close()  # which a warden notices even if it has only begun
 
     def end(self, seconds: float = 20.0) -> None:
-        """Ask it to end, then end it, and whatever it has started. What has a warden is ended at once."""
+        """Ask it to end, then end it, and whatever it has started."""
         self.ask_to_end()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
@@ -208,8 +211,6 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
         self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
 
 
 def _said(reply: dict[str, Any]) -> str:

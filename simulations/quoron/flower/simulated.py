@@ -31,7 +31,7 @@ from flwr.serverapp import Grid, ServerApp
 from quoron import config as configs
 from quoron.config import Config
 from quoron.flower.claim import ClaimObserver
-from quoron.reports.progress import Lines, Waits
+from quoron.reports.progress import Lines
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
@@ -46,7 +46,7 @@ from quoron_server.flower.shards import Shards
 RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
-_TOLD = 1.0  # seconds between two words of how many nodes have come, or answered
+_TOLD = 5.0  # seconds between two words of how many nodes have come, or answered
 _log = logging.getLogger("quoron")
 Settings = Mapping[str, Any]
 
@@ -115,13 +115,13 @@ def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observ
 class _Counting:
     """Tells an observer how many have come, now and then: the data are made up."""
 
-    def __init__(self, observer: Waits, what: str) -> None:
+    def __init__(self, observer: ClaimObserver | Lines, what: str) -> None:
         self._observer, self._what, self._due = observer, what, time.monotonic() + _TOLD
 
     def __call__(self, answered: int, asked: int) -> None:
         if (now := time.monotonic()) >= self._due:
             self._due = now + _TOLD
-            self._observer.waiting(f"{answered:,} of {asked:,} {self._what}")
+            self._observer.said(f"{answered:,} of {asked:,} {self._what}")
 
 
 def _real(context: Context) -> str | None:

@@ -20,7 +20,6 @@ from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.superlink import MARK
 from quoron.flower.warden import scratch
-from quoron.reports.progress import Waits
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
@@ -93,7 +92,7 @@ class _Follower:
             if GATED:
                 arguments = ("-m", "quoron.flower.superlink", *arguments)
             more, log = place.environment | {"TMPDIR": str(own)}, self._folder.path / LOG
-            self._wait("starting Flower")
+            self._say("starting Flower")
             with Process(name, arguments, home=home, log=log, more=more, folders=[place.folder]) as superlink:
                 superlink.healthy(f"http://127.0.0.1:{port}/health")
                 if GATED:  # this SuperLink carries out what it is given
@@ -102,14 +101,14 @@ class _Follower:
                     f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
                     "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
                 )
-                self._wait(f"starting {nodes} nodes")
+                self._say(f"starting {nodes} nodes")
                 self.follow(connection, place.folder, superlink=superlink, federation=sizes)
                 superlink.log.unlink(missing_ok=True)  # nobody reads it unless something failed
 
-    def _wait(self, what: str) -> None:
+    def _say(self, what: str) -> None:
         for observer in self._observers:
-            if isinstance(observer, Waits):
-                observer.waiting(what)
+            if hasattr(observer, "said"):
+                observer.said(what)
 
     def follow(
         self,
@@ -154,7 +153,7 @@ class _Follower:
         if line["kind"] == "started":
             self._process = int(line["process"]) if line["host"] == gethostname() else None
         elif line["kind"] == "waiting":
-            self._wait(line["what"])
+            self._say(line["what"])
         elif line["kind"] == "round":
             for observer in self._observers:
                 if not self._started:

@@ -1,9 +1,8 @@
 """Observers that show a run while it goes: a live bar in a terminal, a few plain lines elsewhere, or nothing."""
 
 import sys
-import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,9 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 LINES = 10  # plain lines a run, at most
-SECONDS = 10.0  # between two plain lines of what is waited for
 
 
-@runtime_checkable
-class Waits(Protocol):
-    """An observer that also shows what a run waits for: public, or of a simulation."""
-
-    def waiting(self, what: str) -> None:
-        """Until the next round has finished."""
-
-
-class Display(Waits, Protocol):
+class Display(Protocol):
     """An observer that is a context manager, so that the terminal is left tidy whatever happens."""
 
     def __enter__(self) -> "Display":
@@ -47,6 +37,9 @@ class Display(Waits, Protocol):
 
     def finished(self, model: Vector) -> None:
         """After the last commit."""
+
+    def said(self, text: str) -> None:
+        """What is done before the first round."""
 
 
 def display(*, quiet: bool) -> Display:
@@ -65,9 +58,6 @@ class Silence:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         pass
 
-    def waiting(self, what: str) -> None:
-        """Nothing."""
-
     def started(self, plan: Plan) -> None:
         """Nothing."""
 
@@ -77,18 +67,16 @@ class Silence:
     def finished(self, model: Vector) -> None:
         """Nothing."""
 
+    def said(self, text: str) -> None:
+        """Nothing."""
+
 
 class Lines(Silence):
     """A plain line now and then, on standard error."""
 
-    def __init__(self) -> None:
-        self._due = 0.0
-
-    def waiting(self, what: str) -> None:
-        """A line now and then."""
-        if (now := time.monotonic()) >= self._due:
-            self._due = now + SECONDS
-            print(what, file=sys.stderr, flush=True)
+    def said(self, text: str) -> None:
+        """A line."""
+        print(text, file=sys.stderr, flush=True)
 
     def started(self, plan: Plan) -> None:
         """What to take care of, if anything."""
@@ -115,7 +103,7 @@ class Bar(Silence):
             transient=True,
         )
         self._task = self._bar.add_task("preparing users", total=None, figures="")
-        self._plan: Plan | None = None
+        self._name = ""
 
     def __enter__(self) -> Display:
         self._bar.start()
@@ -124,20 +112,19 @@ class Bar(Silence):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def waiting(self, what: str) -> None:
-        """Before the first round in its place, then beside it."""
-        told = {"description": what} if self._plan is None else {"figures": f", {what}"}
-        self._bar.update(self._task, **told)
+    def said(self, text: str) -> None:
+        """In front of the bar."""
+        self._bar.update(self._task, description=escape(text))
 
     def started(self, plan: Plan) -> None:
         """Show the plan's rounds as the length of the bar."""
-        self._plan = plan
         _warn(plan)
-        self._bar.update(self._task, description=plan.algorithm, total=plan.cost.rounds)
+        self._name = plan.algorithm
+        self._bar.update(self._task, description=self._name, total=plan.cost.rounds)
 
     def round_finished(self, event: RoundEvent) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=event.round + 1, figures=_figures(event))
+        self._bar.update(self._task, description=self._name, completed=event.round + 1, figures=_figures(event))
 
 
 def _warn(plan: Plan) -> None:
