@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
+from quoron_client.protocol.flower_records import Values
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import RunError
@@ -122,7 +123,7 @@ class BlackBoxes:
         for row, user in enumerate(self.members[question.cohort].tolist()):
             if user in homes:
                 asked = wire.question_to_wire(moved, row, run=self.announcement.run, user=user, seconds=seconds)
-                values = {"announcement": announced, "question": asked.SerializeToString()}
+                values: Values = {"announcement": announced, "question": asked.SerializeToString()}
                 letter = Letter(homes[user], self.there.action, values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 

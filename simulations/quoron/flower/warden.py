@@ -53,8 +53,8 @@ def main() -> int:
     for end in (woken, wakes):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wakes)
-    for number in (*ENDS, signal.SIGCHLD):
-        signal.signal(number, lambda *_: None)
+    for each in (*ENDS, signal.SIGCHLD):
+        signal.signal(each, lambda *_: None)
     if PROC.exists():
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
