@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from quoron.processors import processors
 from quoron.run_folder import RunFolder
@@ -96,14 +95,14 @@ class EngineChoice:
         if self.name != "flower":
             with shared(prepared, self.sharing) as prepared:
                 return runs.carry_out(prepared, folder, observers)
-        from quoron.flower import simulation
+        from quoron.flower import simulation, warden
         from quoron.flower.commands import FlowerConnection
 
         if self.superlink is None:
             nodes = self.nodes or simulation.NODES
             return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=self.cpus)
-        with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
-            connection = FlowerConnection(Path(home), self.superlink, self.authority)
+        with warden.scratch() as own:
+            connection = FlowerConnection(own / "home", self.superlink, self.authority)
             return simulation.simulate(prepared, folder, base, observers, connection=connection)
 
 
