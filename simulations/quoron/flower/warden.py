@@ -5,7 +5,7 @@
 It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
 open; for the program's end; or to be told to end. Then it ends, at once, all that the program has started, and all that
 has its first argument in its environment, and removes the folders. Children of children whose parent is gone become
-its own, so that none gets away (Linux; elsewhere it ends the program's group). Nothing of ours is imported: it has to
+its own, so that none gets away (Linux; elsewhere it ends the program alone). Nothing of ours is imported: it has to
 be there before anything that it is for.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
+PATIENCE = 60.0  # seconds for what was killed to be gone: a disk that hangs keeps processes
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and not by programs
 
@@ -60,7 +61,8 @@ def main() -> int:
     nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
     child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED) if program else 0
     code = _until(child, woken)
-    while left := _left(mark, child):
+    gives_up = time.monotonic() + PATIENCE
+    while (left := _left(mark, child)) and time.monotonic() < gives_up:
         for number in left:
             with suppress(OSError):
                 os.kill(number, signal.SIGKILL)
