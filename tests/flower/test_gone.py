@@ -136,7 +136,9 @@ def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> 
 
 
 def test_a_scratch_folder_is_gone_with_whoever_was_killed_with_it() -> None:
-    words = "from quoron.flower.warden import scratch\nwith scratch() as at: print(at, flush=True); input()"
+    here = str(Path(warden.__file__).parent)  # alone, without what the package imports
+    words = f"import sys\nsys.path.append({here!r})\nfrom warden import scratch\n"
+    words += "with scratch() as at: print(at, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
