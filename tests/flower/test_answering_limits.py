@@ -55,7 +55,7 @@ def values(number: int = 0, at: float = 0.5, run: str = "spring", task: Any = No
     task = task or AverageGradient(np.full((1, DIMENSION), at), (1.0,))
     asked = question_to_wire(Question(number, np.array([0]), task), 0, run=run, user=0, seconds=60)
     announced = pb.Announcement(run=run, description=told).SerializeToString()
-    return {"version": version("quoron"), "announcement": announced, "question": asked.SerializeToString()}
+    return {"version": version("quoron"), "announcement": announced, "user": 0, "question": asked.SerializeToString()}
 
 
 def reply(sent: Values, config: Mapping[str, Any], gradient: Gradient | None = None) -> Values:
@@ -96,6 +96,12 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined_before_the_function_sees_
     assert reply(values(run="winter", epsilon=0.5, delta=0.999), config, gradient) == {"declined": True}
 
 
+def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
+    assert "answer" in reply(values(), config)
+    assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}
+    assert "answer" in reply(values(), config)
+
+
 def test_the_limit_is_one_unless_the_owner_says_another(config: dict[str, Any]) -> None:
     del config["lifetime-epsilon"], config["lifetime-delta"]
     assert reply(values(), config) == {"declined": True}
@@ -127,6 +133,7 @@ def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothin
         values(task=AverageGradient(np.zeros((1, DIMENSION + 1)), (1.0,))),
         values(task=SecondMoment(DIMENSION)),
         values(epsilon="much"),
+        values() | {"user": "zero"},
         {key: value for key, value in values().items() if key != "announcement"},
     ]
     for sent in wrong:

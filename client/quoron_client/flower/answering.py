@@ -76,10 +76,11 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
         return record()
     announced = pb.Announcement.FromString(bytes_of(values, "announcement"))
     run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
-    terms = read_promised(announced.run, announced.description)
-    if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension:
+    terms, user = read_promised(announced.run, announced.description), values.get("user")
+    if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension or type(user) is not int:
         raise WireError("Expected a question of the announced run, got another.")
-    why = refusal(limits, terms) or kept.agree(agreement(terms, terms_digest(announced.description)))
+    # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
+    why = refusal(limits, terms) or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
     if why is not None:
         _LOG.warning("Takes no part in run %r: %s", run, why)
         return record(declined=True)

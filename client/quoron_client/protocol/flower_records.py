@@ -9,7 +9,7 @@
 | `query.<task>`     | version, question, users; starts or coordinates where each has its own          |
 | its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
 | `query.ended`      | version, run, how                                                               |
-| a plug-in's action | a nonce alone is a hello; announcement, question; or run, how: replies as above |
+| a plug-in's action | a nonce alone: a hello; announcement, user, question; run, how: replies as above |
 | any reply          | refused: why, in words that no data can influence                               |
 
 A node of a federation holds one user; one of a simulation may hold many.

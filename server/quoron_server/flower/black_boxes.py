@@ -123,7 +123,7 @@ class BlackBoxes:
         for row, user in enumerate(self.members[question.cohort].tolist()):
             if user in homes:
                 asked = wire.question_to_wire(moved, row, run=self.announcement.run, user=user, seconds=seconds)
-                values: Values = {"announcement": announced, "question": asked.SerializeToString()}
+                values: Values = {"announcement": announced, "user": user, "question": asked.SerializeToString()}
                 letter = Letter(homes[user], self.there.action, values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 
