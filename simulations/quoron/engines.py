@@ -95,15 +95,12 @@ class EngineChoice:
         if self.name != "flower":
             with shared(prepared, self.sharing) as prepared:
                 return runs.carry_out(prepared, folder, observers)
-        from quoron.flower import simulation, warden
-        from quoron.flower.commands import FlowerConnection
+        from quoron.flower import simulation
 
         if self.superlink is None:
             nodes = self.nodes or simulation.NODES
             return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=self.cpus)
-        with warden.scratch() as own:
-            connection = FlowerConnection(own / "home", self.superlink, self.authority)
-            return simulation.simulate(prepared, folder, base, observers, connection=connection)
+        return simulation.elsewhere(prepared, folder, base, observers, at=self.superlink, authority=self.authority)
 
 
 INLINE = EngineChoice()

@@ -70,6 +70,14 @@ def simulate(
     return result
 
 
+def elsewhere(
+    prepared: Prepared, folder: RunFolder, base: Path, observers: Sequence[Observer], *, at: str, authority: Path | None
+) -> RunResult:
+    """The same on the federation whose SuperLink is at HOST:PORT, with a certificate that `authority` has signed."""
+    with scratch() as own:
+        return simulate(prepared, folder, base, observers, connection=FlowerConnection(own / "home", at, authority))
+
+
 class _Follower:
     """Starts a run, tells observers of its rounds, and leaves when it has ended."""
 
