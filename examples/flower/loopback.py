@@ -24,7 +24,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -35,6 +34,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from quoron.flower import warden
 from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron_server.service import certificates
 
@@ -58,26 +58,6 @@ quorum = "none"
 [algorithm]
 name = "dp-sgd-wor"
 options = { rounds = 3, rate = 0.6 }
-"""
-# For a process that outlives this one, however this one ends, and then ends what it has started, which has a mark of it
-# in the environment. It reads /proc: on other systems than Linux a Loopback must not be killed outright.
-KEEPER = """
-import os, pathlib, signal, sys, time
-sys.stdin.read()
-def marked():
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"LOOPBACK={sys.argv[1]}".encode() in path.read_bytes().split(b"\\0"):
-                yield int(path.parent.name)
-        except OSError:
-            pass  # it has ended, or is another user's
-while found := list(marked()):
-    for number in found:
-        try:
-            os.kill(number, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    time.sleep(0.05)
 """
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a SuperExec notices work; Flower's default is 1
@@ -204,7 +184,7 @@ class Loopback:
             self.configure(number)
 
     def _keep(self) -> None:
-        command = [sys.executable, "-S", "-c", KEEPER, self._mark]
+        command = warden.command(f"LOOPBACK={self._mark}", [], [])  # ends what has the mark, however this process ends
         self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def _register(self, connection: FlowerConnection, number: int) -> None:

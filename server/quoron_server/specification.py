@@ -301,9 +301,21 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
 
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
-    domain, promise = plan.problem.domain, plan.guarantee
+    domain = plan.problem.domain
     return {
-        "run": specification.run,
+        **describe_promise(specification.run, plan, simulation=specification.simulation),
+        "loss": specification.loss,
+        "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
+        "columns": specification.columns.as_json(),
+        "quorum": specification.quorum,
+    }
+
+
+def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any]:
+    """The part of it that is the same whatever clients compute."""
+    promise = plan.guarantee
+    return {
+        "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
         "epsilon": promise.epsilon,
@@ -313,9 +325,5 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "rounds": plan.cost.rounds,
         "participations": plan.parameters.participations(),
         "dimension": plan.problem.dimension,
-        "loss": specification.loss,
-        "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
-        "columns": specification.columns.as_json(),
-        "simulation": specification.simulation,
-        "quorum": specification.quorum,
+        "simulation": simulation,
     }

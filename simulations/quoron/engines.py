@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from quoron.prepared import Prepared
 from quoron.processors import processors
@@ -100,14 +99,11 @@ def carry_out(
         with shared(prepared, engine.sharing) as prepared:
             return runs.carry_out(prepared, folder, observers)
     from quoron.flower import simulation
-    from quoron.flower.commands import FlowerConnection
 
     if engine.superlink is None:
         nodes = engine.nodes or simulation.NODES
         return simulation.simulate(prepared, folder, base, observers, nodes=nodes, cpus=engine.cpus)
-    with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
-        connection = FlowerConnection(Path(home), engine.superlink, engine.authority)
-        return simulation.simulate(prepared, folder, base, observers, connection=connection)
+    return simulation.elsewhere(prepared, folder, base, observers, at=engine.superlink, authority=engine.authority)
 
 
 def comparison_sharing(choice: EngineChoice) -> Sharing | None:

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import LoadClientAppError
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
@@ -96,8 +97,14 @@ class FakeGrid(Grid):
         node = message.metadata.dst_node_id
         message.content = crossed(message.content)
         context = Context(1, node, self.configs[node], RecordDict(), self.run_config)
-        reply = self.app(message, context)
-        reply.content = crossed(reply.content)
+        try:
+            reply = self.app(message, context)
+        except LoadClientAppError as error:
+            reply = error_reply(message, str(error), code=1)
+        except Exception as error:
+            reply = error_reply(message, str(error))
+        if reply.has_content():
+            reply.content = crossed(reply.content)
         self.received.append(reply)
         return reply
 
@@ -164,9 +171,9 @@ def dimension_of(question: Question) -> int:
     return int(task.starts.shape[1]) if hasattr(task, "starts") else int(task.dimension)
 
 
-def error_reply(message: Message, reason: str = SECRET) -> Message:
+def error_reply(message: Message, reason: str = SECRET, *, code: int = 2) -> Message:
     """What Flower makes of an exception in a ClientApp."""
-    return Message(Error(code=2, reason=reason), reply_to=message)
+    return Message(Error(code=code, reason=reason), reply_to=message)
 
 
 def from_node(reply: Message, node: int) -> Message:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from flower.grids import FakeGrid
 from quoron.flower import train_privately
@@ -35,9 +36,19 @@ class Killed(BaseException):
     """The ServerApp's process ends here."""
 
 
-def plugged(gradients: Mapping[int, Gradient], *, first: int = 10, dies_at: int | None = None) -> FakeGrid:
-    """User u is node `first + u` with key "u"; `dies_at` ends the server's process when so many questions have left."""
-    app = ClientApp()
+def plugged(
+    gradients: Mapping[int, Gradient],
+    *,
+    first: int = 10,
+    dies_at: int | None = None,
+    mods: Iterable[Mod] = (),
+    owners: Mapping[int, Mapping[str, Any]] | None = None,
+) -> FakeGrid:
+    """User u is node `first + u` with key "u", and a config of its owner's.
+
+    `dies_at` ends the server's process when so many questions have left.
+    """
+    app = ClientApp(mods=[*mods])
 
     @app.query("private")
     def private(message: Message, context: Context) -> Message:
@@ -48,7 +59,8 @@ def plugged(gradients: Mapping[int, Gradient], *, first: int = 10, dies_at: int 
             raise Killed
         return [reply]
 
-    configs = {first + user: {"partition-id": user, "num-partitions": len(gradients)} for user in gradients}
+    place, said_by = {"num-partitions": len(gradients)}, owners or {}
+    configs = {first + user: {"partition-id": user, **place, **said_by.get(user, {})} for user in gradients}
     keys = {first + user: f"{user}".encode() for user in gradients}
     grid = FakeGrid(app, configs, keys=keys, fault=dies)
     return grid
@@ -62,7 +74,7 @@ def questions(grid: FakeGrid) -> list[bytes]:
 
 def words(grid: FakeGrid) -> list[str]:
     """All that clients have sent, in words."""
-    return [repr(reply.content) for reply in grid.received]
+    return [repr(reply.content if reply.has_content() else reply.error) for reply in grid.received]
 
 
 def pulls(user: int) -> Gradient:

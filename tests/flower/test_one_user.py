@@ -19,6 +19,7 @@ from flower.grids import SECRET, crossed
 from quoron.flower import simulated
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
+from quoron_client.flower.node import read_owner
 from quoron_client.protocol.flower_records import Values, record, values_of
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
@@ -150,10 +151,10 @@ def test_the_node_config_wins_over_the_environment_and_the_run_config_changes_no
 
 def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> None:
     del config["lifetime-epsilon"], config["lifetime-delta"]
-    owner = apps.read_owner(config, {})
+    owner = read_owner(config, {})
     assert (owner.lifetime_epsilon, owner.lifetime_delta) == (1.0, 1e-5)
     assert owner.accept_exposures == ("broadcast", "local")
-    assert apps.read_owner(config | {"simulation-seed": "none"}, {}).simulation_seed is None
+    assert read_owner(config | {"simulation-seed": "none"}, {}).simulation_seed is None
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> 
 )
 def test_a_wrong_node_config_is_named_to_its_owner(key: str, value: str, config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=key.replace("accept", "accept_exposures")):
-        apps.read_owner(config | {key: value}, {})
+        read_owner(config | {key: value}, {})
 
 
 SENT: list[Values] = [
@@ -189,7 +190,7 @@ def test_the_text_of_an_exception_stays_with_the_owner(
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError(SECRET)
 
-    for place in ("Worker.reply", "Record.open", "read_owner"):
+    for place in ("Worker.reply", "opened", "read_owner"):
         with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quoron.client"):
             patched.setattr(f"quoron_client.flower.app.{place}", fails)
             assert reply(values(), config) == {"refused": "failed"}
@@ -231,7 +232,7 @@ def test_data_of_several_people_are_said_to_the_owner_and_change_nothing_that_is
 @pytest.mark.parametrize(("key", "value"), [("one-user", "perhaps"), ("items-per-user", "-1"), ("items-per-user", "0")])
 def test_an_owners_word_that_cannot_be_meant_is_named(config: dict[str, Any], key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key.replace("-", ".")):
-        apps.read_owner(config | {key: value}, {})
+        read_owner(config | {key: value}, {})
 
 
 def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]) -> None:

@@ -175,6 +175,25 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     assert flower_here.error is None
 
 
+class Saying(Watching):
+    """An observer that also hears what a run waits for."""
+
+    def said(self, text: str) -> None:
+        self.heard.append(text)
+
+
+def test_whoever_follows_a_simulation_hears_how_many_nodes_there_are_and_have_answered(
+    tmp_path: Path, flower_here: FlowerHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated, "_TOLD", -1.0)  # every word
+    saying = Saying()
+    simulate(*prepared_in(tmp_path / "run"), tmp_path, [saying], connection=flower_here)  # type: ignore[arg-type]
+    nodes = [f"{number} of 5 nodes are there" for number in range(1, 6)]
+    answers = [f"{number} of 5 nodes have answered" for number in range(1, 6)]
+    assert saying.heard[:10] == [*nodes, *answers]
+    assert [each for each in saying.heard[:-1] if not isinstance(each, str)] == [0, 1, 2, 3]
+
+
 def test_a_complete_run_asks_nobody(
     tmp_path: Path, whole: Path, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

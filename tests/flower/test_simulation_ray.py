@@ -5,30 +5,34 @@ Minutes, not seconds. Every process belongs to a SuperLink of the test's own and
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from federation.crowd import FEW
+from federation.crowd import FEW, HANGS
 from flower.grids import SECRET
 from listening import asked, family, listening
 from quoron import api, sources
 from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
-from quoron.flower.claim import CLAIM, LINES, alive
+from quoron.flower.claim import CLAIM, LINES
 from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
+from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.scene import Setup
 from quoron_privacy.errors import RunError
@@ -228,27 +232,57 @@ def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch
     assert not any(SECRET.encode() in each.read_bytes() for each in files)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
-    how: signal.Signals, tmp_path: Path, model: np.ndarray
+def line_with(words: str, lines: Iterable[str]) -> str:
+    """The first line that has them; a test fails without."""
+    before = []
+    for line in lines:
+        if words in line:
+            return line
+        before.append(line)
+    raise AssertionError("".join(before))
+
+
+def left_of(command: int) -> list[object]:
+    """Folders of a command that has simulated on Flower, and processes that have one of them in their environment."""
+    mark = f"{guarded_ray.PREFIX}{command}-"
+    roots = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
+    found: list[object] = [each for root in roots for each in root.glob(f"{mark}*")]
+    for each in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            found += [each] if mark.encode() in each.read_bytes() else []
+    return found
+
+
+MOMENTS = {"its nodes are starting": f"starting {FEWER} nodes", "its rounds go on": f"round 1/{ROUNDS}"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_command_leaves_nothing_and_a_folder_that_goes_on(
+    how: signal.Signals, moment: str, tmp_path: Path, model: np.ndarray
 ) -> None:
     folder = RunFolder(tmp_path / "run")
     words = [word for setting in SMALL for word in ("--set", setting)]
-    words += ["--out", str(folder.path), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
+    words += ["--out", str(folder.path), "--engine", "flower", "--nodes", str(FEWER), "--cpus", "1"]
     ours = ["env", "--default-signal=INT", sys.executable, "-m", "quoron", "simulate"]  # in the background too
     command = subprocess.Popen([*ours, *words], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
     with command.stderr:
-        assert f"round 1/{ROUNDS}" in command.stderr.readline()
-        processes = [serverapp_of(folder), json.loads((folder.path / CLAIM).read_text())["superlink"]]
-        assert all(map(alive, processes))
+        line_with(MOMENTS[moment], command.stderr)
+        begun = {number: os.pidfd_open(number) for number in family(command.pid) - {command.pid}}
+        assert len(begun) > (8 if moment == "its rounds go on" else 2), "Ray too"
+        assert left_of(command.pid)
         command.send_signal(how)
         printed = command.stderr.read()
     code = command.wait()
     if how == signal.SIGINT:
         assert code == 130
         assert f"Continue with: quoron resume {folder.path}" in printed
-    until(lambda: not any(map(alive, processes)))
+        assert not left_of(command.pid), "with its end, not some time after"
+    for number, process in begun.items():
+        assert select.select([process], [], [], HANGS)[0], number
+        os.close(process)
+    until(lambda: not left_of(command.pid))
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
 
 
@@ -259,7 +293,7 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
     assert command.stderr is not None
     try:
         with command.stderr:
-            assert f"round 1/{ROUNDS}" in command.stderr.readline()
+            line_with(f"round 1/{ROUNDS}", command.stderr)
             run = serverapp_of(RunFolder(tmp_path / "run"))
             for number in family(command.pid) - actors_and_servers(run):
                 os.kill(number, signal.SIGSTOP)  # the command, and the run: nobody asks anything any more
@@ -271,9 +305,13 @@ def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_
                     result = set(asked(each).values())
                     assert result <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, result)
     finally:
-        for number in family(command.pid):
-            os.kill(number, signal.SIGKILL)
+        stopped = family(command.pid) - {command.pid}
+        command.kill()
         command.wait()
+        for number in stopped:  # their warden too, which then ends them
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
+    until(lambda: not left_of(command.pid))
 
 
 def actors_and_servers(process: int) -> set[int]:

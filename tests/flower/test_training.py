@@ -289,8 +289,12 @@ def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog
     nobody = {user: lambda model: np.ones(2) for user in range(USERS)}
     trained(plugged(nobody), tmp_path / "real", simulation_seed=None)
     assert "nobody has answered" not in caplog.text
+    assert "who were asked have answered" not in caplog.text
     trained(plugged(nobody), tmp_path / "simulated", simulation_seed=None, identities="partitions")
-    assert "round 0: nobody has answered" in caplog.text
+    assert "round 1: nobody has answered" in caplog.text
+    assert (
+        f"round 1: 0 of {USERS // SMALL['one-pass-dp-sgd']['rounds']} users who were asked have answered" in caplog.text
+    )
 
 
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:

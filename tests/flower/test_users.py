@@ -37,6 +37,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
 from quoron_server.flower import exchange, serving
+from quoron_server.flower.hellos import NobodyUnderstands
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
 from quoron_server.specification import RunSpecification
@@ -242,10 +243,30 @@ def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytes
     with caplog.at_level(logging.INFO, "quoron"):
         model = served(grid, wanted, tmp_path)
     np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
-    assert "waiting for users: 3 of 5" in caplog.text
-    assert "waiting for users: 4 of 5" in caplog.text
+    assert "waiting for users: 3 of 5, with 3 nodes connected" in caplog.text
+    assert "waiting for users: 4 of 5, with 4 nodes connected" in caplog.text
     first = next(index for index, message in enumerate(grid.asked) if _asks(message))
     assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
+
+
+def test_who_waits_for_long_is_told_so_now_and_then(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = people(tmp_path, users=4)
+    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
+        served(grid, small("srgd", "trial", USERS), tmp_path, waiting=600.0)
+    lines = [each.getMessage() for each in caplog.records if "waiting for users: 4 of 5" in each.getMessage()]
+    assert 18 <= len(lines) <= 22
+    assert lines[0].endswith("600 s left")
+
+
+def test_a_federation_whose_app_breaks_our_messages_is_told_so_and_can_go_on(tmp_path: Path, time: FakeTime) -> None:
+    """Whoever starts a run there may ship an app of their own, with mods of Flower's."""
+    wanted, began = small("srgd", "trial", USERS), time.now
+    grid = people(tmp_path, fault=lambda message, reply: [error_reply(message, "LocalDpMod expects", code=6)])
+    with pytest.raises(NobodyUnderstands, match=r"got none from 5 nodes\..*LocalDpMod, a mod of its ClientApp"):
+        served(grid, wanted, tmp_path, waiting=600.0)
+    assert time.now - began < 30
+    assert not any(map(_asks, grid.asked))
+    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
 
 
 def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:

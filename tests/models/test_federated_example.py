@@ -92,7 +92,8 @@ def test_what_a_client_answers_is_its_row_on_one_machine(local: LocalSGD | None)
 def test_the_example_runs_on_superlink_and_supernodes(tmp_path: Path) -> None:
     settings = {"users": 2, "rounds": 2, "simulation-seed": 7, "seconds": 90, "identities": '"keys"'}
     settings["folder"] = f'"{tmp_path / "run"}"'
-    with federation.Loopback(tmp_path / "federation", [{}] * 2, QUORON_ALLOW_SIMULATION="1") as running:
+    owner = {"lifetime-epsilon": 100.0, "lifetime-delta": 1.0, "simulation-seed": "7"}
+    with federation.Loopback(tmp_path / "federation", [owner] * 2, QUORON_ALLOW_SIMULATION="1") as running:
         for number in range(2):
             running.start_node(number)
         command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]

@@ -16,6 +16,7 @@ from quoron.planning.plans import Planned
 from quoron.reports import costs
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError
+from quoron_server.round_clock import PAUSE
 from small_run import TOML
 
 THREE = ",".join(PRESETS)

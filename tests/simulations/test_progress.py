@@ -25,6 +25,7 @@ def event(round_: int) -> RoundEvent:
 @pytest.mark.parametrize("kind", [Display, Lines, Bar])
 def test_no_form_of_progress_writes_to_standard_output(kind: type[Display], capsys: pytest.CaptureFixture[str]) -> None:
     with kind() as shown:
+        shown.said("waiting for somebody")
         shown.started(PLAN)
         for round_ in range(20):
             shown.round_finished(event(round_))
@@ -39,6 +40,17 @@ def test_plain_lines_are_few_and_say_where_the_run_stands(capsys: pytest.Capture
     printed = capsys.readouterr().err.splitlines()
     assert len(printed) == 11
     assert printed[-1] == "round 20/20, 50 users, excess risk 0.25, halted"
+
+
+def test_what_is_waited_for_stands_in_front_of_the_bar_until_the_next_round() -> None:
+    bar = Bar()
+    for what in ("starting 5 nodes", "2 of 5 nodes are there"):
+        bar.said(what)
+        assert bar._bar.tasks[0].description == what
+    bar.started(PLAN)
+    bar.said("3 of 5 nodes have answered")
+    bar.round_finished(event(0))
+    assert (bar._bar.tasks[0].description, bar._bar.tasks[0].completed) == (PLAN.algorithm, 1)
 
 
 def test_the_form_follows_the_terminal_and_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,22 +10,19 @@ EXPOSURES = ("model", "broadcast", "local", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """One owner's decisions. Raises ConfigError for what cannot be meant.
+class Limits:
+    """How much may be said of one owner's data, whatever is computed on them. ConfigError for what cannot be meant.
 
     `simulation_seed` lets runs in that call themselves simulations, and is theirs: their noise is known to whoever
     knows it, so they are for made-up data only.
     """
 
-    data: Path  # CSV or Parquet file, one item a row, all of one user
     record: Path  # SQLite file, made if there is none
     lifetime_epsilon: float  # the sum over all runs, as is that of δ
     lifetime_delta: float
     accept_exposures: tuple[str, ...] = ("broadcast", "local")
     simulation_seed: int | None = None
-    one_user: bool = False  # all rows are one user's, however many people they seem to be of
     new_record: bool = False  # the record is all that there is, though older than its count or than what is known
-    items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
 
     def __post_init__(self) -> None:
         for name, limit in (("lifetime_epsilon", self.lifetime_epsilon), ("lifetime_delta", self.lifetime_delta)):
@@ -34,6 +31,18 @@ class Owner:
         for exposure in self.accept_exposures:
             if exposure not in EXPOSURES:
                 raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(Limits):
+    """One owner's decisions. Raises ConfigError for what cannot be meant."""
+
+    data: Path  # CSV or Parquet file, one item a row, all of one user
+    one_user: bool = False  # all rows are one user's, however many people they seem to be of
+    items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
+
+    def __post_init__(self) -> None:
+        Limits.__post_init__(self)
         if self.items_per_user is not None and self.items_per_user < 1:
             raise ConfigError(f"Expected items_per_user >= 1, got items_per_user={self.items_per_user}.")
 

@@ -1,12 +1,15 @@
 """What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
 
 from hashlib import blake2b
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
+from quoron_client.federation.owner import Limits
+from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
+from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME
 from quoron_privacy.errors import ConfigError, QuoronError, WireError
@@ -22,8 +25,8 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class Terms(_Part):
-    """The public description of a run."""
+class Promised(_Part):
+    """What is announced of every run, whatever is computed on anybody's items."""
 
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str
@@ -35,10 +38,15 @@ class Terms(_Part):
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
+    simulation: bool = False
+
+
+class Terms(Promised):
+    """The public description of a run of a loss of ours on rows of a table."""
+
     loss: dict[str, str | Number]  # "name", and the bounds of `make_loss`
     domain: dict[Literal["l2-ball", "box"], Positive]
     columns: Encoding  # how rows of a table become items
-    simulation: bool = False
     slot: Annotated[int, Field(ge=0)] | None = None  # this user's number in the run, where it is not that of its place
 
     @model_validator(mode="after")
@@ -74,12 +82,24 @@ class Terms(_Part):
         return L2Ball(size) if kind == "l2-ball" else Box(size)
 
 
+T = TypeVar("T", bound=Promised)
+
+
 def read_terms(run: str, description: str) -> Terms:
     """The terms in an announcement of `run`. Raises WireError for anything else."""
+    return _read(Terms, run, description)
+
+
+def read_promised(run: str, description: str) -> Promised:
+    """The same of a run of which nothing is known but what it promises."""
+    return _read(Promised, run, description)
+
+
+def _read(kind: type[T], run: str, description: str) -> T:
     if len(description) > MAX_DESCRIPTION:
         raise WireError(f"Expected a description of at most {MAX_DESCRIPTION:,} characters, got {len(description):,}.")
     try:
-        terms = Terms.model_validate_json(description)
+        terms = kind.model_validate_json(description)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(str(step) for step in first["loc"])
@@ -97,3 +117,23 @@ def read_terms(run: str, description: str) -> Terms:
 def terms_digest(description: str) -> bytes:
     """Of every word of an announcement, 16 bytes: what was agreed to never changes."""
     return blake2b(description.encode(), digest_size=16, person=b"quoron-terms").digest()
+
+
+def refusal(owner: Limits, terms: Promised) -> str | None:
+    """Why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
+    if terms.exposure not in owner.accept_exposures:
+        allowed = ", ".join(owner.accept_exposures)
+        return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.simulation and owner.simulation_seed is None:
+        return "Expected a run with secret noise, got a simulation."
+    if terms.adjacency == "none" and "none" not in owner.accept_exposures:
+        return "Expected a run that promises something, got adjacency none."
+    if terms.epsilon <= 0 and terms.exposure != "none":
+        return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
+    return None
+
+
+def agreement(terms: Promised, digest: bytes) -> Agreement:
+    """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
+    cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
+    return Agreement(terms.run, digest, *cost, terms.participations)

@@ -17,9 +17,8 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
-from quoron_client.federation.record import Agreement, Record
-from quoron_client.federation.terms import Terms, read_terms, terms_digest
-from quoron_client.protocol.charges import replace_one
+from quoron_client.federation.record import Record
+from quoron_client.federation.terms import Terms, agreement, read_terms, refusal, terms_digest
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long
@@ -79,7 +78,7 @@ class Worker:
         """Make the user's part in a run, or say why not."""
         try:
             terms = read_terms(message.run, message.description)
-            objection = self._refuses(terms)
+            objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
             items = own_items(self.owner.data, terms)
@@ -89,9 +88,7 @@ class Worker:
             # A run is announced from outside: none may end a client that works for others.
             _LOG.exception("The items of run %r could not be made.", message.run)
             return "an error that was not foreseen"
-        cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
-        agreement = Agreement(terms.run, digest, *cost, terms.participations)
-        objection = self.record.agree(agreement)
+        objection = self.record.agree(agreement(terms, digest))
         if objection is None:
             if items.problem is not None:
                 _LOG.error("The items cannot be used in run %r. %s", terms.run, items.problem)
@@ -110,18 +107,6 @@ class Worker:
             oldest = next(iter(self.parts))
             numbers -= self.parts.pop(oldest).batch.features.size
             self.announced.pop(oldest, None)
-
-    def _refuses(self, terms: Terms) -> str | None:
-        if terms.exposure not in self.owner.accept_exposures:
-            allowed = ", ".join(self.owner.accept_exposures)
-            return f"Expected a run of exposure {allowed}, got {terms.exposure}."
-        if terms.simulation and self.owner.simulation_seed is None:
-            return "Expected a run with secret noise, got a simulation."
-        if terms.adjacency == "none" and "none" not in self.owner.accept_exposures:
-            return "Expected a run that promises something, got adjacency none."
-        if terms.epsilon <= 0 and terms.exposure != "none":
-            return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
-        return None
 
     def wanted(self, head: Long) -> int | None:
         """How many bytes may follow a question of which all but its task is there; None: none of them is wanted.

@@ -7,24 +7,35 @@
 The function may return the average gradient of this node's loss at `model`, or a local update: `model` less the model
 after some local training. What it returns is clipped on the server, so the promise asks nothing of it but that it looks
 at this node's own items only; and, where the printed sentence says so, that it keeps nothing between rounds.
+
+A node whose owner says `record` in its node config (`quoron_client.flower.node`) keeps to `lifetime-epsilon` and
+`lifetime-delta` over all runs, and gives one answer a round, whatever the server asks; one that does not trusts it.
 """
 
+import logging
+import os
 from collections.abc import Callable
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
+from quoron_client.federation.owner import Limits
+from quoron_client.federation.record import Record
+from quoron_client.federation.terms import Promised, agreement, read_promised, refusal, terms_digest
+from quoron_client.flower.node import opened, read_limits
 from quoron_client.flower.serving import hello, silent
 from quoron_client.protocol.black_box import combined as unchecked
+from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_client.protocol.questions import Status, Task
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire
-from quoron_privacy.errors import DataError
+from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 
 Vector = NDArray[np.float64]
 Gradient = Callable[[Vector], Vector]
+_LOG = logging.getLogger("quoron.client")
 
 
 def answer_with(message: Message, context: Context, gradient: Gradient) -> Message:
@@ -39,17 +50,65 @@ def answer_with(message: Message, context: Context, gradient: Gradient) -> Messa
     | another shape, or a number that is not finite     | the same                              |
     | a server of another version of quoron            | that this node has another            |
     | a question that only a client of ours can answer  | that this node failed                 |
+    | a run beyond the limits in the node config        | that its owner declines               |
+    | a second question in a round, with a `record`     | that there is no answer               |
     """
     return silent(message, lambda values: _reply(values, context, gradient))
 
 
 def _reply(values: Values, context: Context, gradient: Gradient) -> RecordDict:
-    if "question" not in values:
+    if "question" not in values and "how" not in values:
         return hello(values, context)
-    question = pb.Question.FromString(bytes_of(values, "question"))
-    run, number, digest, task = question_from_wire(question)
-    found = combined(task, gradient)
-    return record(answer=bytes(answer_to_wire(run, number, digest, found, Status.ANSWERED).SerializeToString()))
+    limits = read_limits(context.node_config, os.environ)
+    if limits is not None:
+        with opened(limits) as kept:
+            return _by_record(values, limits, kept, gradient)
+    if "question" not in values:
+        return record()  # a run has ended of which nothing is kept
+    run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
+    return _sent(answer_to_wire(run, number, digest, combined(task, gradient), Status.ANSWERED))
+
+
+def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient) -> RecordDict:
+    """As a client of ours: one answer a round, kept before it is sent; none in a run beyond the owner's limits."""
+    if "question" not in values:
+        kept.end(str(values.get("run")))
+        return record()
+    announced = pb.Announcement.FromString(bytes_of(values, "announcement"))
+    run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
+    terms, user = read_promised(announced.run, announced.description), values.get("user")
+    if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension or type(user) is not int:
+        raise WireError("Expected a question of the announced run, got another.")
+    # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
+    why = refusal(limits, terms) or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
+    if why is not None:
+        _LOG.warning("Takes no part in run %r: %s", run, why)
+        return record(declined=True)
+    before = kept.recall(run, number, digest)
+    if before is not None:
+        return record(answer=before)
+    why = kept.objection(run, number)
+    if why is None:
+        answer = answer_to_wire(run, number, digest, *_found(task, gradient, terms))
+        sent = kept.keep(run, number, digest, bytes(answer.SerializeToString()))
+        if sent is not None:
+            return record(answer=sent)
+        why = "another process of this node was faster"
+    _LOG.warning("No answer in round %d of run %r: %s", number, run, why)
+    return _sent(answer_to_wire(run, number, digest, np.zeros(0), Status.MISSING))
+
+
+def _found(task: Task, gradient: Gradient, terms: Promised) -> tuple[Vector, Status]:
+    """What is kept as the answer, whatever happens: a second try could be a second look at the data."""
+    try:
+        return combined(task, gradient), Status.ANSWERED
+    except Exception:
+        _LOG.exception("The answer could not be computed.")  # the server must not learn why
+        return np.zeros(terms.dimension), Status.MISSING
+
+
+def _sent(answer: pb.Answer) -> RecordDict:
+    return record(answer=bytes(answer.SerializeToString()))
 
 
 def combined(task: Task, gradient: Gradient) -> Vector:

@@ -90,10 +90,10 @@ def _reply(message: Message, respond: Callable[[Values], RecordDict]) -> RecordD
 
 
 def hello(values: Values, context: Context) -> RecordDict:
-    """Version and place of this node."""
-    del values
+    """Version and place of this node, and the bytes that came: so it shows whether replies arrive as they are made."""
+    back = {"nonce": values["nonce"]} if "nonce" in values else {}
     place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
-    return record(version=VERSION, **{key: int(each) for key, each in place.items()})
+    return record(version=VERSION, **back, **{key: int(each) for key, each in place.items()})
 
 
 def _done(holder: Holder, values: Values, context: Context) -> RecordDict:

@@ -8,6 +8,7 @@
 What a client returns comes out of a black box: see `quoron_server.black_box`.
 """
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,19 +23,19 @@ from numpy.typing import NDArray
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Sums
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.serving import enrol, to_the_end, wait_for
+from quoron_server.flower.serving import enrol, farewell, to_the_end, wait_for
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine
 from quoron_server.runs import Books
-from quoron_server.specification import ending_early, require_open_cohorts
+from quoron_server.specification import describe_promise, ending_early, require_open_cohorts
 
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
     {"keys": Assumption(Kind.ONE_KEY_ONE_USER), "partitions": Assumption(Kind.ONE_PARTITION_ONE_USER)}
@@ -112,35 +113,47 @@ def train(
 
     It begins once enough users are there, and goes on once all members are or `waiting` seconds are over. Raises
     BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users come, or the run
-    has ended without a model; SuperLinkAway.
+    has ended without a model; NobodyUnderstands; SuperLinkAway.
     """
     run = training.run
-    books.enter(training, plan, "flower-app")
-    complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
+    described = json.dumps(describe_promise(run, plan, simulation=training.simulation))
     there = Attendance(grid, action, identities=training.identities, users=plan.problem.users)
-    if not complete:
-        enrol(books, training.group, plan.problem.users, waiting, there.greeted)
+
+    def fleet(members: NDArray[np.int64]) -> BlackBoxes:
+        announcement = pb.Announcement(run=run, description=described)
+        return BlackBoxes(there, announcement, members, cache(books.registry.user), start)
 
     def engine(members: NDArray[np.int64]) -> Engine:
-        fleet = BlackBoxes(there, run, members, cache(books.registry.user), start)
+        nodes = fleet(members)
         if not complete:
-            wait_for(members, fleet.greeted, waiting)
-        asks = FlowerEngine(grid, fleet, run, plan.problem, seconds, training.ends_early)
+            wait_for(members, nodes.greeted, waiting)
+        asks = FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early)
         simulated = training.simulation or training.identities == "partitions"
         return _Watched(asks) if simulated else asks
 
-    return to_the_end(books, training, plan, engine)
+    def remembering(members: NDArray[np.int64]) -> list[int]:
+        """Nodes that may keep a record: no partition of a simulation does."""
+        return fleet(members).present() if training.identities == "keys" else []
+
+    with farewell(grid, books, run, action, remembering):
+        books.enter(training, plan, "flower-app")
+        complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
+        if not complete:
+            enrol(books, training.group, plan.problem.users, waiting, there)
+        return to_the_end(books, training, plan, engine)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Watched:
-    """Tells when nobody has answered at all: of made-up data only, for it is a function of them without noise."""
+    """Tells how many have answered: of made-up data only, for it is a function of them without noise."""
 
-    engine: Engine
+    engine: FlowerEngine
 
-    def ask(self, question: Question) -> Answers | Sums:
+    def ask(self, question: Question) -> Answers:
         """As the engine."""
         answers = self.engine.ask(question)
-        if len(question.cohort) and not np.any(answers.answered):
-            _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", question.round)
+        asked, answered = len(question.cohort), int(np.count_nonzero(answers.answered))
+        _log.info("round %d: %d of %d users who were asked have answered", question.round + 1, answered, asked)
+        if asked and not answered:
+            _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", question.round + 1)
         return answers

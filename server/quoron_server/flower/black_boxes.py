@@ -1,13 +1,12 @@
 """Nodes with functions of their own: which of them holds whom, what it is sent, and what it may answer.
 
 there = Attendance(grid, "private", identities="keys", users=5)
-fleet = BlackBoxes(there, "spring", members, registry.user, start)
+fleet = BlackBoxes(there, announcement, members, registry.user, start)
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -16,19 +15,19 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.flower_records import refusal, values_of
+from quoron_client.protocol.flower_records import Values
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.errors import RunError, WireError
+from quoron_privacy.errors import RunError
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.engine import Part
-from quoron_server.flower.exchange import Letter, exchange, nodes
-from quoron_server.flower.pulls import Pulls
-from quoron_server.flower.users import asked_of, identity, read_answer
+from quoron_server.flower.exchange import Letter, nodes
+from quoron_server.flower.hellos import Hellos
+from quoron_server.flower.users import asked_of, identity, note_declined, read_answer
 
 Identities = Literal["keys", "partitions"]
 _BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
 _GREETED_AGAIN = 30.0  # seconds until a node that took no part is due again, and twice as long each time after
-_log = logging.getLogger("quoron")
 
 
 class Attendance:
@@ -36,8 +35,8 @@ class Attendance:
 
     def __init__(self, grid: Grid, action: str, *, identities: Identities, users: int) -> None:
         """A name is made of the node's key; in a simulation of its partition, from 0 to `users` - 1."""
-        self.grid, self.action = grid, action
-        self._identities, self._users, self._pulls = identities, users, Pulls()
+        self.grid, self.action, self.hellos, self.connected = grid, action, Hellos(grid, action), 0
+        self._identities, self._users = identities, users
         self._greetings: dict[int, tuple[int, str]] = {}  # partition and name of each node that said hello
         self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
 
@@ -57,16 +56,19 @@ class Attendance:
         return self.homes()
 
     def greet(self, seconds: float) -> None:
-        """Wait for a hello of every node that is due, for so long."""
+        """Wait for a hello of every node that is due, for so long. Raises NobodyUnderstands."""
+        there, now = nodes(self.grid), time.monotonic()
+        self.connected, due = len(there), {node: there[node] for node in sorted(there) if self._is_due(node, now)}
+        said = self.hellos.say(list(due), seconds)
         now = time.monotonic()
-        due = {node: key for node, key in sorted(nodes(self.grid).items()) if self._is_due(node, now)}
-        letters = [Letter(node, self.action, {}) for node in due]
-        replies = exchange(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls)
-        now = time.monotonic()
-        for index, node in enumerate(due):
-            greeting = self._read(node, due[node], replies[index]) if index in replies else None
-            if greeting is not None:
-                self._greetings[node] = greeting
+        for node, key in due.items():
+            name = None
+            if node in said:
+                partition = said[node].get("partition")
+                place = partition if isinstance(partition, int) else -1
+                name = identity(key) if self._identities == "keys" else self._named(place)
+            if name is not None:
+                self._greetings[node] = place, name
             else:
                 _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
                 self._due[node] = now + pause, 2 * pause
@@ -74,25 +76,13 @@ class Attendance:
     def _is_due(self, node: int, now: float) -> bool:
         return node not in self._greetings and self._due.get(node, (now, 0.0))[0] <= now
 
+    def _named(self, partition: int) -> str | None:
+        return f"partition:{partition}" if 0 <= partition < self._users else None
+
     def greeted(self, seconds: float) -> dict[str, int]:
         """Partition of each name in `homes`, after so long a wait for hellos."""
         self.greet(seconds)
         return {name: self._greetings[node][0] for name, node in self.homes().items()}
-
-    def _read(self, node: int, key: bytes, reply: RecordDict) -> tuple[int, str] | None:
-        try:
-            values = values_of(reply)
-        except WireError:
-            _log.warning("node %d takes no part: its reply is not one of quoron", node)
-            return None
-        if (why := refusal(values)) is not None:
-            _log.warning("node %d takes no part: %s", node, why)
-            return None
-        partition = values.get("partition")
-        place = partition if isinstance(partition, int) else -1
-        if self._identities == "keys":
-            return place, identity(key)
-        return (place, f"partition:{place}") if 0 <= place < self._users else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,10 +90,11 @@ class BlackBoxes:
     """The members of a run, each a node with a function of its own; points count from `start`."""
 
     there: Attendance
-    run: str
+    announcement: pb.Announcement
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of a name, if it is enrolled
     start: NDArray[np.float64]  # (d,)
+    declined: set[int] = field(default_factory=set)
 
     def greeted(self, seconds: float) -> int:
         """How many members are there; only if some are not, nodes that are not known get so long to say hello."""
@@ -112,6 +103,10 @@ class BlackBoxes:
             self.there.greet(seconds)
             found = self._homes(self.there.homes())
         return len(found)
+
+    def present(self) -> list[int]:
+        """Nodes of the members who are there now."""
+        return list(self._homes(self.there.homes_now()).values())
 
     def _homes(self, names: Mapping[str, int]) -> dict[int, int]:
         wanted = set(self.members.tolist())
@@ -124,13 +119,15 @@ class BlackBoxes:
         if not isinstance(task, AverageGradient):
             raise RunError(f"Expected questions for average gradients, got {type(task).__name__}.")
         moved = replace(question, task=replace(task, points=task.points + self.start))
-        homes = self._homes(self.there.homes_now())
+        homes, announced = self._homes(self.there.homes_now()), self.announcement.SerializeToString()
         for row, user in enumerate(self.members[question.cohort].tolist()):
             if user in homes:
-                asked = wire.question_to_wire(moved, row, run=self.run, user=user, seconds=seconds)
-                letter = Letter(homes[user], self.there.action, {"question": asked.SerializeToString()})
+                asked = wire.question_to_wire(moved, row, run=self.announcement.run, user=user, seconds=seconds)
+                values: Values = {"announcement": announced, "user": user, "question": asked.SerializeToString()}
+                letter = Letter(homes[user], self.there.action, values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
-        """The answer to this very question; who refuses is MISSING, anything else REJECTED."""
+        """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
+        note_declined(reply, part, self.announcement.run, self.declined)
         return read_answer(reply, part, shape)

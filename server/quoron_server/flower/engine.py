@@ -12,13 +12,13 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import Error, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.errors import RunError
-from quoron_server.flower.exchange import Clock, Letter, heard
+from quoron_server.flower.exchange import Clock, Letter, Told, heard, untold
 from quoron_server.flower.pulls import Pulls
 from quoron_server.problem import Problem
 from quoron_server.round_clock import PAUSE, opening
@@ -72,6 +72,7 @@ class FlowerEngine:
     seconds: float
     early_ends: bool = False
     demanding: bool = False
+    told: Told = untold  # of nodes that have answered: where data are made up
     pulls: Pulls = field(default_factory=Pulls)
     _due: float = -inf  # before which the next round does not open
 
@@ -96,10 +97,12 @@ class FlowerEngine:
             self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls, clock=(clock := Clock())
         )
         for index, reply in replies:
-            answers = self.fleet.read(reply, parts[index], shape)
+            # Why there is no answer may be a function of the data: an error is told to nobody.
+            answers = None if isinstance(reply, Error) else self.fleet.read(reply, parts[index], shape)
             if answers is not None:
                 values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status
                 answered += 1
+                self.told(answered, len(parts))
         if not self.early_ends:
             time.sleep(clock.left)
             self._due = clock.ends + PAUSE * self.seconds

@@ -3,8 +3,9 @@
     for index, reply in heard(grid, letters, group="spring/3", seconds=60): ...
     replies = exchange(grid, [Letter(node, "hello", record)], group="spring/3", seconds=60)
 
-A reply belongs to the message that it names, if it comes from the node that was sent it. An error is no reply, nor is
-what comes too late, and nothing that another node sends ends the wait. While the SuperLink is away the clock stands.
+A reply belongs to the message that it names, if it comes from the node that was sent it. What a node's own Flower makes
+of an error is told as that; what the SuperLink does is no reply, nor is what comes too late, and nothing that another
+node sends ends the wait. While the SuperLink is away the clock stands.
 """
 
 import logging
@@ -18,7 +19,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
@@ -37,10 +38,15 @@ _AWAY = 1.0  # seconds for a word of the SuperLink, more of which are no fault o
 _LATEST = 10.0  # seconds that a look may go on after the end
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
+Told = Callable[[int, int], object]  # how many have answered, of how many
 
 
 class SuperLinkAway(RunError):
     """The SuperLink cannot be reached. What has been asked and answered is on the ledger; the run can go on later."""
+
+
+def untold(answered: int, asked: int) -> None:
+    """Nobody waits to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,8 @@ def exchange(
     grid: Grid, letters: Iterable[Letter], *, group: str, seconds: float, pulls: Pulls | None = None
 ) -> dict[int, RecordDict]:
     """Replies by index of the letter, once all are there or `seconds` are over. Raises SuperLinkAway."""
-    return dict(heard(grid, letters, group=group, seconds=seconds, pulls=pulls))
+    replies = heard(grid, letters, group=group, seconds=seconds, pulls=pulls)
+    return {index: reply for index, reply in replies if isinstance(reply, RecordDict)}
 
 
 def heard(
@@ -72,10 +79,10 @@ def heard(
     seconds: float,
     pulls: Pulls | None = None,
     clock: "Clock | None" = None,
-) -> Iterator[tuple[int, RecordDict]]:
-    """Index of a letter and its reply, as they come, until `seconds` after the last was sent. Raises SuperLinkAway.
+) -> Iterator[tuple[int, RecordDict | Error]]:
+    """Index of a letter and its reply, or its node's error, as they come, until `seconds` after the last was sent.
 
-    It ends before when all are there. `clock` then says what is left.
+    Raises SuperLinkAway. It ends before when all are there. `clock` then says what is left.
     Letters are taken a few at a time, and nothing of them is kept. `pulls` remembers whose replies held up an earlier
     exchange.
     """
@@ -94,8 +101,8 @@ def heard(
                 if sent is None or metadata.src_node_id not in (sent.node, SUPERLINK_NODE_ID):
                     continue  # nobody ends another node's turn
                 del waiting[metadata.reply_to_message_id]
-                if reply.has_content() and metadata.src_node_id == sent.node:
-                    yield sent.letter, reply.content
+                if metadata.src_node_id == sent.node:
+                    yield sent.letter, reply.content if reply.has_content() else reply.error
         if last:
             break
         pause = min(2 * pause, _LONGEST) if quiet else _SHORTEST

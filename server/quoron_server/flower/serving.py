@@ -8,24 +8,24 @@ A ServerApp that was killed has lost nothing: the same run submitted again goes 
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.flower_records import ENDED, HELLO, refusal, values_of
+from quoron_client.protocol.flower_records import ENDED
 from quoron_privacy.errors import (
     ConfigError,
     LedgerUnavailable,
     OtherVersion,
     QuoronError,
     RunError,
-    WireError,
     WithoutQuorum,
 )
 from quoron_protos.v1 import federation_pb2 as pb
@@ -35,7 +35,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
-from quoron_server.flower.pulls import Pulls
+from quoron_server.flower.hellos import Hellos, NobodyUnderstands
 from quoron_server.flower.users import Users, identity
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, RoundEvent
@@ -48,6 +48,7 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
 _GREETED_AGAIN = 30.0
+_TOLD_AGAIN = 30.0  # seconds between two lines that say the same
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
 
@@ -93,20 +94,16 @@ def serve(
     with Database(database) as opened:
         books = Books(opened)
         books.settle()
-        try:
+        with farewell(grid, books, specification.run, ENDED, lambda members: _homes(grid, books, members)):
             if not books.enter(specification, plan, "flower"):
                 _carry_out(grid, books, specification, plan, waiting)
-        except QuoronError:
-            _say_farewell(grid, books, specification.run)
-            raise
-        _say_farewell(grid, books, specification.run)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, ledger.model)
 
 
 def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
-    enrol(books, specification.group, specification.problem.users, waiting, _Hellos(grid).greeted)
+    enrol(books, specification.group, specification.problem.users, waiting, _Newcomers(grid))
 
     def engine(members: NDArray[np.int64]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
@@ -124,13 +121,14 @@ def to_the_end(
 ) -> NDArray[np.float64]:
     """Carry a run out, from wherever the books stand, and end it: the model. `engine` asks the members, user by slot.
 
-    Whatever a later start may mend leaves the run as it is: LedgerUnavailable, OtherVersion, SuperLinkAway.
+    Whatever a later start may mend leaves the run as it is: LedgerUnavailable, OtherVersion, SuperLinkAway,
+    NobodyUnderstands.
     """
     try:
         members = retried_while_away(lambda: books.begin(specification, plan))
         asks = engine(members)
         model = retried_while_away(lambda: books.carry_out(specification, plan, asks, [LogObserver()]))
-    except (LedgerUnavailable, OtherVersion, SuperLinkAway):
+    except (LedgerUnavailable, OtherVersion, SuperLinkAway, NobodyUnderstands):
         raise
     except QuoronError as problem:
         how: State = "without-quorum" if isinstance(problem, WithoutQuorum) else "failed"
@@ -141,93 +139,126 @@ def to_the_end(
     return model
 
 
-def enrol(books: Books, group: str, needed: int, waiting: float, greeted: Callable[[float], Mapping[str, int]]) -> None:
+class Greeter(Protocol):
+    """Whoever says hello to nodes that have not heard one."""
+
+    hellos: Hellos
+    connected: int  # nodes that were there at the last look
+
+    def greeted(self, seconds: float) -> Mapping[str, int]:
+        """Partition, or -1, of every user who has said hello, after so long a wait for others."""
+
+
+class _Waiting:
+    """A line in the log whenever a number changes, and now and then besides."""
+
+    def __init__(self, who: str, wanted: int, seconds: float) -> None:
+        self._who, self._wanted, self._ends = who, wanted, time.monotonic() + seconds
+        self._before, self._due = -1, 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether its time is."""
+        return time.monotonic() > self._ends
+
+    def tell(self, found: int, connected: int) -> None:
+        """How many are there."""
+        now = time.monotonic()
+        if found != self._before or now >= self._due:
+            left = max(0.0, self._ends - now)
+            said = (self._who, found, self._wanted, connected, left)
+            _log.info("waiting for %s: %d of %d, with %d nodes connected; %.0f s left", *said)
+            self._before, self._due = found, now + _TOLD_AGAIN
+
+
+def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greeter) -> None:
     """Enrol whoever says hello, once there are enough to begin; RunError if there are not in time.
 
-    `greeted` waits so many seconds for hellos, and gives the partition, or -1, of every user who has said one. By
-    partition first, so that the users of a simulation have the same numbers every time.
+    By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
+    there is no use in waiting.
     """
-    ends, before = time.monotonic() + waiting, -1
+    told = _Waiting("users", needed, waiting)
     while True:
-        last = time.monotonic() > ends  # whoever came while a silent node was waited for is still greeted
-        partitions = greeted(_GREETING_SECONDS)
+        last = told.over  # whoever came while a silent node was waited for is still greeted
+        partitions = greeter.greeted(_GREETING_SECONDS)
         fresh = [name for name in partitions if books.registry.user(name) is None]
         found = books.registry.users_count(group) + len(fresh)
         if found >= needed:
+            greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
-        if found != before:
-            _log.info("waiting for users: %d of %d", found, needed)
-            before = found
+        told.tell(found, greeter.connected)
         if last:
+            greeter.hellos.require_somebody(late=True)
             raise RunError(
                 f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
-                "SuperNodes with this version of quoron, or begin a run for fewer users."
+                f"SuperNodes with this version of quoron, or begin a run for fewer users.{greeter.hellos.said()}"
             )
         time.sleep(1.0)
     for name in sorted(fresh, key=lambda each: (partitions[each], each)):
         books.registry.enrol(name, group)
 
 
-class _Hellos:
+class _Newcomers:
     """Who has said hello in our version, and when others are due again: they may come back with another version."""
 
     def __init__(self, grid: Grid) -> None:
-        self._grid, self._pulls = grid, Pulls()
+        self.hellos, self.connected = Hellos(grid), 0
+        self._grid = grid
         self._partitions: dict[str, int] = {}
         self._due: dict[int, float] = {}
 
     def greeted(self, seconds: float) -> Mapping[str, int]:
         """As `enrol` asks for."""
-        now = time.monotonic()
-        new = {node: identity(key) for node, key in nodes(self._grid).items() if self._due.get(node, now) <= now}
+        there, now = nodes(self._grid), time.monotonic()
+        self.connected = len(there)
+        new = {node: identity(key) for node, key in there.items() if self._due.get(node, now) <= now}
         new = {node: name for node, name in new.items() if name not in self._partitions}
-        self._partitions |= _hellos(self._grid, new, self._pulls, seconds)
+        for node, values in self.hellos.say(sorted(new), seconds).items():
+            partition = values.get("partition")
+            self._partitions[new[node]] = partition if isinstance(partition, int) else -1
         self._due |= dict.fromkeys(new, now + _GREETED_AGAIN)
         return self._partitions
 
 
-def _hellos(grid: Grid, new: dict[int, str], pulls: Pulls, seconds: float) -> dict[str, int]:
-    """Partition of each node that answers a hello in our version."""
-    numbers = sorted(new)
-    letters = [Letter(node, HELLO, {}) for node in numbers]
-    found = {}
-    for index, reply in exchange(grid, letters, group="hello", seconds=seconds, pulls=pulls).items():
-        try:
-            values = values_of(reply)
-        except WireError:
-            continue
-        if (why := refusal(values)) is not None:
-            _log.warning("node %d takes no part: %s", numbers[index], why)
-            continue
-        partition = values.get("partition")
-        found[new[numbers[index]]] = partition if isinstance(partition, int) else -1
-    return found
-
-
 def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waiting: float) -> None:
     """Until every member is there; who is not by then is missing, like anybody who does not answer."""
-    ends, before = time.monotonic() + waiting, 0
-    while (absent := len(members) - greeted(_GREETING_SECONDS)) and time.monotonic() < ends:
-        if absent != before:
-            _log.info("waiting for %d of %d members", absent, len(members))
-            before = absent
+    told = _Waiting("members", len(members), waiting)
+    while (found := greeted(_GREETING_SECONDS)) < len(members) and not told.over:
+        told.tell(found, found)
         time.sleep(1.0)
 
 
-def _say_farewell(grid: Grid, books: Books, run: str) -> None:
-    """If a run has ended, members may erase the answers that they keep.
+@contextmanager
+def farewell(
+    grid: Grid, books: Books, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
+) -> Iterator[None]:
+    """Afterwards, if a run has ended, its members may erase the answers that they keep, on the nodes of `homes`.
 
     Said at every start that meets it, and never a reason to fail: who does not hear of it harms nobody else.
     """
     try:
+        yield
+    except QuoronError:
+        _say_farewell(grid, books, run, action, homes)
+        raise
+    _say_farewell(grid, books, run, action, homes)
+
+
+def _say_farewell(
+    grid: Grid, books: Books, run: str, action: str, homes: Callable[[NDArray[np.int64]], Iterable[int]]
+) -> None:
+    try:
         row = books.registry.run(run)
         if row is None or row.state in OPEN:
             return
-        fleet = Users(grid, pb.Announcement(run=run), books.registry.members(run), cache(books.registry.user))
-        letters = [Letter(node, ENDED, {"run": run, "how": row.state}) for node in fleet.homes().values()]
+        letters = [Letter(node, action, {"run": run, "how": row.state}) for node in homes(books.registry.members(run))]
         exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
     except QuoronError as error:
         _log.warning("not all members have heard that the run has ended: %s", error)
+
+
+def _homes(grid: Grid, books: Books, members: NDArray[np.int64]) -> Iterable[int]:
+    return Users(grid, pb.Announcement(), members, cache(books.registry.user)).homes().values()
 
 
 def retried_while_away(work: Callable[[], T]) -> T:

@@ -5,7 +5,6 @@
 For made-up data only: a node here answers for many users, and says itself which partition of how many it is.
 """
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,23 +13,17 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from quoron_client.protocol.flower_records import (
-    HELLO,
-    answers_from_record,
-    question_values,
-    refusal,
-    values_of,
-)
+from quoron_client.protocol.flower_records import Values, answers_from_record, question_values
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import task_name
-from quoron_privacy.errors import RunError, WireError
+from quoron_privacy.errors import RunError
 from quoron_server.flower.engine import Part
-from quoron_server.flower.exchange import Letter, exchange, nodes
+from quoron_server.flower.exchange import Letter, Told, nodes, untold
+from quoron_server.flower.hellos import Hellos
 
 _HELLO_SECONDS = 120.0
 _TRIES = 3  # hellos to a node
 _PAUSE = 0.2  # seconds between two looks for nodes
-_log = logging.getLogger("quoron")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +34,14 @@ class Shards:
     nodes: tuple[int, ...]
 
     @classmethod
-    def found(cls, grid: Grid, *, run: str, seconds: float, partitions: int | None = None) -> "Shards":
+    def found(
+        cls, grid: Grid, *, run: str, seconds: float, partitions: int | None = None, told: Told = untold
+    ) -> "Shards":
         """Wait until a node of every partition has said hello; of as many as the nodes themselves say, or `partitions`.
 
-        RunError if some has not within `seconds`, or nodes disagree on how many there are.
+        RunError if some has not within `seconds`, or nodes disagree on how many there are. `told` hears of each.
         """
-        ends, greeted = time.monotonic() + seconds, _Greeted()
+        ends, greeted = time.monotonic() + seconds, _Greeted(Hellos(grid, told=told))
         while (complete := greeted.complete(partitions)) is None:
             left = ends - time.monotonic()
             if left < 0 or greeted.hopeless:
@@ -55,6 +50,7 @@ class Shards:
                     f"Expected nodes of {wanted} within {seconds:g} seconds, got {len(greeted.places)} that answer and "
                     f"{len(greeted.tries) - len(greeted.places)} that do not. Start the missing SuperNodes, each with "
                     "this version of quoron, a partition-id, and one num-partitions for all."
+                    f"{greeted.hellos.said()}"
                 )
             greeted.ask(grid, min(_HELLO_SECONDS, max(1.0, left)))
         return cls(run, complete)
@@ -79,6 +75,7 @@ class Shards:
 class _Greeted:
     """What nodes said when they were asked where they are."""
 
+    hellos: Hellos
     places: dict[int, tuple[int, int]] = field(default_factory=dict)  # partition and number of partitions of a node
     tries: dict[int, int] = field(default_factory=dict)  # how often each was asked
 
@@ -90,13 +87,12 @@ class _Greeted:
     def ask(self, grid: Grid, seconds: float) -> None:
         """Say hello to every node that has not answered one."""
         fresh = sorted(node for node in nodes(grid) if node not in self.places and self.tries.get(node, 0) < _TRIES)
-        letters = [Letter(node, HELLO, {}) for node in fresh]
         for node in fresh:
             self.tries[node] = self.tries.get(node, 0) + 1
-        for index, reply in sorted(exchange(grid, letters, group="hello", seconds=seconds).items()):
-            place = _place(fresh[index], reply)
+        for node, values in sorted(self.hellos.say(fresh, seconds).items()):
+            place = _place(values)
             if place is not None:
-                self.places[fresh[index]] = place
+                self.places[node] = place
         if any(node not in self.places for node in fresh) or not fresh:
             time.sleep(_PAUSE)
 
@@ -114,13 +110,7 @@ class _Greeted:
         return tuple(homes[each] for each in sorted(homes)) if len(homes) == min(counts) else None
 
 
-def _place(node: int, reply: RecordDict) -> tuple[int, int] | None:
+def _place(values: Values) -> tuple[int, int] | None:
     """Partition of a node, and how many there are, if it says so."""
-    try:
-        values = values_of(reply)
-    except WireError:
-        return None
-    if (why := refusal(values)) is not None:
-        _log.warning("node %d refuses: %s", node, why)
     place, of = values.get("partition"), values.get("partitions")
     return (place, of) if isinstance(place, int) and isinstance(of, int) and 0 <= place < of else None

@@ -67,15 +67,8 @@ class Users:
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        if part.asked is not None and _declines(reply):
-            self._has_declined(part.asked.user)
+        note_declined(reply, part, self.announcement.run, self.declined)
         return read_answer(reply, part, shape)
-
-    def _has_declined(self, user: int) -> None:
-        """Tell of it once: it is the owner's decision, and no function of the data."""
-        if user not in self.declined:
-            self.declined.add(user)
-            _log.warning("user %s takes no part in run %s, by its owner's decision", user, self.announcement.run)
 
 
 def asked_of(question: pb.Question, user: int) -> Asked:
@@ -99,11 +92,15 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answer
     return Answers(found[None], np.array([status], np.uint8))
 
 
-def _declines(reply: RecordDict) -> bool:
+def note_declined(reply: RecordDict, part: Part, run: str, known: set[int]) -> None:
+    """Tell once of a user who declines: it is the owner's decision, and no function of the data."""
     try:
-        return "declined" in values_of(reply)
+        declines = "declined" in values_of(reply)
     except WireError:
-        return False
+        return
+    if declines and part.asked is not None and part.asked.user not in known:
+        known.add(part.asked.user)
+        _log.warning("user %s takes no part in run %s, by its owner's decision", part.asked.user, run)
 
 
 def identity(key: bytes) -> str:

@@ -101,6 +101,10 @@ class ClaimObserver:
         else:
             self._tell(kind="ended", error="RunError", message=f"The ServerApp failed: {type(error).__name__}: {error}")
 
+    def said(self, text: str) -> None:
+        """What is waited for."""
+        self._tell(kind="waiting", what=text)
+
     def started(self, plan: Plan) -> None:
         """The owner has the plan."""
 

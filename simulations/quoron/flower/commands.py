@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from quoron.flower import warden
 from quoron.run_folder import write
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import OWN, make_folder, public
@@ -133,16 +134,30 @@ class Process:
     """A program that is started, waited for, and ended by its number. A context manager."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], *, home: Path, log: Path, more: Mapping[str, str] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        home: Path,
+        log: Path,
+        more: Mapping[str, str] | None = None,
+        folders: Sequence[Path] = (),
     ) -> None:
-        """`more` is put into its environment."""
+        """`more` is put into its environment.
+
+        With `folders` it is kept by a warden: it, all that it starts and they are gone with this process, however that
+        ends; and so is all that has the same `home`.
+        """
+        words = [program(name), *arguments]
+        if folders:
+            words = warden.command(f"FLWR_HOME={home.resolve()}", [*folders], words)
         make_folder(log.parent)
         self.name, self.log = name, log
         with open(log, "ab", opener=public) as out:
             self._process = subprocess.Popen(
-                [program(name), *arguments],
+                words,
                 env={**environment(home), **(more or {})},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if folders else subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt at the terminal is for whoever started it
@@ -178,8 +193,11 @@ class Process:
         raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
 
     def ask_to_end(self) -> None:
-        """It may take its time."""
-        self._process.terminate()
+        """It may take its time; what has a warden has none."""
+        if self._process.stdin is None:
+            self._process.terminate()
+        else:
+            self._process.stdin.close()  # which a warden notices even if it has only begun
 
     def end(self, seconds: float = 20.0) -> None:
         """Ask it to end, then end it, and whatever it has started."""

@@ -18,6 +18,7 @@ A node that holds a user's `data` takes no part, unless its owner lets it simula
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -41,11 +42,11 @@ from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
 from quoron_server.flower.shards import Shards
-from quoron_server.rounds import Observer
 
 RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
 WAITING = 600.0  # for nodes to be there
+_TOLD = 5.0  # seconds between two words of how many nodes have come, or answered
 _log = logging.getLogger("quoron")
 Settings = Mapping[str, Any]
 
@@ -98,16 +99,29 @@ def carry_out(grid: Grid, context: Context) -> None:
     _in_folder(grid, config, base, folder, Lines())
 
 
-def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: Observer) -> None:
+def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: ClaimObserver | Lines) -> None:
     prepared = runs.prepare(config, base)
-    fleet = Shards.found(grid, run=RUN, seconds=WAITING)
-    engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, early_ends=True, demanding=True)
+    fleet = Shards.found(grid, run=RUN, seconds=WAITING, told=_Counting(observer, "nodes are there"))
+    told = _Counting(observer, "nodes have answered")
+    engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, early_ends=True, demanding=True, told=told)
     try:
         result = runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
     except NodeFailed as error:
         how = f"Nothing is lost: `quoron resume {folder.path}` goes on without Flower, and shows what fails."
         raise NodeFailed(f"{error} {how}") from None
     _log.warning("%s", result.summary.statement)
+
+
+class _Counting:
+    """Tells an observer how many have come, now and then: the data are made up."""
+
+    def __init__(self, observer: ClaimObserver | Lines, what: str) -> None:
+        self._observer, self._what, self._due = observer, what, time.monotonic() + _TOLD
+
+    def __call__(self, answered: int, asked: int) -> None:
+        if (now := time.monotonic()) >= self._due:
+            self._due = now + _TOLD
+            self._observer.said(f"{answered:,} of {asked:,} {self._what}")
 
 
 def _real(context: Context) -> str | None:

@@ -12,15 +12,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGKILL
 from socket import gethostname
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import FlowerConnection, Process, free_port
 from quoron.flower.superlink import MARK
+from quoron.flower.warden import scratch
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
@@ -60,62 +59,80 @@ def simulate(
         guarded_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as scratch:
-        follower = _Follower(prepared, folder, observers, base, Path(scratch))
-        if connection is not None:
-            connection.begin()
-            follower.follow(connection)
-        else:
-            follower.alone(min(nodes, prepared.scene.problem.users), cpus or os.cpu_count() or 1)
+    follower = _Follower(prepared, folder, observers, base)
+    if connection is None:
+        follower.alone(min(nodes, prepared.scene.problem.users), cpus or os.cpu_count() or 1)
+    else:
+        connection.begin()
+        with scratch() as place:
+            follower.follow(connection, place)
     result = runs.stored(prepared, folder)
     for observer in observers:
         observer.finished(result.model)
     return result
 
 
+def elsewhere(
+    prepared: Prepared[Setup],
+    folder: RunFolder,
+    base: Path,
+    observers: Sequence[Observer],
+    *,
+    at: str,
+    authority: Path | None,
+) -> RunResult:
+    """The same on the federation whose SuperLink is at HOST:PORT, with a certificate that `authority` has signed."""
+    with scratch() as own:
+        return simulate(prepared, folder, base, observers, connection=FlowerConnection(own / "home", at, authority))
+
+
 class _Follower:
     """Starts a run, tells observers of its rounds, and leaves when it has ended."""
 
-    def __init__(
-        self, prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer], base: Path, scratch: Path
-    ) -> None:
+    def __init__(self, prepared: Prepared[Setup], folder: RunFolder, observers: Sequence[Observer], base: Path) -> None:
         self._prepared, self._folder, self._observers = prepared, folder, observers
-        self._base, self._scratch = base, scratch
+        self._base = base
         self._started = False
         self._process: int | None = None  # of the ServerApp, if it is on this machine
 
     def alone(self, nodes: int, cpus: int) -> None:
-        """On a SuperLink of its own, in Flower's simulation."""
-        home, port = self._scratch / "home", free_port()
-        connection = FlowerConnection(home, f"127.0.0.1:{port}")
-        connection.begin()
-        here = ("--host", "127.0.0.1", "--port", str(port))
-        arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
-        place = guarded_ray.Place.made()  # Flower starts Ray in what comes after it, with its environment
-        where: Any = {"home": home, "log": self._folder.path / LOG, "more": place.environment}
-        if GATED:
-            superlink = Process("python", ("-m", "quoron.flower.superlink", *arguments), **where)
-        else:
-            superlink = Process("flower-superlink", arguments, **where)
-        try:
-            superlink.healthy(f"http://127.0.0.1:{port}/health")
-            if GATED:  # this SuperLink carries out what it is given
-                superlink.healthy(f"http://127.0.0.1:{port}{MARK}")
-            sizes = (
-                f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
-                "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
-            )
-            self.follow(connection, superlink=superlink, federation=sizes)
-            superlink.log.unlink(missing_ok=True)  # nobody reads it unless something failed
-        finally:
-            if self._process is not None:
-                with suppress(ProcessLookupError):  # Ray ends with it; waiting for its own end takes seconds
-                    os.kill(self._process, SIGKILL)
-            superlink.end(0.0)
-            place.__exit__()
+        """On a SuperLink of its own, in Flower's simulation, of which nothing outlives this process."""
+        with guarded_ray.Place.made() as place:  # Flower starts Ray in what comes after it, with its environment
+            home, own, port = place.folder / "home", place.folder / "t", free_port()
+            own.mkdir()
+            connection = FlowerConnection(home, f"127.0.0.1:{port}")
+            connection.begin()
+            here = ("--host", "127.0.0.1", "--port", str(port))
+            arguments: tuple[str, ...] = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
+            name = "python" if GATED else "flower-superlink"
+            if GATED:
+                arguments = ("-m", "quoron.flower.superlink", *arguments)
+            more, log = place.environment | {"TMPDIR": str(own)}, self._folder.path / LOG
+            self._say("starting Flower")
+            with Process(name, arguments, home=home, log=log, more=more, folders=[place.folder]) as superlink:
+                superlink.healthy(f"http://127.0.0.1:{port}/health")
+                if GATED:  # this SuperLink carries out what it is given
+                    superlink.healthy(f"http://127.0.0.1:{port}{MARK}")
+                sizes = (
+                    f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
+                    "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
+                )
+                self._say(f"starting {nodes} nodes")
+                self.follow(connection, place.folder, superlink=superlink, federation=sizes)
+                superlink.log.unlink(missing_ok=True)  # nobody reads it unless something failed
+
+    def _say(self, what: str) -> None:
+        for observer in self._observers:
+            if hasattr(observer, "said"):
+                observer.said(what)
 
     def follow(
-        self, connection: FlowerConnection, *, superlink: Process | None = None, federation: str | None = None
+        self,
+        connection: FlowerConnection,
+        scratch: Path,
+        *,
+        superlink: Process | None = None,
+        federation: str | None = None,
     ) -> None:
         """Start the run, and return when it is complete; its own error if it failed."""
         with Claim(self._folder.path, None if superlink is None else superlink.number) as claim:
@@ -125,7 +142,7 @@ class _Follower:
                 "folder": str(self._folder.path.resolve()),
                 "token": claim.token,
             }
-            app = write_bundle(self._scratch / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
+            app = write_bundle(scratch / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
             run = connection.run(app, federation=federation)
             try:
                 self._until_ended(claim, connection, run, superlink)
@@ -151,6 +168,8 @@ class _Follower:
         """Tell what a line says; its error if it is one."""
         if line["kind"] == "started":
             self._process = int(line["process"]) if line["host"] == gethostname() else None
+        elif line["kind"] == "waiting":
+            self._say(line["what"])
         elif line["kind"] == "round":
             for observer in self._observers:
                 if not self._started:

@@ -39,6 +39,9 @@ class Display:
     def finished(self, model: Vector) -> None:
         """After the last commit."""
 
+    def said(self, text: str) -> None:
+        """What is done before the first round."""
+
 
 def display(*, quiet: bool) -> Display:
     """A live bar when standard error is a terminal, plain lines when it is not, silence when asked."""
@@ -49,6 +52,10 @@ def display(*, quiet: bool) -> Display:
 
 class Lines(Display):
     """A plain line now and then, on standard error."""
+
+    def said(self, text: str) -> None:
+        """A line."""
+        print(text, file=sys.stderr, flush=True)
 
     def started(self, plan: Plan) -> None:
         """What to take care of, if anything."""
@@ -75,6 +82,7 @@ class Bar(Display):
             transient=True,
         )
         self._task = self._bar.add_task("preparing users", total=None, figures="")
+        self._name = ""
 
     def __enter__(self) -> Display:
         self._bar.start()
@@ -83,14 +91,19 @@ class Bar(Display):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
+    def said(self, text: str) -> None:
+        """In front of the bar."""
+        self._bar.update(self._task, description=escape(text))
+
     def started(self, plan: Plan) -> None:
         """Show the plan's rounds as the length of the bar."""
         _warn(plan)
-        self._bar.update(self._task, description=plan.algorithm, total=plan.cost.rounds)
+        self._name = plan.algorithm
+        self._bar.update(self._task, description=self._name, total=plan.cost.rounds)
 
     def round_finished(self, event: RoundEvent) -> None:
         """Move the bar."""
-        self._bar.update(self._task, completed=event.round + 1, figures=_figures(event))
+        self._bar.update(self._task, description=self._name, completed=event.round + 1, figures=_figures(event))
 
 
 def _warn(plan: Plan) -> None:

@@ -1,0 +1,93 @@
+"""What the owner of a node decides, by the SuperNode's `--node-config` or the environment of its ClientApps.
+
+| node config        | environment              | meaning                                           |
+| ------------------ | ------------------------ | ------------------------------------------------- |
+| `data`             | QUORON_DATA             | this user's items, CSV or Parquet                 |
+| `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
+| `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
+| `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
+| `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
+| `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
+| `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
+| `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
+| `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
+
+No message and no run config changes any of it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quoron_client.federation.owner import Limits, Owner
+from quoron_client.federation.record import Record
+from quoron_privacy.errors import ConfigError
+
+KEPT = ("record", "lifetime-epsilon", "lifetime-delta", "accept", "new-record")  # what only a record can hold to
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Owner:
+    """The owner's decisions. ConfigError names the key that is missing or wrong."""
+    given = _Given(node_config, environment)
+    items = given.whole("items-per-user", "a whole number")
+    data, alone = Path(given.text("data")), given.switch("one-user")
+    return Owner(data=data, one_user=alone, items_per_user=items, **_limits(given))
+
+
+def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Limits | None:
+    """As `read_owner`, of a node whose data are its own code's business; None if none of `KEPT` is said."""
+    given = _Given(node_config, environment)
+    return Limits(**_limits(given)) if any(given.found(key) is not None for key in KEPT) else None
+
+
+def opened(owner: Limits) -> Record:
+    """The owner's record. LedgerError as `Record.open`."""
+    epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
+    return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    node_config: Mapping[str, Any]
+    environment: Mapping[str, str]
+
+    def found(self, key: str) -> Any:
+        return self.node_config.get(key, self.environment.get(f"QUORON_{key.upper().replace('-', '_')}"))
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.found(key)
+        value = default if value is None else value
+        if value is None or value == "":
+            raise ConfigError(f"Expected {key} in the SuperNode's --node-config, got none.")
+        return str(value)
+
+    def number(self, key: str, default: str) -> float:
+        try:
+            return float(self.text(key, default))
+        except ValueError:
+            raise ConfigError(f"Expected a number as {key}, got {self.text(key, default)!r}.") from None
+
+    def switch(self, key: str) -> bool:
+        word = self.text(key, "false").lower()
+        if word not in _WORDS:
+            raise ConfigError(f"Expected {key} to be true or false, got {word!r}.")
+        return _WORDS[word]
+
+    def whole(self, key: str, what: str) -> int | None:
+        word = self.text(key, "none")
+        if word != "none" and not word.isdigit():
+            raise ConfigError(f"Expected {what} as {key}, got {word!r}.")
+        return None if word == "none" else int(word)
+
+
+def _limits(given: _Given) -> dict[str, Any]:
+    return {
+        "record": Path(given.text("record")),
+        "lifetime_epsilon": given.number("lifetime-epsilon", "1"),
+        "lifetime_delta": given.number("lifetime-delta", "1e-5"),
+        "accept_exposures": tuple(given.text("accept", "broadcast,local").split(",")),
+        "simulation_seed": given.whole("simulation-seed", "a seed"),
+        "new_record": given.switch("new-record"),
+    }

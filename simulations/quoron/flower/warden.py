@@ -1,0 +1,126 @@
+"""A program, all that it starts and what they write, gone with whoever asked for them, however that one ends.
+
+    python -S warden.py FLWR_HOME=/tmp/quoron-7-a/home /tmp/quoron-7-a -- flower-superlink --simulation ...
+
+It runs the program, and waits: for the end of its own input, which its parent holds and which no death of that keeps
+open; for the program's end; or to be told to end. Then it ends, at once, all that the program has started, and all that
+has its first argument in its environment, and removes the folders. Children of children whose parent is gone become
+its own, so that none gets away (Linux; elsewhere it ends the program alone). Nothing of ours is imported: it has to
+be there before anything that it is for.
+"""
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PROC = Path("/proc")
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux's prctl
+PATIENCE = 60.0  # seconds for what was killed to be gone: a disk that hangs keeps processes
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by Python, and not by programs
+
+
+def command(mark: str, folders: list[Path], program: list[str]) -> list[str]:
+    """What to start, with a pipe as its input: the warden of a program, or of nothing but folders."""
+    return [sys.executable, "-S", __file__, mark, *map(str, folders), "--", *program]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A temporary folder, `home` in it for programs of Flower's: both are gone with this process, however it ends."""
+    with tempfile.TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as name:
+        folder = Path(name).resolve()
+        words = command(f"FLWR_HOME={folder / 'home'}", [folder], [])
+        with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):  # which closes its input
+            yield folder
+
+
+def main() -> int:
+    """Keep to the arguments; the program's own exit code, 0 if it was ended."""
+    at = sys.argv.index("--")
+    mark, folders, program = sys.argv[1], sys.argv[2:at], sys.argv[at + 1 :]
+    if not all(mark.partition("=")):
+        sys.exit(f"Expected NAME=VALUE, which nothing else has in its environment, got {mark!r}.")
+    woken, wakes = os.pipe()
+    for end in (woken, wakes):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakes)
+    for each in (*ENDS, signal.SIGCHLD):
+        signal.signal(each, lambda *_: None)
+    if PROC.exists():
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+    child = os.posix_spawn(program[0], program, os.environ, file_actions=nothing, setsigdef=IGNORED) if program else 0
+    code = _until(child, woken)
+    gives_up = time.monotonic() + PATIENCE
+    while (left := _left(mark, child)) and time.monotonic() < gives_up:
+        for number in left:
+            with suppress(OSError):
+                os.kill(number, signal.SIGKILL)
+        _reap()
+        time.sleep(0.01)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return code
+
+
+def _until(child: int, woken: int) -> int:
+    """Whichever comes first; the program's exit code, if it has one."""
+    while True:
+        ready, *_ = select.select([0, woken], [], [])
+        if 0 in ready and not os.read(0, 4096):
+            return 0
+        told = os.read(woken, 4096) if woken in ready else b""
+        ended = _reap()
+        if child in ended:
+            return ended[child]
+        if any(number in told for number in ENDS):
+            return 0
+
+
+def _reap() -> dict[int, int]:
+    """Exit codes of all children that have ended."""
+    ended = {}
+    with suppress(ChildProcessError):
+        while True:
+            number, status = os.waitpid(-1, os.WNOHANG)
+            if not number:
+                break
+            ended[number] = os.waitstatus_to_exitcode(status)
+    return ended
+
+
+def _left(mark: str, child: int) -> list[int]:
+    """Numbers of our descendants, and of whatever else has the mark."""
+    if not PROC.exists():
+        with suppress(OSError):
+            os.kill(child, signal.SIGKILL)
+        return []
+    parents, found = dict[int, int](), set[int]()
+    for each in PROC.iterdir():
+        if not each.name.isdigit():
+            continue
+        with suppress(OSError):
+            state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in (b"Z", b"X"):
+                continue
+            parents[int(each.name)] = int(parent)
+            if mark.encode() in (each / "environ").read_bytes().split(b"\0"):
+                found.add(int(each.name))
+    below = {os.getpid()}
+    while more := {number for number, parent in parents.items() if parent in below} - below:
+        below |= more
+    return sorted((found | below) - {os.getpid()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

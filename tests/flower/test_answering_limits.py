@@ -1,0 +1,288 @@
+"""What a node's owner says holds in somebody else's ClientApp too: the limits of a lifetime, and one answer a round."""
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from flower.grids import SECRET, crossed
+from flower.plugged import CLIP, DIMENSION, USERS, Gradient, Killed, people, plugged, pulls, questions, trained, words
+from quoron_client.federation.record import Record
+from quoron_client.flower.answering import answer_with
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.flower_records import Values, record, values_of
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.wire import answer_from_wire, question_to_wire
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.flower.apps import Training
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
+from quoron_server.specification import describe_promise
+
+EPSILON, DELTA = 8.0, 1e-3  # of `plugged.trained`
+
+
+@pytest.fixture(autouse=True)
+def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ServerApp's environment allows made-up users and seeds."""
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+
+
+@cache
+def described() -> dict[str, Any]:
+    """What a node is told of a run."""
+    known: dict[str, Any] = {"dimension": DIMENSION, "domain": L2Ball(2.0), "lipschitz": CLIP, "smoothness": 1.0}
+    problem = Problem(users=USERS, items_per_user=1, **known)
+    promise: dict[str, Any] = {"privacy": Privacy(EPSILON, DELTA), "clip_norm": CLIP, "options": {"rounds": 3}}
+    training = Training(run="spring", algorithm="one-pass-dp-sgd", problem=problem, **promise)
+    return describe_promise("spring", training.plan(), simulation=False)
+
+
+def values(number: int = 0, at: float = 0.5, run: str = "spring", task: Any = None, **changed: Any) -> Values:
+    """What a node is sent."""
+    told = json.dumps(described() | {"run": run} | changed)
+    task = task or AverageGradient(np.full((1, DIMENSION), at), (1.0,))
+    asked = question_to_wire(Question(number, np.array([0]), task), 0, run=run, user=0, seconds=60)
+    announced = pb.Announcement(run=run, description=told).SerializeToString()
+    return {"version": version("quoron"), "announcement": announced, "user": 0, "question": asked.SerializeToString()}
+
+
+def reply(sent: Values, config: Mapping[str, Any], gradient: Gradient | None = None) -> Values:
+    """What leaves the node, as the wire carries it: each time a process of its own, that remembers nothing."""
+    message = Message(crossed(record(**sent)), 5, "query.private")
+    message.metadata.__dict__["_message_id"] = "message"
+    answer = answer_with(message, Context(1, 5, dict(config), RecordDict(), {}), gradient or pulls(0))
+    assert not answer.has_error()
+    return values_of(crossed(answer.content))
+
+
+def status_of(found: Values) -> Status:
+    return Status(answer_from_wire(pb.Answer.FromString(found["answer"]), (DIMENSION,))[1])
+
+
+def spent(config: Mapping[str, Any]) -> tuple[float, float]:
+    with Record.open(Path(config["record"]), epsilon=100.0, delta=1.0) as kept:
+        return kept.spent
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    return {"record": str(tmp_path / "record.sqlite"), "lifetime-epsilon": 9.0, "lifetime-delta": 1.0}
+
+
+def test_a_run_beyond_the_lifetime_epsilon_is_declined_before_the_function_sees_it(config: dict[str, Any]) -> None:
+    seen: list[np.ndarray] = []
+
+    def gradient(model: np.ndarray) -> np.ndarray:
+        seen.append(model)
+        return model
+
+    assert status_of(reply(values(), config, gradient)) == Status.ANSWERED
+    assert reply(values(run="summer"), config, gradient) == {"declined": True}
+    assert len(seen) == 1
+    assert spent(config) == (EPSILON, DELTA)
+    assert "answer" in reply(values(run="autumn", epsilon=1.0), config, gradient)
+    assert reply(values(run="winter", epsilon=0.5, delta=0.999), config, gradient) == {"declined": True}
+
+
+def test_nodes_that_share_a_record_by_mistake_never_give_one_another_s_answer(config: dict[str, Any]) -> None:
+    assert "answer" in reply(values(), config)
+    assert reply(values() | {"user": 1}, config, pulls(1)) == {"declined": True}
+    assert "answer" in reply(values(), config)
+
+
+def test_the_limit_is_one_unless_the_owner_says_another(config: dict[str, Any]) -> None:
+    del config["lifetime-epsilon"], config["lifetime-delta"]
+    assert reply(values(), config) == {"declined": True}
+    assert reply(values(epsilon=1.0, delta=2e-5), config) == {"declined": True}
+    assert "answer" in reply(values(epsilon=1.0, delta=1e-5), config)
+
+
+def test_a_zero_out_promise_is_charged_what_it_costs_to_replace_the_user(config: dict[str, Any]) -> None:
+    assert reply(values(epsilon=5.0, adjacency="zero-out"), config) == {"declined": True}  # 10
+    assert "answer" in reply(values(epsilon=4.0, adjacency="zero-out"), config)
+    assert spent(config)[0] == 8.0
+
+
+def test_the_same_question_gets_the_same_bytes_and_another_of_its_round_none(config: dict[str, Any]) -> None:
+    dice = np.random.default_rng(3)
+    first = reply(values(), config, lambda model: dice.normal(size=DIMENSION))
+    assert reply(values(), config, lambda model: dice.normal(size=DIMENSION)) == first
+    assert status_of(reply(values(at=0.25), config)) == Status.MISSING
+    for number in (1, 2):  # one-pass: each user is asked once
+        assert status_of(reply(values(number), config)) == Status.MISSING
+
+
+def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothing(config: dict[str, Any]) -> None:
+    other = values(run="summer")["announcement"]
+    wrong = [
+        values() | {"announcement": other},
+        values() | {"announcement": b"\xff"},
+        values(number=3),
+        values(task=AverageGradient(np.zeros((1, DIMENSION + 1)), (1.0,))),
+        values(task=SecondMoment(DIMENSION)),
+        values(epsilon="much"),
+        values() | {"user": "zero"},
+        {key: value for key, value in values().items() if key != "announcement"},
+    ]
+    for sent in wrong:
+        assert reply(sent, config) == {"refused": "failed"}
+    assert not Path(config["record"]).exists() or spent(config) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "changed"),
+    [({"accept": "local"}, {}), ({}, {"simulation": True}), ({}, {"exposure": "model"}), ({}, {"adjacency": "none"})],
+    ids=["accept", "simulation", "exposure", "adjacency"],
+)
+def test_what_the_owner_does_not_accept_is_declined(
+    said: dict[str, Any], changed: dict[str, Any], config: dict[str, Any]
+) -> None:
+    assert reply(values(**changed), config | said) == {"declined": True}
+    assert "answer" in reply(values(), config)
+    assert "answer" in reply(values(run="trial", simulation=True, epsilon=1.0), config | {"simulation-seed": "7"})
+
+
+def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
+    reply(values(), config)
+    assert reply(values(epsilon=1.0), config) == {"declined": True}
+
+
+@pytest.mark.parametrize("key", ["lifetime-epsilon", "lifetime-delta", "accept", "new-record"])
+def test_a_limit_without_a_record_is_named_to_the_owner_and_nothing_is_answered(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = {"accept": "broadcast", "new-record": "true"}.get(key, 5.0)
+    with caplog.at_level(logging.ERROR, "quoron.client"):
+        assert reply(values(), {key: said}) == {"refused": "failed"}
+    assert "Expected record in the SuperNode's --node-config" in caplog.text
+
+
+def test_a_wrong_limit_is_named_to_the_owner_and_nothing_is_answered(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "quoron.client"):
+        assert reply(values(), config | {"lifetime-epsilon": "much"}) == {"refused": "failed"}
+    assert "lifetime-epsilon" in caplog.text
+
+
+def test_a_node_whose_owner_says_nothing_answers_as_often_as_it_is_asked() -> None:
+    for run in ("spring", "summer", "autumn"):
+        assert status_of(reply(values(run=run), {"partition-id": 0})) == Status.ANSWERED
+    assert "answer" in reply({key: value for key, value in values().items() if key != "announcement"}, {})
+
+
+def test_a_function_that_fails_has_given_its_answer_and_says_no_more(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(model: np.ndarray) -> np.ndarray:
+        raise ValueError(SECRET)
+
+    with caplog.at_level(logging.ERROR, "quoron.client"):
+        failed = reply(values(), config, fails)
+    assert SECRET in caplog.text
+    assert SECRET.encode() not in failed["answer"]
+    assert status_of(failed) == Status.MISSING
+    assert reply(values(), config) == failed, "a second try would be a second look"
+    assert spent(config) == (EPSILON, DELTA)
+
+
+def test_after_the_end_of_a_run_its_answers_are_erased_and_none_is_given(config: dict[str, Any]) -> None:
+    reply(values(), config)
+    assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, config) == {}
+    assert status_of(reply(values(), config)) == Status.MISSING
+    assert spent(config) == (EPSILON, DELTA)
+    digest = pb.Question.FromString(values()["question"]).digest
+    with Record.open(Path(config["record"]), epsilon=100.0, delta=1.0) as kept:
+        assert kept.recall("spring", 0, digest) is None
+    assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, {}) == {}
+
+
+def owners(folder: Path, **said: Any) -> dict[int, dict[str, Any]]:
+    """Of all users, each with a record; what is `said` is said by all."""
+    folder.mkdir(exist_ok=True)
+    usual = {"lifetime-epsilon": 9.0, "lifetime-delta": 1.0, "simulation-seed": "5"}
+    return {user: {"record": str(folder / f"{user}.sqlite"), **usual, **said} for user in range(USERS)}
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor"])
+def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_asked_twice(
+    name: str, tmp_path: Path
+) -> None:
+    whole, asked = trained(plugged(people()), tmp_path / "whole", name).model, list[bytes]()
+
+    def counted(user: int) -> Gradient:
+        def gradient(model: np.ndarray) -> np.ndarray:
+            asked.append(bytes([user]) + model.tobytes())
+            return pulls(user)(model)
+
+        return gradient
+
+    mine = {user: counted(user) for user in range(USERS)}
+    with pytest.raises(Killed):
+        trained(plugged(mine, dies_at=4, owners=owners(tmp_path / "own")), tmp_path / "killed", name)
+    later = plugged(mine, first=100, owners=owners(tmp_path / "own"))
+    np.testing.assert_array_equal(trained(later, tmp_path / "killed", name).model, whole)
+    assert len(asked) == len(set(asked)), "an answer is kept before it is sent"
+    for config in owners(tmp_path / "own").values():
+        assert spent(config) in ((EPSILON, DELTA), (0.0, 0.0)), "whoever was never drawn has spent nothing"
+
+
+def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = owners(tmp_path / "own") | {2: {}}  # user 2 says nothing
+    trained(plugged(people(), owners=said), tmp_path / "books")
+    grid = plugged(people(), owners=said)
+    trained(grid, tmp_path / "books", run="second")
+    assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
+    assert "user 2 takes no part" not in caplog.text
+    assert sum("declined" in each for each in words(grid)) == USERS - 1
+    assert len(questions(grid)) == USERS
+    alone = plugged({user: (pulls(2) if user == 2 else lambda model: np.full(1, np.nan)) for user in range(USERS)})
+    trained(alone, tmp_path / "alone")
+    second = plugged(people(), owners=said)
+    np.testing.assert_array_equal(
+        trained(second, tmp_path / "books", run="third").model,
+        trained(alone, tmp_path / "alone", run="third").model,
+    )
+
+
+def test_answers_are_erased_once_the_run_is_complete_also_by_a_later_start(tmp_path: Path) -> None:
+    said = owners(tmp_path / "own")
+
+    def kept() -> int:
+        found = 0
+        for config in (each for each in said.values() if Path(each["record"]).exists()):
+            with closing(sqlite3.connect(config["record"])) as database:
+                found += sum(answer is not None for (answer,) in database.execute("SELECT answer FROM answers"))
+        return found
+
+    grid, heard = plugged(people(), owners=said), list[int]()
+
+    def dies(message: Message, reply: Message) -> Iterable[Message]:
+        if "how" in message.content["quoron"]:
+            raise Killed
+        heard.append(kept())
+        return [reply]
+
+    grid.fault = dies
+    with pytest.raises(Killed):
+        trained(grid, tmp_path / "books")
+    assert max(heard) == USERS
+    assert kept() == USERS - 1, "the first to hear has"
+    silent = plugged(people(), owners=said)
+    trained(silent, tmp_path / "books")
+    assert not questions(silent)
+    assert kept() == 0

@@ -1,0 +1,163 @@
+"""However a command ends that has started Flower, nothing of what it started is left: the mechanism, on small programs.
+
+`test_simulation_ray` shows it on Flower and Ray.
+"""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from federation.crowd import HANGS
+from quoron.flower import warden
+from quoron.flower.commands import Process
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("setsid") is None, reason="a warden reads /proc, the scene needs setsid"
+)
+# Whoever asks for a program: it has a warden, and beside that another program with the same home, such as `flwr run`.
+OWNER = """
+import os, subprocess, sys
+mark, beside, *words = sys.argv[1:]
+name, _, value = mark.partition("=")
+held = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, env=os.environ | {name: value})
+subprocess.Popen(["sh", "-c", beside], env=os.environ | {name: value}, start_new_session=True)
+sys.exit(held.wait())
+"""
+SAYS = "echo $$ > {pipe}; exec sleep 3600"
+# A program whose children leave its session, its group, their parent and their environment.
+LEAVES = """
+setsid sh -c '{says}' &
+setsid sh -c 'env -i {setsid} {sh} -c "{quoted}" & exit' &
+"""
+
+
+class Scene:
+    """A command, and what it has started: its warden, the program, two of its children, and one beside."""
+
+    def __init__(self, place: Path, then: str = "exec sleep 3600") -> None:
+        self.folder, self.pipe = place / "scratch", place / "pipe"
+        (self.folder / "home").mkdir(parents=True)
+        (self.folder / "home" / "state.db").write_text("what nodes have said")
+        os.mkfifo(self.pipe)
+        ear = os.open(self.pipe, os.O_RDWR)
+        says = SAYS.format(pipe=self.pipe)
+        words = {"says": says, "quoted": says.replace("$", "\\$"), "setsid": shutil.which("setsid"), "sh": "/bin/sh"}
+        script = place / "program"
+        script.write_text(f"{LEAVES.format(**words)}\necho $$ > {self.pipe}\nread go < {place / 'go'}\n{then}\n")
+        os.mkfifo(place / "go")
+        self.go = os.open(place / "go", os.O_RDWR)
+        mark = f"FLWR_HOME={self.folder / 'home'}"
+        kept = warden.command(mark, [self.folder], ["/bin/sh", str(script)])
+        # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
+        command = ["env", "--default-signal=INT", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
+        self.command = subprocess.Popen(command, env=os.environ | {"PATH": os.environ["PATH"]})
+        self.begun: dict[int, int] = {}
+        while len(self.begun) < 4:
+            for number in os.read(ear, 4096).split():
+                self.begun[int(number)] = os.pidfd_open(int(number))
+        os.close(ear)
+
+    def warden(self) -> int:
+        """Number of the process that keeps the program."""
+        (program,) = (each for each in self.begun if b"program" in Path(f"/proc/{each}/cmdline").read_bytes())
+        return int(Path(f"/proc/{program}/stat").read_text().rpartition(")")[2].split()[1])
+
+    def check_gone(self) -> None:
+        """All that has begun ends, and nothing of it is left."""
+        for number, process in self.begun.items():
+            assert select.select([process], [], [], HANGS)[0], f"{number} is still there"
+        assert not self.folder.exists()
+
+    def end(self) -> None:
+        for number, process in self.begun.items():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+            os.close(process)
+        os.close(self.go)
+        self.command.kill()
+        self.command.wait()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+    begun = Scene(tmp_path, *getattr(request, "param", ()))
+    yield begun
+    begun.end()
+
+
+@pytest.fixture(autouse=True)
+def _bystander() -> Iterator[None]:
+    """Somebody else's program, with another home of Flower's: nobody's business."""
+    with subprocess.Popen(["sleep", "3600"], env=os.environ | {"FLWR_HOME": "/tmp/another"}) as process:
+        yield
+        assert process.poll() is None
+        process.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_whatever_ends_a_command_nothing_that_it_started_is_left(how: signal.Signals, scene: Scene) -> None:
+    last = os.pidfd_open(scene.warden())
+    scene.command.send_signal(how)
+    assert select.select([last], [], [], HANGS)[0]
+    os.close(last)
+    scene.check_gone()
+
+
+@pytest.mark.parametrize("scene", [("exit 7",)], indirect=True)
+def test_a_program_that_ends_by_itself_takes_the_rest_with_it_and_its_code_is_told(scene: Scene) -> None:
+    os.write(scene.go, b"now\n")
+    assert scene.command.wait(HANGS) == 7
+    scene.check_gone()
+
+
+def test_a_warden_that_is_asked_to_end_ends_all_of_it(scene: Scene) -> None:
+    os.kill(scene.warden(), signal.SIGTERM)
+    assert scene.command.wait(HANGS) == 0
+    scene.check_gone()
+
+
+def test_a_process_with_folders_is_gone_with_them_at_its_end(tmp_path: Path) -> None:
+    (scratch := tmp_path / "scratch").mkdir()
+    words = ["-S", "-c", "import time; time.sleep(3600)"]
+    with Process("python", words, home=scratch / "home", log=tmp_path / "log", folders=[scratch]) as process:
+        process.check()
+        last = os.pidfd_open(process.number)
+    assert select.select([last], [], [], 0)[0]
+    os.close(last)
+    assert not scratch.exists()
+
+
+def test_a_scratch_folder_is_gone_with_whoever_was_killed_with_it() -> None:
+    here = str(Path(warden.__file__).parent)  # alone, without what the package imports
+    words = f"import sys\nsys.path.append({here!r})\nfrom warden import scratch\n"
+    words += "with scratch() as at: print(at, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir()
+        (keeper,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        last = os.pidfd_open(keeper)
+        process.kill()
+        assert select.select([last], [], [], HANGS)[0]
+        os.close(last)
+        assert not folder.exists()
+
+
+def test_a_warden_without_a_mark_refuses_to_begin(tmp_path: Path) -> None:
+    """An empty one would be found in the environment of every process."""
+    for mark in ("", "FLWR_HOME", "FLWR_HOME=", "=x"):
+        words = warden.command(mark, [tmp_path], [])
+        done = subprocess.run(words, input="", capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "Expected NAME=VALUE" in done.stderr
+        assert tmp_path.exists()
