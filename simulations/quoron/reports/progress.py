@@ -38,6 +38,9 @@ class Display(Protocol):
     def finished(self, model: Vector) -> None:
         """After the last commit."""
 
+    def said(self, text: str) -> None:
+        """What is done before the first round."""
+
 
 def display(*, quiet: bool) -> Display:
     """A live bar when standard error is a terminal, plain lines when it is not, silence when asked."""
@@ -64,9 +67,16 @@ class Silence:
     def finished(self, model: Vector) -> None:
         """Nothing."""
 
+    def said(self, text: str) -> None:
+        """Nothing."""
+
 
 class Lines(Silence):
     """A plain line now and then, on standard error."""
+
+    def said(self, text: str) -> None:
+        """A line."""
+        print(text, file=sys.stderr, flush=True)
 
     def started(self, plan: Plan) -> None:
         """What to take care of, if anything."""
@@ -100,6 +110,10 @@ class Bar(Silence):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
+
+    def said(self, text: str) -> None:
+        """In front of the bar."""
+        self._bar.update(self._task, description=escape(text))
 
     def started(self, plan: Plan) -> None:
         """Show the plan's rounds as the length of the bar."""

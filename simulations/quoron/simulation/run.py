@@ -104,9 +104,23 @@ def carry_out(
     scene, (run, own) = prepared.scene, _begun(prepared, folder)
     with own as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        model = run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
-        seconds = before + time.perf_counter() - prepared.began
-        summary, rows = _results(prepared, ledger, model, seconds)
+        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
+        return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, page=page)
+
+
+def taken_over(prepared: Prepared, folder: RunFolder, other: "Ledger") -> RunResult:
+    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
+    with _begun(prepared, folder)[1] as ledger:
+        ledger.take_over(other)
+        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
+
+
+def _written(
+    prepared: Prepared, folder: RunFolder, ledger: "Ledger", seconds: float, *, page: bool = True
+) -> RunResult:
+    """A complete run, and its folder."""
+    model, plan = ledger.model, prepared.planned.plan
+    summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
     folder.write_model(model)
     released = _table_model(prepared, model)
@@ -119,7 +133,7 @@ def carry_out(
 
         name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
         folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
-    return RunResult(model, summary, run.plan, folder.path, prepared.config, prepared.planned, released)
+    return RunResult(model, summary, plan, folder.path, prepared.config, prepared.planned, released)
 
 
 def begin(prepared: Prepared, folder: RunFolder) -> bool:
