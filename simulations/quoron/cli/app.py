@@ -21,6 +21,7 @@ from quoron.cli import train as cli_train
 from quoron.cli.common import (
     INTERRUPTED,
     Address,
+    Dropout,
     Json,
     Link,
     Out,
@@ -133,6 +134,7 @@ def simulate(
     simulation_seed: SimulationSeed = None,
     out: Out = None,
     network: Link = None,
+    dropout: Dropout = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -148,7 +150,7 @@ def simulate(
             simulation_seed=simulation_seed,
             method=Method(seed=seed),
             keep=Keep(out),
-            settings=(*(settings or ()), *networked(network)),
+            settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
         )

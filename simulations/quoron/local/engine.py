@@ -90,7 +90,7 @@ def simulate(
         local.ready(_shown(observers))
         began = time.monotonic()
         with local.operator() as control:
-            control.submit(_specification(prepared).as_text())
+            control.submit(specification(prepared).as_text())
         _follow(local, prepared, observers)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
         folder.write_json(FIGURES, figures | local.stop())
@@ -105,7 +105,7 @@ def simulate(
     return result
 
 
-def _specification(prepared: Prepared) -> RunSpecification:
+def specification(prepared: Prepared) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
     return specification_of(

@@ -173,11 +173,10 @@ class Keeper:
                 self._listens(*rest)
             elif kind == "here":
                 self.here = int(rest[0])
+                self._note()
                 self._tell(here=self.here)
             elif kind == "dying":
                 self.died.add(int(rest[0]))
-        if lines:
-            self._note()
 
     def _listens(self, listen: str, control: str) -> None:
         """From now on at these addresses, however often it dies; clients come once they are known."""
@@ -205,7 +204,7 @@ class Keeper:
                 self.children, self.died, self.figures = [Child()], set(), {}
             elif word == b"stop":
                 self._end()
-                self._tell(stopped=self.figures)
+                self._tell(stopped=self.figures | {"killed": sorted(self.died)})
             elif word == b"keep":
                 selector.unregister(self.ear)
                 self.ear.close()

@@ -114,8 +114,9 @@ class Local:
         """A connection to the control plane."""
         return Control(Address(self.control, self.folder.token, self.folder.authority))
 
-    def stop(self) -> dict[str, float]:
-        """End all processes in order, and keep the folder: their processor seconds and largest memory, by kind."""
+    def stop(self) -> dict[str, Any]:
+        """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
+        killed as ordered."""
         self._say(b"stop\n")
         while "stopped" not in (said := self._next()):
             pass

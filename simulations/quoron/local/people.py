@@ -18,6 +18,7 @@ from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.run import Prepared
 from quoron.simulation.scene import encoding_of, loss_of, setup
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs, group
 from quoron_client.data.items import ItemBatch
@@ -68,7 +69,9 @@ def give(folder: Folder, prepared: Prepared, base: Path) -> None:
     (folder.path / POPULATION).write_text(_with_domain(config, population).as_toml(), encoding="utf-8")
     usable = _split(folder, config, table) if owned and table is not None else np.zeros(population.users, np.bool_)
     for user in np.flatnonzero(~usable):
-        save_items(folder.client(int(user) + 1) / MADE, population.items(np.array([user])))
+        items = population.items(np.array([user]))
+        own = items if getattr(population, "makes", False) else bounded(items, population.loss)
+        save_items(folder.client(int(user) + 1) / MADE, own)
 
 
 def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]:
@@ -176,10 +179,13 @@ def _declared(config: Config, population: Population) -> Config:
         intercept=False,
     )
     bounds = {} if bound is None else {"label_bound": bound}
+    problem: dict[str, object] = {"items_per_user": population.items_per_user}
+    if config.problem.user_smoothness == "isotropic":  # which a table's declarations do not say
+        problem["user_smoothness"] = population.knowledge.user_smoothness or "item"
     return config.model_copy(
         update={
             "population": people,
             "loss": config.loss.model_copy(update={"name": loss.name, **bounds}),
-            "problem": config.problem.model_copy(update={"items_per_user": population.items_per_user}),
+            "problem": config.problem.model_copy(update=problem),
         }
     )
