@@ -27,7 +27,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from simulations.test_local import TABLE
 
-pytestmark = pytest.mark.programs
+programs = pytest.mark.programs
 MADE_UP = """
 [population]
 kind = "synthetic"
@@ -138,6 +138,7 @@ def ordered(place: Path, text: str, *more: object) -> list[object]:
     return ["simulate", place / "run.toml", "--engine", "service", "--out", place / "run", *more]
 
 
+@programs
 def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away(tmp_path: Path) -> None:
     faults = ["--kill-client", "3@2", "--kill-client", "8@3", "--slow", "25%:50ms", "--network", "rtt=10ms,up=10Mbps"]
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
@@ -155,6 +156,7 @@ def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away
     np.testing.assert_array_equal(again.model, whole.model)
 
 
+@programs
 def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
     pq.write_table(items(12), tmp_path / "people.parquet")
     text = TABLE.replace('"people.parquet"', json.dumps(str(tmp_path / "people.parquet")))
@@ -163,6 +165,7 @@ def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(tmp
     np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
 
 
+@programs
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signals, tmp_path: Path) -> None:
     words = ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")
@@ -176,6 +179,7 @@ def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signal
                 break
 
 
+@programs
 def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
     with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")) as simulation:
         running = simulation.running(12)
@@ -186,6 +190,7 @@ def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
     assert "The local federation has ended" in simulation.log.read_text()
 
 
+@programs
 def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) -> None:
     place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
     (tmp_path / "run.toml").write_text(MADE_UP.replace("delta = 0.05", "delta = 1e-4"))
@@ -230,7 +235,7 @@ def test_every_kind_of_question_has_the_bits_of_the_inline_engine(name: str, tmp
     np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=programs), pytest.param(40, marks=pytest.mark.slow)])
 def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_the_same_bits(
     kills: int, tmp_path: Path
 ) -> None:

@@ -23,8 +23,8 @@ from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.order import Order
 from quoron.operate.control import Address, Control
 from quoron.processors import THREADS
-from quoron_privacy.errors import ConfigError, RunError
-from quoron_server.books.durable import public
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_server.books.durable import OWN, make_folder, public
 
 LOG = "keeper.log"
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts
@@ -49,6 +49,7 @@ class Local:
     def __enter__(self) -> "Local":
         if self.folder.runs:
             raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
+        make_folder(self.folder.path, mode=OWN)
         self.folder.write(ORDER, self.order.as_json())
         self._ours, theirs = socket.socketpair()
         try:
@@ -70,6 +71,7 @@ class Local:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._ours is not None
         assert self._process is not None
+        lost, said = self._process.poll() is not None, self._last_words()
         self._ours.close()
         if self._kept:
             self._process.returncode = 0  # nobody waits for it
@@ -77,6 +79,8 @@ class Local:
         self._process.wait()
         if self.order.passing:
             shutil.rmtree(self.folder.path, ignore_errors=True)  # if its keeper was killed
+        if lost and isinstance(error, QuoronError):  # what follows from it says less
+            raise RunError(f"The local federation has ended. {said}") from None
 
     @property
     def keeper(self) -> int:
