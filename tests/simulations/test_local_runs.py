@@ -249,6 +249,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
         for kill in range(kills):
             wanted = draw.randrange(4)  # of the clients' processes; every other time the coordinator's
             for _ in patience():
+                assert simulation.process.poll() is None, f"{kill} kills: {simulation.log.read_text()}"
                 now = kept.read("running.json")
                 some = [now.get("coordinator"), *(number for _, number in now.get("processes", ()))]
                 number = some[0] if kill % 2 else some[1 + wanted] if len(some) > 1 else None
@@ -257,8 +258,9 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
                     os.kill(number, signal.SIGKILL)
                     break
         simulation.done()
+    assert json.loads(said(tmp_path, "local", "status", "--folder", kept.path, "--json"))["here"] == 8
     said(tmp_path, "local", "stop", "--folder", kept.path)
-    with Database(kept.books) as database:
+    with Database(f"sqlite:///{kept.path}/simulated/coordinator.sqlite") as database:
         ledger, population = Ledger.within(database, "simulation"), PopulationLedger(database)
         population.verify()
         assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]

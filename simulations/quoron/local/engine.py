@@ -19,7 +19,7 @@ from quoron.local import rehearsal
 from quoron.local.folder import Folder
 from quoron.local.launch import Local, Shown, free_port
 from quoron.local.order import Order, processes_for
-from quoron.local.people import columns_of, give
+from quoron.local.people import columns_of, give, settle
 from quoron.operate.submission import specification_of
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -89,14 +89,13 @@ def simulate(
         local.begin()
         local.ready(_shown(observers))
         began = time.monotonic()
-        with local.operator() as control:
-            control.submit(specification(prepared).as_text())
-        _follow(local, prepared, observers)
+        _carry_out(local, prepared, observers)
         figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
         folder.write_json(FIGURES, figures | local.stop())
         with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
             result = runs.taken_over(prepared, folder, ledger)
         if ordered.keep:
+            settle(place, prepared, base)
             local.begin(replace(order, simulation_seed=None, corruption=(), kills=(), slow=None, network=None))
             local.ready()
             local.keep()
@@ -120,14 +119,16 @@ def specification(prepared: Prepared) -> RunSpecification:
     )
 
 
-def _follow(local: Local, prepared: Prepared, observers: Sequence[Observer]) -> None:
-    """Tell observers of the rounds until the run is complete, through every death of its coordinator."""
+def _carry_out(local: Local, prepared: Prepared, observers: Sequence[Observer]) -> None:
+    """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
     for observer in observers:
         observer.started(prepared.planned.plan)
-    last, heard, ended = -1, time.monotonic(), None
+    wanted, last, heard = specification(prepared).as_text(), -1, time.monotonic()
+    submitted, ended = False, None
     while ended is None:
         try:
             with local.operator() as control:
+                submitted = submitted or bool(control.submit(wanted))
                 for event in control.watch(NAME):
                     heard = time.monotonic()
                     ended = event if event["kind"] == "ended" else None

@@ -7,6 +7,7 @@
 | operator/          | authority.pem, token                                                                     |
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
 | books/             | the coordinator's books                                                                  |
+| simulated/         | the books of the simulation that it was started for, if it was                           |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
 | running.json       | addresses and numbers of the processes, while they run                                   |
@@ -37,6 +38,9 @@ ITEMS, RUN, ORDER, RUNNING, BOOKS = (
     "running.json",
     "books/coordinator.sqlite",
 )
+
+
+SIMULATED = "simulated"
 
 
 @dataclass(frozen=True, slots=True)

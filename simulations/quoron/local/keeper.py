@@ -39,6 +39,7 @@ class Child:
     began: float = 0.0
     due: float = 0.0  # when it is to begin
     short: int = 0  # lives that were none, in a row
+    by_itself: bool = False  # whether the last one was ended by nobody
 
     @property
     def kind(self) -> str:
@@ -140,11 +141,15 @@ class Keeper:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
-                child.short = child.short + 1 if time.monotonic() - child.began < QUICK else 0
+                child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
-                if not child.numbers and child.short >= TRIES:
-                    self._tell(failed="The coordinator does not start.")
-                    self.leaving = True
+                if child.short == TRIES:
+                    log = (
+                        f"{child.kind}.log"
+                        if not child.numbers
+                        else self.folder.client(child.numbers[0]) / "client.log"
+                    )
+                    self._tell(failed=f"One of the {child.kind} does not live: {_last_words(self.folder.path / log)}")
         self.children = [
             child for child in self.children if not child.numbers or not all(map(self._gone, child.numbers))
         ]
@@ -152,10 +157,10 @@ class Keeper:
     def _has_ended(self, child: Child, how: int = os.WNOHANG) -> bool:
         """Whether a process is over; then it is counted, and none."""
         assert child.process is not None
-        number, _, used = os.wait4(child.process, how)
+        number, status, used = os.wait4(child.process, how)
         if not number:
             return False
-        child.process = None
+        child.process, child.by_itself = None, os.WIFEXITED(status)
         for name, value in (("seconds", used.ru_utime + used.ru_stime), ("mebibytes", used.ru_maxrss / 1024)):
             key = f"{child.kind}_{name}"
             before = self.figures.get(key, 0.0)
@@ -242,6 +247,13 @@ class Keeper:
         self.children = []
         with suppress(OSError):
             (self.folder.path / RUNNING).unlink(missing_ok=True)
+
+
+def _last_words(log: Path) -> str:
+    with suppress(OSError):
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1][:500] if lines else "its log is empty."
+    return "it has no log."
 
 
 def _send(process: int | None, what: signal.Signals) -> None:

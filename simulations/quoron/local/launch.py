@@ -152,7 +152,7 @@ class Local:
         line, _, self._heard = self._heard.partition(b"\n")
         told = dict(json.loads(line))
         if "failed" in told:
-            raise RunError(f"{told['failed']} {self._last_words()}")
+            raise RunError(f"The local federation does not start. {told['failed']}")
         return told
 
     def _last_words(self) -> str:

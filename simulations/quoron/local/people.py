@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from quoron.config import Config, Cube, Synthetic, Table
-from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, Folder
 from quoron.local.items import save_items
 from quoron.local.programs import FRAME, MADE, POPULATION
 from quoron.paths import dataset, table_file
@@ -25,6 +25,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.books.durable import OWN, make_folder
 
 LABEL = "label"
 
@@ -90,9 +91,8 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
     kept = np.bincount(owners[encoding.encode(table).kept], minlength=users)
     own = table.select(list(encoding.columns))
     for number, user in enumerate(training, 1):
-        if kept[user]:
-            rows = order[ends[user - 1] if user else 0 : ends[user]]
-            pq.write_table(own.take(pa.array(rows)), folder.client(number) / ITEMS)
+        rows = order[ends[user - 1] if user else 0 : ends[user]]
+        pq.write_table(own.take(pa.array(rows)), folder.client(number) / ITEMS)
     return kept[training] > 0
 
 
@@ -150,15 +150,39 @@ def give_tables(folder: Folder, config: Config, base: Path, clients: int) -> Non
         own = table.drop_columns([people.user])
         for number in range(1, clients + 1):
             pq.write_table(own.take(pa.array(rows[number - 1])), folder.client(number) / ITEMS)
-        told = with_columns(config, base)
+        _tell(folder, with_columns(config, base))
     else:
-        population = setup(config, base).population
-        for number in range(1, clients + 1):
-            pq.write_table(_as_table(population.items(np.array([number - 1]))), folder.client(number) / ITEMS)
-        told = _declared(config, population)
+        _give_made(folder, config, setup(config, base).population, clients)
+
+
+def settle(folder: Folder, prepared: Prepared, base: Path) -> None:
+    """After a simulation every client holds what it held, but as a table of its own; and `run.toml`.
+
+    Nothing that was simulated counts for anybody: books and records begin anew, those of the simulation stand aside.
+    """
+    config, population = prepared.config, prepared.scene.population
+    if isinstance(config.population, Table):
+        _tell(folder, with_columns(config, base))
+    else:
+        _give_made(folder, config, population, population.users)
+    books = folder.path / BOOKS
+    make_folder(folder.path / SIMULATED, mode=OWN)
+    for part in books.parent.glob(f"{books.name}*"):
+        part.rename(folder.path / SIMULATED / part.name)
+    for part in (folder.path / "clients").glob("*/record.sqlite*"):
+        part.unlink()
+
+
+def _give_made(folder: Folder, config: Config, population: Population, clients: int) -> None:
+    for number in range(1, clients + 1):
+        pq.write_table(_as_table(population.items(np.array([number - 1]))), folder.client(number) / ITEMS)
+    _tell(folder, _declared(config, population))
+
+
+def _tell(folder: Folder, config: Config) -> None:
     place = str((folder.client(1) / ITEMS).resolve())
-    told = told.model_copy(update={"population": told.population.model_copy(update={"path": place})})
-    (folder.path / RUN).write_text(told.as_toml(), encoding="utf-8")
+    people = config.population.model_copy(update={"path": place})
+    (folder.path / RUN).write_text(config.model_copy(update={"population": people}).as_toml(), encoding="utf-8")
 
 
 def _as_table(items: ItemBatch) -> pa.Table:

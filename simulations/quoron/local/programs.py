@@ -156,7 +156,8 @@ def _dies(number: int, died: frozenset[int], status: int, faults: Faults) -> Cal
 async def _client(
     place: Path, where: str, order: Order, number: int, dies: Callable[[int], None], stop: asyncio.Event
 ) -> None:
-    simulated, made = order.simulation_seed is not None, (place / MADE).exists()
+    simulated = order.simulation_seed is not None
+    made = simulated and (place / MADE).exists()
     config = ClientConfig(
         coordinator=where,
         data=place / (MADE if made else ITEMS),
