@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -370,8 +371,8 @@ class Manager:
         observers = [_FeedObserver(run, session, loop)]
         try:
             evaluate = self._evaluate if wanted.simulation else None
-            carried_out = self._books.carry_out, wanted, run.plan, run.engine, observers, evaluate
-            await loop.run_in_executor(self._threads, *carried_out)
+            given = partial(self._books.carry_out, wanted, run.plan, run.engine, observers, evaluate)
+            await loop.run_in_executor(self._threads, given)
         except WithoutQuorum:
             await self._until_published(run, session)
             raise

@@ -34,9 +34,18 @@ def start(
     from quoron.local.folder import Folder
 
     config, _ = sources.resolve(source, settings or ())
-    where = {"listen": listen, "control": control, "processes": workers}
     with progress(as_json=as_json, quiet=quiet) as shown:
-        _show(kept.start(Folder(folder), config, Path.cwd(), clients=clients, shown=shown.said, **where), as_json)
+        found = kept.start(
+            Folder(folder),
+            config,
+            Path.cwd(),
+            clients=clients,
+            listen=listen,
+            control=control,
+            processes=workers,
+            shown=shown.said,
+        )
+    _show(found, as_json=as_json)
 
 
 @app.command()
@@ -46,7 +55,7 @@ def status(folder: Place = HERE, as_json: Json = False) -> None:
     from quoron.local.folder import Folder
 
     found = kept.status(Folder(folder))
-    _show(found, as_json)
+    _show(found, as_json=as_json)
     if not found["running"]:
         raise typer.Exit(RunError.exit_code)
 
@@ -60,7 +69,7 @@ def stop(folder: Place = HERE) -> None:
     print(f"{folder}: {'stopped' if launch.stop(Folder(folder)) else 'does not run'}")
 
 
-def _show(found: dict[str, Any], as_json: bool) -> None:
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
     from quoron_server.serial import dumps
 
     if as_json:

@@ -1,6 +1,7 @@
 """A made-up user's items in a file, as they are: no table's rows become these very bits."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from quoron_client.data.items import ItemBatch
 
 def save_items(path: Path, batch: ItemBatch) -> None:
     """Write the items of one user."""
-    more = {} if batch.weights is None else {"weights": batch.weights}
+    more: dict[str, Any] = {} if batch.weights is None else {"weights": batch.weights}
     np.savez(path, features=batch.features, labels=batch.labels, offsets=batch.offsets, **more)
 
 

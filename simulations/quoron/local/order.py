@@ -62,7 +62,8 @@ class Order:
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Self:
         """What `as_json` gave."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in tree.items()})
+        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+        return cls(**given)
 
 
 def processes_for(clients: int, memory: int | None = None) -> int:

@@ -52,9 +52,16 @@ def specify(
     if simulation_seed is None:
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     plan = choose(config, declared(config, users), federated=True).plan
-    seeded = {"simulation_seed": simulation_seed, "early_ends": early_ends}
     specification = specification_of(
-        config, plan, loss=loss, columns=columns, run=run, seconds=seconds, group=group, **seeded
+        config,
+        plan,
+        loss=loss,
+        columns=columns,
+        run=run,
+        seconds=seconds,
+        group=group,
+        simulation_seed=simulation_seed,
+        early_ends=early_ends,
     )
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
