@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +74,7 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
 
         composed.up(*SCALED)
         for name in SCALED:
-            composed.running[name].becomes_healthy()
+            enrols(composed, name)
         assert all((composed.volume("clients") / f"client-{number}" / "record.sqlite").exists() for number in (1, 2))
 
         composed.up("submit", "watch")
@@ -96,6 +97,15 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
         assert {name: composed.running[name].stop() for name in lasting} == dict.fromkeys(lasting, 0)
         composed.finish("setup")  # as on the next start: nothing is made anew
         assert keys == {path: path.read_bytes() for path in keys}
+
+
+def enrols(composed: Engine, name: str) -> None:
+    """Wait until a client says that it has."""
+    ends = time.monotonic() + engine.PATIENCE
+    while "enrolled" not in composed.running[name].log():
+        assert composed.running[name].process.poll() is None, composed.running[name].log()
+        assert time.monotonic() < ends, composed.running[name].log()
+        time.sleep(0.1)
 
 
 def holds_its_promises(composed: Engine) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -110,15 +111,19 @@ async def _count(running: Coordinator, status: int) -> None:
 
 
 def _evaluate(folder: Folder) -> Evaluate | None:
-    """How good a model is, by whoever holds the simulated users."""
+    """How good a model is, by whoever holds the simulated users, who are looked for when it is first asked."""
     if not (folder.path / POPULATION).exists():
         return None
-    config = configs.load(folder.path / POPULATION)
-    frame = None
-    if (folder.path / FRAME).exists():
-        with pa.memory_map(str(folder.path / FRAME)) as source:
-            frame = pa.ipc.open_file(source).read_all()
-    return scene.setup(config, folder.path, frame).evaluate
+
+    @cache
+    def people() -> scene.Setup:
+        config, frame = configs.load(folder.path / POPULATION), None
+        if (folder.path / FRAME).exists():
+            with pa.memory_map(str(folder.path / FRAME)) as source:
+                frame = pa.ipc.open_file(source).read_all()
+        return scene.setup(config, folder.path, frame)
+
+    return lambda model: people().evaluate(model)
 
 
 def clients(folder: Folder, order: Order, numbers: tuple[int, ...], died: frozenset[int], status: int) -> None:
