@@ -131,7 +131,7 @@ def _carry_out(local: Local, prepared: Prepared, observers: Sequence[Observer]) 
                 submitted = submitted or bool(control.submit(wanted))
                 for event in control.watch(NAME):
                     heard = time.monotonic()
-                    ended = event if event["kind"] == "ended" else None
+                    ended = event if event["kind"] in ("ended", "paused") else None
                     if event["kind"] == "round" and event["round"] > last:
                         last = event["round"]
                         for observer in observers:
@@ -140,11 +140,12 @@ def _carry_out(local: Local, prepared: Prepared, observers: Sequence[Observer]) 
             local.check()
             if time.monotonic() - heard > AWAY:
                 raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
+        if ended is None:
             time.sleep(LOOK)
-    if ended["how"] == "without-quorum":
+    if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"The run has ended without a quorum: {ended.get('error')}")
-    if ended["how"] != "complete":
-        raise RunError(f"The run has ended without a model: {ended.get('error') or ended['how']}.")
+    if ended.get("how") != "complete":
+        raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
 
 
 def _event(event: dict[str, Any]) -> RoundEvent:

@@ -45,6 +45,7 @@ MADE = "items.npz"  # a made-up user's items, as they are
 POPULATION, FRAME = "population.toml", "population.arrow"  # whom a simulation measures models on
 EPSILON, DELTA = 8.0, 1e-4  # what a client's owner allows in a federation that is kept, as in docker-compose.yml
 GATHER = 75.0  # seconds in which clients come back to a coordinator of such a federation
+LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron serve`
 LOOK = 0.05
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 _LOG = logging.getLogger("quoron")
@@ -90,7 +91,7 @@ def coordinator(folder: Folder, order: Order, status: int) -> None:
         most_clients=max(2 * order.clients, 64),
         gathering=0.0 if simulated or not before else GATHER,
         evaluate=_evaluate(folder) if simulated else None,
-        largest_message=64 << 20,
+        largest_message=LARGEST if simulated else LARGEST >> 4,
     )
     counting: list[asyncio.Task[None]] = []
 
