@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -88,13 +87,12 @@ class Manager:
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
         asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else.
         """
-        self.sessions = sessions
+        self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database)
         self._registry = self._books.registry
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
-        self._evaluate = evaluate
         self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
@@ -370,9 +368,8 @@ class Manager:
             raise RunStopped(f"Run {run.name} was stopped.")
         observers = [_FeedObserver(run, session, loop)]
         try:
-            evaluate = self._evaluate if wanted.simulation else None
-            given = partial(self._books.carry_out, wanted, run.plan, run.engine, observers, evaluate)
-            await loop.run_in_executor(self._threads, given)
+            given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
+            await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
         except WithoutQuorum:
             await self._until_published(run, session)
             raise
