@@ -25,6 +25,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[1]
 LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user", "--engine ray": "token"}
+LISTENS |= {"--engine service": "as of serve", "local start": "as of serve"}
 Words = list[object]
 
 
@@ -78,6 +79,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "backup": lambda place: ["backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
     "restore": lambda place: ["restore", place / "none"],
     "continue-restored": lambda place: ["continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
+    "local": lambda place: ["local", "status", "--folder", place / "none"],
     "health": lambda place: ["health", NOBODY, "--insecure"],
     "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
     "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],

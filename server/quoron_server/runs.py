@@ -253,7 +253,12 @@ class Books:
         return np.asarray(members, np.int64)
 
     def carry_out(
-        self, specification: Described, plan: Plan, engine: Engine, observers: Sequence[Observer] = ()
+        self,
+        specification: Described,
+        plan: Plan,
+        engine: Engine,
+        observers: Sequence[Observer] = (),
+        evaluate: Evaluate | None = None,
     ) -> Vector:
         """Ask on from where the ledger of a begun run stands, to the end: the released model, shape (d,).
 
@@ -261,7 +266,7 @@ class Books:
         engine gave up because this process leaves.
         """
         ledger = Ledger.within(self.database, specification.run)
-        return self._run(specification, plan).carry_out(ledger, engine, observers)
+        return self._run(specification, plan).carry_out(ledger, engine, observers, evaluate=evaluate)
 
     def end(self, run: str, how: State, error: str | None = None) -> State:
         """How it ended: complete, whatever came after, if its model is released; otherwise as was said first.

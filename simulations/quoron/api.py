@@ -154,7 +154,8 @@ def simulate(
         engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
             `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation;
             `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
-            between the nodes of a Ray cluster.
+            between the nodes of a Ray cluster; `EngineChoice.of("service", clients=200)` starts a coordinator and a
+            client for each user on this machine (docs/local.md).
         columns: of a table, how its rows become items, see `TableColumns`. Categorical columns given without
             values take those in the data, which thereby become public.
 
@@ -164,7 +165,7 @@ def simulate(
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
-    table = needed(frame, config)
+    config, table = where.people(config, needed(frame, config))
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
     folder = claim(config, name)

@@ -1,4 +1,6 @@
-"""Which engine carries a run out: this process, workers beside it, a Ray cluster, or nodes of Flower: the same bits.
+"""Which engine carries a run out: this process, workers, a Ray cluster, nodes of Flower, a local federation.
+
+The bits are the same.
 
 carry_out(EngineChoice.of("flower", nodes=50), prepared, folder, base)
 """
@@ -7,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from quoron.config import Config
 from quoron.prepared import Prepared
 from quoron.processors import processors
 from quoron.run_folder import RunFolder
@@ -18,7 +22,10 @@ from quoron.simulation.scene import Setup
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
-ENGINES = ("inline", "flower", "ray")
+if TYPE_CHECKING:  # only a table needs it
+    import pyarrow as pa
+
+ENGINES = ("inline", "flower", "ray", "service")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,10 @@ class EngineChoice:
     insecure: bool = False
     workers: int | None = None  # processes, each with its share of the users; of Ray by default one a processor
     address: str | None = None  # of a Ray cluster; default: one of this machine's own
+    clients: int | None = None  # of a local federation; default: all users
+    kills: tuple[str, ...] = ()  # of its clients, each as CLIENT@ROUND
+    slow: str | None = None  # which of them, and how much, as 10%:2s
+    keep: bool = False  # leave it, to be operated
 
     @classmethod
     def of(
@@ -46,14 +57,23 @@ class EngineChoice:
         insecure: bool = False,
         workers: int | None = None,
         address: str | None = None,
+        clients: int | None = None,
+        kills: Sequence[str] = (),
+        slow: str | None = None,
+        keep: bool = False,
     ) -> "EngineChoice":
         """A choice that makes sense; ConfigError otherwise."""
         if name not in ENGINES:
-            raise ConfigError(f"Expected the engine to be inline, ray or flower, got {name!r}.")
-        if name == "flower" and find_spec("quoron.flower") is None:
+            raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")
+        if name in ("flower", "service") and find_spec(f"quoron.{_FOLDERS[name]}") is None:
             raise ConfigError(
-                "Expected quoron with its network for the engine flower, got quoron-core. pip install quoron."
+                f"Expected quoron with its network for the engine {name}, got quoron-core. pip install quoron."
             )
+        served = [
+            key for key, value in (("clients", clients), ("kills", kills), ("slow", slow), ("keep", keep)) if value
+        ]
+        if served and name != "service":
+            raise ConfigError(f"Expected {' and '.join(served)} with the engine service only, got the engine {name}.")
         if address is not None and name != "ray":
             raise ConfigError(f"Expected an address with the engine ray only, got the engine {name}.")
         if workers is not None and name == "flower":
@@ -62,7 +82,7 @@ class EngineChoice:
         named = [key for key, value in given.items() if value is not None] + ["insecure"] * insecure
         if name != "flower" and named:
             raise ConfigError(f"Expected {' and '.join(named)} with the engine flower only, got the engine {name}.")
-        for key, value in (("nodes", nodes), ("cpus", cpus), ("workers", workers)):
+        for key, value in (("nodes", nodes), ("cpus", cpus), ("workers", workers), ("clients", clients)):
             if value is not None and value < 1:
                 raise ConfigError(f"Expected {key} >= 1, got {key}={value}.")
             if value is not None and superlink is not None:
@@ -81,20 +101,34 @@ class EngineChoice:
         if authority is not None and not Path(authority).is_file():
             raise ConfigError(f"Expected authority to be a certificate's file, got {authority}.")
         where = None if authority is None else Path(authority).resolve()  # Flower reads it from another folder
-        return cls(name, nodes, cpus, superlink, where, insecure, workers, address)
+        local = (clients, tuple(kills), slow, keep)
+        return cls(name, nodes, cpus, superlink, where, insecure, workers, address, *local)
+
+    def people(self, config: Config, frame: "pa.Table | None") -> "tuple[Config, pa.Table | None]":
+        """The configuration, and the table if there is one, of those who take part: all, or the first of them."""
+        if self.name != "service" or self.clients is None:
+            return config, frame
+        from quoron.local.people import cut
+
+        return cut(config, Path.cwd(), frame, self.clients)
 
     @property
     def sharing(self) -> Sharing | None:
         """The workers; None where this process does the work."""
         if self.name == "ray":
             return Sharing(self.workers or processors(), ray=True, address=self.address)
-        return None if self.workers is None else Sharing(self.workers)
+        return None if self.workers is None or self.name == "service" else Sharing(self.workers)
 
 
 def carry_out(
     engine: EngineChoice, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
 ) -> RunResult:
     """A simulation in `folder`, from wherever its ledger stands; a table's relative path is relative to `base`."""
+    if engine.name == "service":
+        from quoron.local import engine as local
+
+        ordered = local.Ordered(engine.workers, engine.kills, engine.slow, engine.keep)
+        return local.simulate(prepared, folder, base, observers, ordered)
     if engine.name != "flower":
         with shared(prepared, engine.sharing) as prepared:
             return runs.carry_out(prepared, folder, observers)
@@ -106,21 +140,24 @@ def carry_out(
     return simulation.elsewhere(prepared, folder, base, observers, at=engine.superlink, authority=engine.authority)
 
 
+_FOLDERS = {"flower": "flower", "service": "local"}  # of the engines that quoron-core lacks
+
+
 def comparison_sharing(choice: EngineChoice) -> Sharing | None:
     """The workers of each run of a comparison, which are then one at a time; None for runs side by side.
 
-    ConfigError for the engine flower, whose nodes hold the users of one run.
+    ConfigError for the engines flower and service, whose nodes or clients hold the users of one run.
     """
-    if choice.name == "flower":
+    if choice.name in _FOLDERS:
         raise ConfigError(
-            "Expected the engine inline or ray for a comparison, got flower, whose nodes are those of one run. "
-            "Simulate each with --engine flower."
+            f"Expected the engine inline or ray for a comparison, got {choice.name}, whose nodes are those of one run. "
+            f"Simulate each with --engine {choice.name}."
         )
     return choice.sharing if choice.name == "ray" else None
 
 
 def training_sharing(choice: EngineChoice) -> Sharing | None:
-    """The workers of a curator's run. ConfigError for the engine flower, whose nodes hold data of their own."""
-    if choice.name == "flower":
-        raise ConfigError("Expected the engine inline or ray for training, got flower: submit to a federation.")
+    """The workers of a curator's run. ConfigError for flower and service, whose nodes hold data of their own."""
+    if choice.name in _FOLDERS:
+        raise ConfigError(f"Expected the engine inline or ray for training, got {choice.name}: submit to a federation.")
     return choice.sharing

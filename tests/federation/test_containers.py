@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,106 @@ def test_every_key_is_seen_by_its_owner_alone() -> None:
     for client in CLIENTS:
         assert seen[f"{client}-identity"] == {"setup", client}
         assert seen[f"{client}-record"] == {client}
+
+
+def test_clients_by_number_share_one_volume_and_no_other_service_has_it() -> None:
+    having = {
+        name
+        for name, service in SERVICES.items()
+        for mount in service.get("volumes", ())
+        if mount.startswith("clients:")
+    }
+    assert having == {"setup", "client"}
+    assert SERVICES["client"]["scale"] == 0, "none unless asked for"
+    assert re.search(r"QUORON_SCALED", str(SERVICES["setup"]["environment"]))
+
+
+class TestClientsByNumber:
+    """`client.sh`, as containers run it, with another program in the client's place."""
+
+    @staticmethod
+    def _prepared(place: Path, number: int) -> dict[str, str]:
+        for each in range(1, number + 1):
+            (place / "clients" / f"client-{each}").mkdir(parents=True)
+            (place / "clients" / f"client-{each}" / "items.csv").touch()
+        (place / "bin").mkdir()
+        (place / "bin" / "quoron").write_text('#!/bin/sh\necho "$@"\ncat > /dev/null\n')  # as long as it is wanted
+        (place / "bin" / "ln").write_text("#!/bin/sh\n")  # /tmp is everybody's here
+        for program in (place / "bin").iterdir():
+            program.chmod(0o755)
+        path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return os.environ | {"PATH": path, "QUORON_CLIENTS_FOLDER": str(place / "clients")}
+
+    def _started(self, environment: dict[str, str], me: str) -> tuple["subprocess.Popen[str]", str]:
+        """One that runs, and the folder that it took; empty if it got none."""
+        (Path(environment["QUORON_CLIENTS_FOLDER"]).parent / "bin" / "hostname").write_text(f"#!/bin/sh\necho {me}\n")
+        (Path(environment["QUORON_CLIENTS_FOLDER"]).parent / "bin" / "hostname").chmod(0o755)
+        process = subprocess.Popen(
+            ["sh", ROOT / "examples/federation/client.sh"],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        found = re.search(r"--record \S+/(client-\d+)/record.sqlite", process.stdout.readline())
+        return process, "" if found is None else found[1]
+
+    def test_each_takes_a_folder_of_its_own_and_keeps_it_over_a_restart(self, tmp_path: Path) -> None:
+        environment = self._prepared(tmp_path, 3)
+        running = {me: self._started(environment, me) for me in ("a", "b", "c")}
+        assert [taken for _, taken in running.values()] == ["client-1", "client-2", "client-3"]
+        refused, nothing = self._started(environment, "d")
+        said = refused.communicate()[1]
+        assert (refused.returncode, nothing) == (2, "")
+        assert "Expected a client's folder" in said
+        for me in ("a", "b"):
+            running[me][0].communicate()
+        back, taken = self._started(environment, "b")
+        assert taken == "client-2", "the one that it had, though another is free"
+        other, taken = self._started(environment, "d")
+        assert taken == "client-1", "whoever ends gives it back"
+        for process in (back, other, running["c"][0]):
+            process.communicate()
+            assert process.returncode == 0
+
+    def test_keys_and_diaries_are_made_once_for_each(self, tmp_path: Path) -> None:
+        programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {
+            "PATH": programs,
+            "QUORON_TRIAL": str(tmp_path),
+            "QUORON_CLIENTS": "1",
+            "QUORON_SCALED": "2",
+        }
+        made = []
+        for _ in range(2):
+            subprocess.run(
+                ["sh", ROOT / "examples/federation/setup.sh"], env=environment, check=True, capture_output=True
+            )
+            made.append({path: path.read_bytes() for path in (tmp_path / "clients").rglob("*") if path.is_file()})
+        assert made[0] == made[1]
+        assert {path.name for path in made[0]} == {"authority.pem", "certificate.pem", "key.pem", "items.csv"}
+        keys = [text for path, text in made[0].items() if path.name == "key.pem"]
+        diaries = [text for path, text in made[0].items() if path.name == "items.csv"]
+        assert len(set(keys)) == len(set(diaries)) == 2
+        assert all(len(text.splitlines()) == 11 for text in diaries)
+
+
+def test_a_folder_of_a_local_federation_has_what_the_containers_mount(tmp_path: Path) -> None:
+    from quoron.local.folder import Folder
+
+    Folder(tmp_path).make(1)
+    local = yaml.safe_load((ROOT / "compose.local.yml").read_text(encoding="utf-8"))["services"]
+    for name, service in local.items():
+        assert name in SERVICES
+        targets = {mount.split(":")[1] for mount in SERVICES[name]["volumes"]}
+        for mount in service["volumes"]:
+            *_, source, target = mount.removesuffix(":ro").rpartition("}")[2].split(":")
+            assert (tmp_path / source.strip("/")).is_dir(), mount
+            assert target in targets or target == "/books", mount
+    files = {path.name for path in (tmp_path / "coordinator").iterdir()}
+    named = {
+        Path(str(value)).name
+        for key, value in SERVICES["coordinator"]["environment"].items()
+        if "/identity/" in str(value)
+    }
+    assert named <= files
 
 
 def test_every_service_waits_for_something_that_happens() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ pytestmark = [
     pytest.mark.skipif(engine.missing() is not None, reason=f"containers cannot be made here: {engine.missing()}"),
 ]
 CLIENTS = ("client-1", "client-2", "client-3")
+SCALED = ("client-by-number", "another-by-number")
 HOST = "federation.example.org"
 needs_postgres = pytest.mark.skipif(
     postgres_server.missing() is not None or importlib.util.find_spec("psycopg") is None,
@@ -52,12 +54,14 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
     (tmp_path / "items.csv").write_bytes((ROOT / "examples/federation/users/client-1.csv").read_bytes())
     os.chown(tmp_path / "items.csv", 10001, 10001)
     (tmp_path / "items.csv").chmod(0o400)
-    all_services = services(FILE, ROOT / "compose.published.yml", variables={"QUORON_HOST": HOST})
+    variables = {"QUORON_HOST": HOST, "QUORON_SCALED": "2"}
+    all_services = services(FILE, ROOT / "compose.published.yml", variables=variables)
+    all_services |= {name: dict(all_services["client"]) for name in SCALED}
     all_services |= elsewhere(tmp_path)
     with Engine(tmp_path / "c", all_services, names={HOST: "coordinator"}, kernels=kernels) as composed:
         composed.up(*CLIENTS)
         keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*key.pem")}
-        assert len(keys) == 4, "of the coordinator and of three clients"
+        assert len(keys) == 6, "of the coordinator, of three clients, and of two by number"
         assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
 
         # An identity is carried over, and its client enrols from outside.
@@ -67,6 +71,11 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
         composed.finish("elsewhere-identity", given=carried)
         composed.up("elsewhere-client")
         composed.running["elsewhere-client"].becomes_healthy()
+
+        composed.up(*SCALED)
+        for name in SCALED:
+            enrols(composed, name)
+        assert all((composed.volume("clients") / f"client-{number}" / "record.sqlite").exists() for number in (1, 2))
 
         composed.up("submit", "watch")
         assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
@@ -84,10 +93,19 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
         composed.finish("setup", "revoke", "client-4")
         assert composed.running["elsewhere-client"].wait() != 0
         assert "revoked" in composed.running["elsewhere-client"].log()
-        lasting = (*CLIENTS, "coordinator", "postgres")
+        lasting = (*CLIENTS, *SCALED, "coordinator", "postgres")
         assert {name: composed.running[name].stop() for name in lasting} == dict.fromkeys(lasting, 0)
         composed.finish("setup")  # as on the next start: nothing is made anew
         assert keys == {path: path.read_bytes() for path in keys}
+
+
+def enrols(composed: Engine, name: str) -> None:
+    """Wait until a client says that it has."""
+    ends = time.monotonic() + engine.PATIENCE
+    while "enrolled" not in composed.running[name].log():
+        assert composed.running[name].process.poll() is None, composed.running[name].log()
+        assert time.monotonic() < ends, composed.running[name].log()
+        time.sleep(0.1)
 
 
 def holds_its_promises(composed: Engine) -> None:

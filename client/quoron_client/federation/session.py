@@ -15,7 +15,7 @@ asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("min
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -63,16 +63,26 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
     that does not take this client.
     """
-    stop = asyncio.Event() if stop is None else stop
     items_per_user = config.items_per_user
     await asyncio.to_thread(check_one_user, config.data, one_user=config.one_user, items_per_user=items_per_user)
+    await converse(config, stop=stop)
+
+
+async def converse(
+    config: ClientConfig,
+    *,
+    stop: asyncio.Event | None = None,
+    worker: Callable[[ClientConfig, Record], Worker] = Worker,
+) -> None:
+    """As `run_client`, for data that is one user's for sure, with whatever answers in its name."""
+    stop = asyncio.Event() if stop is None else stop
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
     limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
     with Record.open(config.record, **limits, anew=config.new_record, other_books=config.other_books) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
-        session = _Session(config, Worker(config, record))
+        session = _Session(config, worker(config, record))
         await _until(stop, session.persist())
 
 

@@ -5,8 +5,10 @@ Nothing that goes wrong here is told to the coordinator but a status; the owner'
 
 import logging
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
-from quoron_client.federation.own_table import MOST_NUMBERS, own_items
+from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, read_terms, refusal, terms_digest
@@ -58,6 +60,7 @@ class Worker:
     record: Record
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
+    items: Callable[[Path, Terms], OwnItems] = own_items  # of the owner's file; a simulation's may be made up
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Whether this client takes part in a run. Raises LedgerError only."""
@@ -81,7 +84,7 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            items = own_items(self.owner.data, terms)
+            items = self.items(self.owner.data, terms)
         except (WireError, DataError) as error:
             return str(error)
         except Exception:

@@ -297,6 +297,22 @@ class Ledger:
             connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept, "model_seal": seal})
         self._database.checkpoint()
 
+    def take_over(self, other: "Ledger") -> None:
+        """Hold what another ledger of the same run holds, which is complete, in place of what is here."""
+        model = other.model.astype("<f8").tobytes()
+        rows = {"spent": other._of(*_spent.c), "commits": other._of(*_commits.c)}
+        with self._database.writing() as connection:
+            for table in (_spent, _commits):
+                connection.execute(table.delete().where(table.c.run == self.run))
+                found = [dict(row._mapping) | {"run": self.run} for row in rows[table.name]]
+                sealed = [row | {"seal": _seal(table.name, row)} for row in found]
+                if sealed:
+                    connection.execute(table.insert(), sealed)
+            self._erase(connection)
+            seal = _seal("model_seal", {"run": self.run, "model": model})
+            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": model, "model_seal": seal})
+        self._database.checkpoint()
+
     def abandon(self) -> None:
         """Erase the same secrets of a run that will never be complete. It cannot go on; what it spent stays spent."""
         with self._database.writing() as connection:

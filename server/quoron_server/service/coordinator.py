@@ -26,6 +26,7 @@ from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.database import Database
+from quoron_server.rounds import Evaluate
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
@@ -82,6 +83,7 @@ class ServeConfig:
     largest_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
 class Coordinator:
@@ -120,6 +122,7 @@ class Coordinator:
                 # In plaintext, which is for one machine or a proxy, many clients may share a connection.
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
                 gathering=config.gathering,
+                evaluate=config.evaluate,
             )
             try:
                 await self._start()

@@ -43,5 +43,6 @@ class Feed:
 
 def public(event: Mapping[str, Any]) -> dict[str, Any]:
     """A round's event for everyone: without what is a function of private data, but for what a simulation measured."""
-    measured = {key: value for key, value in event.get("diagnostics", {}).items() if "measured_" in key}
+    found = event.get("diagnostics", {}).items()
+    measured = {key: value for key, value in found if "measured_" in key or key == "excess_risk"}
     return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE} | measured

@@ -31,7 +31,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.plan import Plan
 from quoron_server.round_clock import opening
-from quoron_server.rounds import RoundEvent
+from quoron_server.rounds import Evaluate, RoundEvent
 from quoron_server.runs import Books
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, public
@@ -80,13 +80,14 @@ class Manager:
         largest_message: int = wire.MAX_MESSAGE,
         most_clients: int | None = None,
         gathering: float = 0.0,
+        evaluate: Evaluate | None = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
-        asked: a public time, whoever comes.
+        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else.
         """
-        self.sessions = sessions
+        self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database)
         self._registry = self._books.registry
         self.records = Records(database)
@@ -367,7 +368,8 @@ class Manager:
             raise RunStopped(f"Run {run.name} was stopped.")
         observers = [_FeedObserver(run, session, loop)]
         try:
-            await loop.run_in_executor(self._threads, self._books.carry_out, wanted, run.plan, run.engine, observers)
+            given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
+            await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
         except WithoutQuorum:
             await self._until_published(run, session)
             raise

@@ -16,10 +16,12 @@ import typer
 from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
+from quoron.cli import local as cli_local
 from quoron.cli import train as cli_train
 from quoron.cli.common import (
     INTERRUPTED,
     Address,
+    Dropout,
     Json,
     Link,
     Out,
@@ -78,7 +80,8 @@ class EngineOptions:
     engine: Annotated[
         str,
         typer.Option(
-            metavar="inline|ray|flower", help="Compute here, on a Ray cluster, or on Flower's nodes: the same bits."
+            metavar="inline|ray|flower|service",
+            help="Compute here, on a Ray cluster, Flower's nodes, or clients of a federation here: the same bits.",
         ),
     ] = "inline"
     workers: Workers = None
@@ -90,6 +93,17 @@ class EngineOptions:
     ] = None
     authority: Annotated[Path | None, typer.Option(help="Flower: certificate that signs the SuperLink's, PEM.")] = None
     insecure: Annotated[bool, typer.Option("--insecure", help="Flower: a SuperLink without TLS.")] = False
+    clients: Annotated[int | None, typer.Option(help="Service: so many of the users; all unless told.")] = None
+    kill_client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLIENT@ROUND[:gone]", help="Service: kill its process then, and start it again or not."),
+    ] = None
+    slow: Annotated[
+        str | None, typer.Option(metavar="[SHARE%:]SECONDS", help="Service: clients that take longer, as 10%:2s.")
+    ] = None
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Service: leave the federation in RUN/federation, to be operated.")
+    ] = False
 
     def choice(self) -> "EngineChoice":
         """The engine; ConfigError for options that do not go together."""
@@ -104,6 +118,10 @@ class EngineOptions:
             insecure=self.insecure,
             workers=self.workers,
             address=self.address,
+            clients=self.clients,
+            kills=self.kill_client or (),
+            slow=self.slow,
+            keep=self.keep,
         )
 
 
@@ -116,6 +134,7 @@ def simulate(
     simulation_seed: SimulationSeed = None,
     out: Out = None,
     network: Link = None,
+    dropout: Dropout = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -131,7 +150,7 @@ def simulate(
             simulation_seed=simulation_seed,
             method=Method(seed=seed),
             keep=Keep(out),
-            settings=(*(settings or ()), *networked(network)),
+            settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
         )
@@ -216,6 +235,7 @@ def report(run: Run) -> None:
 
 cli_federation.register(app)
 app.add_typer(cli_ledger.app, name="ledger")
+app.add_typer(cli_local.app, name="local")
 app.command()(cli_books.backup)
 app.command()(cli_books.restore)
 app.command()(cli_books.continue_restored)
@@ -230,6 +250,7 @@ app.command()(index)
 
 NETWORK = {  # folders that quoron-core lacks
     "quoron.flower",
+    "quoron.local",
     "quoron.operate",
     "quoron_client.federation",
     "quoron_client.flower",

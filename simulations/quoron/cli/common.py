@@ -52,6 +52,10 @@ Link = Annotated[
         "of your own, and drop out as it says; short for run.network. Plans and comparisons take several names.",
     ),
 ]
+Dropout = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="Users who fail to answer in a round; short for dropout= in run.network."),
+]
 Workers = Annotated[
     int | None, typer.Option(help="Processes that share the users; the bits do not depend on how many there are.")
 ]
@@ -62,9 +66,11 @@ Address = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
-def networked(link: str | None) -> tuple[dict[str, dict[str, str]], ...]:
-    """The section that a network is a key of, if one is given."""
-    return () if link is None else ({"run": {"network": link}},)
+def networked(link: str | None, dropout: str | None = None) -> tuple[dict[str, dict[str, str]], ...]:
+    """The section that a network is a key of, if one is given, or of one where users only drop out."""
+    said = [link] if link is not None else [] if dropout is None else ["deadline=10s"]
+    said += [] if dropout is None else [f"dropout={dropout}"]
+    return ({"run": {"network": ",".join(said)}},) if said else ()
 
 
 def progress(*, as_json: bool, quiet: bool) -> "Display":

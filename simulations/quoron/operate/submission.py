@@ -54,12 +54,42 @@ def specify(
     if simulation_seed is None:
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     plan = choose(config, declared(config, users), federated=True).plan
+    specification = specification_of(
+        config,
+        plan,
+        loss=loss,
+        columns=columns,
+        run=run,
+        seconds=seconds,
+        group=group,
+        simulation_seed=simulation_seed,
+        early_ends=early_ends,
+    )
+    _require_fitting(plan, whole=whole)
+    require_telling(specification, plan)
+    plan = ending_early(plan) if early_ends else plan
+    return specification, plan.simulated() if specification.simulation else plan
+
+
+def specification_of(
+    config: Config,
+    plan: Plan,
+    *,
+    loss: Loss,
+    columns: Encoding,
+    run: str,
+    seconds: float,
+    group: str = "everyone",
+    simulation_seed: int | None = None,
+    early_ends: bool = False,
+) -> RunSpecification:
+    """What a coordinator is given to make this very plan of a configuration, which was made for real."""
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
     if ALGORITHMS[plan.algorithm].either_adjacency:
         options.setdefault("adjacency", config.privacy.adjacency)
-    specification = RunSpecification(
+    return RunSpecification(
         run=run,
         algorithm=plan.algorithm,
         epsilon=config.privacy.epsilon,
@@ -82,10 +112,6 @@ def specify(
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
-    _require_fitting(plan, whole=whole)
-    require_telling(specification, plan)
-    plan = ending_early(plan) if early_ends else plan
-    return specification, plan.simulated() if specification.simulation else plan
 
 
 def declared(config: Config, users: int) -> Problem:

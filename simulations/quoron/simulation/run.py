@@ -94,9 +94,23 @@ def carry_out(
     scene, run = prepared.scene, prepared.run
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        model = run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
-        seconds = before + time.perf_counter() - prepared.began
-        summary, rows = _results(prepared, ledger, model, seconds)
+        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
+        return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
+
+
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: Ledger) -> RunResult:
+    """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
+    with prepared.begin(folder) as ledger:
+        ledger.take_over(other)
+        return _written(prepared, folder, ledger, time.perf_counter() - prepared.began)
+
+
+def _written(
+    prepared: Prepared[Setup], folder: RunFolder, ledger: Ledger, seconds: float, *, report: bool = True
+) -> RunResult:
+    """A complete run, and its folder."""
+    model, plan = ledger.model, prepared.planned.plan
+    summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
     folder.write_model(model)
     released = _table_model(prepared, model)
@@ -105,7 +119,7 @@ def carry_out(
     folder.write_json("summary.json", summary.as_json())
     if report:
         write_report(folder, summary, released, rows)
-    return RunResult(model, summary, run.plan, folder.path, prepared.config, prepared.planned, released)
+    return RunResult(model, summary, plan, folder.path, prepared.config, prepared.planned, released)
 
 
 def write_report(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> Path:

@@ -1,0 +1,86 @@
+"""The commands of a federation on this machine, as it stands between a simulation and containers."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quoron.cli.common import Json, Quiet, Settings, Source, Workers, progress
+from quoron.cli.connection import CLIENTS, CONTROL
+from quoron_privacy.errors import RunError
+
+app = typer.Typer(
+    help="A coordinator and clients on this machine, over mutual TLS, until they are stopped.", no_args_is_help=True
+)
+Place = Annotated[Path, typer.Option("--folder", help="Keys, items, books and records of all of them.")]
+HERE = Path("federation")
+
+
+@app.command()
+def start(
+    source: Source = "quickstart",
+    clients: Annotated[int, typer.Option(min=1, help="How many, each with one of the source's users.")] = 20,
+    folder: Place = HERE,
+    listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
+    control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
+    workers: Workers = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Start a coordinator and clients for real, which go on when this command ends; again, with what is there."""
+    from quoron import sources
+    from quoron.local import kept
+    from quoron.local.folder import Folder
+
+    config, _ = sources.resolve(source, settings or ())
+    with progress(as_json=as_json, quiet=quiet) as shown:
+        found = kept.start(
+            Folder(folder),
+            config,
+            Path.cwd(),
+            clients=clients,
+            listen=listen,
+            control=control,
+            processes=workers,
+            shown=shown.said,
+        )
+    _show(found, as_json=as_json)
+
+
+@app.command()
+def status(folder: Place = HERE, as_json: Json = False) -> None:
+    """Say where a local federation listens and how many clients are there; exit code 1 if it does not run."""
+    from quoron.local import kept
+    from quoron.local.folder import Folder
+
+    found = kept.status(Folder(folder))
+    _show(found, as_json=as_json)
+    if not found["running"]:
+        raise typer.Exit(RunError.exit_code)
+
+
+@app.command()
+def stop(folder: Place = HERE) -> None:
+    """Stop a local federation; its folder stays, and starts again as it was."""
+    from quoron.local import launch
+    from quoron.local.folder import Folder
+
+    print(f"{folder}: {'stopped' if launch.stop(Folder(folder)) else 'does not run'}")
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    from quoron_server.serial import dumps
+
+    if as_json:
+        print(dumps(found))
+    elif not found["running"]:
+        print(f"{found['folder']}: does not run")
+    else:
+        print(
+            f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
+            f"processes\nclients {found['listen']}, operators {found['control']}\n"
+            f"quoron submit {found['folder']}/run.toml --run trial --users {found['clients']} "
+            f"--coordinator {found['control']} --token-file {found['folder']}/operator/token "
+            f"--authority {found['folder']}/operator/authority.pem"
+        )

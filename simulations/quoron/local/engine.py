@@ -1,0 +1,165 @@
+"""A simulation carried out by a federation on this machine: a coordinator and real clients, over mutual TLS.
+
+    result = simulate(prepared, folder, base)
+
+The bits are those of the inline engine: the same plan, the same seeds, and every client answers what its user would.
+An interrupted run begins again, to the same bits.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from quoron.local import rehearsal
+from quoron.local.folder import Folder
+from quoron.local.launch import Local, Shown, free_port
+from quoron.local.order import Order, processes_for
+from quoron.local.people import columns_of, give, settle
+from quoron.operate.submission import specification_of
+from quoron.prepared import Prepared
+from quoron.run_folder import RunFolder
+from quoron.simulation import run as runs
+from quoron.simulation.run import RunResult
+from quoron.simulation.scene import Setup
+from quoron_privacy.errors import RunError, WithoutQuorum
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.rounds import Observer, RoundEvent
+from quoron_server.specification import RunSpecification
+
+SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
+NAME = "simulation"  # of the run, in the federation's books
+FIGURES = "federation.json"  # in the run folder: who took part, and what it took
+KEPT = "federation"  # the folder of one that is kept, in the run folder
+LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and after which it is gone
+_EVENT = {each.name for each in fields(RoundEvent)}
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """How a simulation is carried out here."""
+
+    processes: int | None = None  # that clients share; None: as many as three quarters of the free memory bear
+    kills: tuple[str, ...] = ()
+    slow: str | None = None
+    keep: bool = False  # leave a federation, in the run folder, to operate
+
+    def order(self, prepared: Prepared[Setup]) -> Order:
+        """For the users of a run. ConfigError for more than a coordinator takes."""
+        run, population = prepared.config.run, prepared.scene.population
+        corruption = population.corruption(np.arange(population.users)).tolist()
+        return Order(
+            clients=population.users,
+            processes=min(population.users, self.processes or processes_for(population.users)),
+            listen=f"127.0.0.1:{free_port()}",
+            control=f"127.0.0.1:{free_port()}",
+            simulation_seed=run.simulation_seed,
+            corruption=tuple(corruption) if any(corruption) else (),
+            kills=self.kills,
+            slow=self.slow,
+            network=run.network,
+            passing=not self.keep,
+        )
+
+
+def simulate(
+    prepared: Prepared[Setup],
+    folder: RunFolder,
+    base: Path,
+    observers: Sequence[Observer] = (),
+    ordered: Ordered | None = None,
+) -> RunResult:
+    """Carry a run out on a federation of this machine and return it; a table's relative path is relative to `base`.
+
+    Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
+    """
+    ordered = Ordered() if ordered is None else ordered
+    order = ordered.order(prepared)
+    if runs.begin(prepared, folder):
+        return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
+    place = Folder(folder.path / KEPT if ordered.keep else Path(mkdtemp(prefix="quoron-local-")))
+    with Local(place, order) as local:
+        place.make(order.clients)
+        place.enrol(order.clients)
+        give(place, prepared, base)
+        rehearsal.write(place, prepared)
+        local.begin()
+        local.ready(_shown(observers))
+        began = time.monotonic()
+        _carry_out(local, prepared, observers)
+        figures = {"clients": order.clients, "processes": order.processes, "seconds": time.monotonic() - began}
+        folder.write_json(FIGURES, figures | local.stop())
+        with Database(place.books) as database, Ledger.within(database, NAME) as ledger:
+            result = runs.taken_over(prepared, folder, ledger)
+        if ordered.keep:
+            settle(place, prepared, base)
+            local.begin(replace(order, simulation_seed=None, corruption=(), kills=(), slow=None, network=None))
+            local.ready()
+            local.keep()
+    for observer in observers:
+        observer.finished(result.model)
+    return result
+
+
+def specification(prepared: Prepared[Setup]) -> RunSpecification:
+    """The run as an operator would submit it; rounds end once everybody has answered."""
+    config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
+    return specification_of(
+        config,
+        replace(plan, guarantee=replace(plan.guarantee, seeded=False)),
+        loss=population.loss,
+        columns=columns_of(config, population),
+        run=NAME,
+        seconds=SECONDS if config.run.link is None else config.run.link.deadline,
+        simulation_seed=config.run.simulation_seed,
+        early_ends=True,
+    )
+
+
+def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Observer]) -> None:
+    """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
+    for observer in observers:
+        observer.started(prepared.planned.plan)
+    wanted, last, heard = specification(prepared).as_text(), -1, time.monotonic()
+    submitted, ended = False, None
+    while ended is None:
+        try:
+            with local.operator() as control:
+                submitted = submitted or bool(control.submit(wanted))
+                for event in control.watch(NAME):
+                    heard = time.monotonic()
+                    ended = event if event["kind"] in ("ended", "paused") else None
+                    if event["kind"] == "round" and event["round"] > last:
+                        last = event["round"]
+                        for observer in observers:
+                            observer.round_finished(_event(event))
+        except RunError as error:  # it was killed, and comes back
+            local.check()
+            if time.monotonic() - heard > AWAY:
+                raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
+        if ended is None:
+            time.sleep(LOOK)
+    if ended.get("how") == "without-quorum":
+        raise WithoutQuorum(f"The run has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") != "complete":
+        raise RunError(f"The run has ended without a model: {ended.get('error') or ended.get('how', 'paused')}.")
+
+
+def _event(event: dict[str, Any]) -> RoundEvent:
+    figures = {key: value for key, value in event.items() if key not in _EVENT and key != "kind"}
+    return RoundEvent(**{key: value for key, value in event.items() if key in _EVENT}, diagnostics=figures)
+
+
+def _shown(observers: Sequence[Observer]) -> Shown:
+    tell = [each.said for each in observers if hasattr(each, "said")]
+
+    def shown(text: str) -> None:
+        for each in tell:
+            each(text)
+
+    return shown

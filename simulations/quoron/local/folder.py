@@ -1,0 +1,154 @@
+"""The folder of a local federation: the parts that containers mount, each with what its owner alone sees.
+
+| part               | holds                                                                                    |
+| ------------------ | ---------------------------------------------------------------------------------------- |
+| authority/         | the authority's key and every certificate, as `quoron certs` makes them                  |
+| coordinator/       | certificate.pem, key.pem, authority.pem, revoked.json, tokens.json                       |
+| operator/          | authority.pem, token                                                                     |
+| clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
+| books/             | the coordinator's books                                                                  |
+| simulated/         | the books of the simulation that it was started for, if it was                           |
+| run.toml           | the columns of those items, for `quoron submit`                                          |
+| order.json         | what was asked for                                                                       |
+| running.json       | addresses and numbers of the processes, while they run                                   |
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_server.books.registry import Registry
+from quoron_server.service import certificates, revocation, tokens
+
+HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
+DAYS = 365
+ITEMS, RUN, ORDER, RUNNING, BOOKS = (
+    "items.parquet",
+    "run.toml",
+    "order.json",
+    "running.json",
+    "books/coordinator.sqlite",
+)
+
+
+SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One local federation on disk."""
+
+    path: Path
+
+    @property
+    def coordinator(self) -> Path:
+        """What the coordinator sees."""
+        return self.path / "coordinator"
+
+    @property
+    def operator(self) -> Path:
+        """What an operator sees."""
+        return self.path / "operator"
+
+    @property
+    def books(self) -> str:
+        """The coordinator's database."""
+        return f"sqlite:///{(self.path / BOOKS).resolve()}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that signs all others."""
+        return self.operator / "authority.pem"
+
+    @property
+    def token(self) -> str:
+        """The operator's."""
+        return (self.operator / "token").read_text(encoding="utf-8").strip()
+
+    def client(self, number: int) -> Path:
+        """What client `number` (from 1) sees."""
+        return self.path / "clients" / f"client-{number}"
+
+    def make(self, clients: int) -> None:
+        """An authority, a key for the coordinator and for each client, a token; whatever is there is kept."""
+        make_folder(self.path, mode=OWN)
+        make_folder((self.path / BOOKS).parent, mode=OWN)
+        authority = self.path / "authority"
+        certificates.make_authority(authority, days=10 * DAYS)
+        self._give("coordinator", self.coordinator, hosts=HOSTS)
+        shutil.copyfile(authority / revocation.FILE, self.coordinator / revocation.FILE)
+        for number in range(1, clients + 1):
+            self._give(f"client-{number}", self.client(number))
+        make_folder(self.operator, mode=OWN)
+        shutil.copyfile(authority / "authority.pem", self.authority)
+        if not (self.operator / "token").exists():
+            entries = self.coordinator / "tokens.json"
+            with suppress(ConfigError):  # the attempt before may have ended between the token's entry and its file
+                tokens.remove(entries, name="operator")
+            token = tokens.add(entries, name="operator", role="operator")
+            replace_whole(self.operator / "token", f"{token}\n".encode(), mode=PRIVATE)
+
+    def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
+        """Its certificate, its key, and whom to trust."""
+        authority = self.path / "authority"
+        if not (authority / f"{name}.pem").exists():
+            certificates.issue(authority, name, coordinator=bool(hosts), hosts=hosts, days=DAYS)
+        make_folder(place, mode=OWN)
+        for source, target in ((f"{name}.pem", "certificate.pem"), (f"{name}.key", "key.pem"), *_TRUSTED):
+            shutil.copyfile(authority / source, place / target)
+            (place / target).chmod(PRIVATE)
+
+    def enrol(self, clients: int) -> None:
+        """Client N is user N - 1: as if they had come in this order."""
+        authority = self.path / "authority"
+        with Database(self.books) as database, database.together():
+            registry = Registry(database)
+            for number in range(1, clients + 1):
+                certificate = certificates.load_certificate(authority / f"client-{number}.pem")
+                registry.enrol(certificates.fingerprint(certificate))
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file, whole or not at all."""
+        replace_whole(self.path / name, json.dumps(value, indent=1).encode(), mode=PRIVATE)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file; empty where there is none."""
+        try:
+            return dict(json.loads((self.path / name).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    @contextmanager
+    def held(self) -> Iterator[bool]:
+        """Whether this process alone has the folder now, for as long as the block lasts."""
+        with open(self.path / ".lock", "wb", opener=_own) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    @property
+    def runs(self) -> bool:
+        """Whether its processes are there."""
+        if not (self.path / ".lock").exists():
+            return False
+        with self.held() as free:
+            return not free
+
+
+_TRUSTED = (("authority.pem", "authority.pem"),)
+
+
+def _own(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)

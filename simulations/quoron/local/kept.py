@@ -1,0 +1,58 @@
+"""A federation on this machine that is there to be operated, until it is stopped.
+
+start(Folder(Path("federation")), config, base, clients=20)
+status(Folder(Path("federation")))
+stop(Folder(Path("federation")))
+"""
+
+from pathlib import Path
+from typing import Any
+
+from quoron.config import Config
+from quoron.local.folder import RUNNING, Folder
+from quoron.local.launch import Local, Shown
+from quoron.local.order import Order, processes_for
+from quoron.local.people import give_tables
+from quoron_privacy.errors import ConfigError
+
+
+def start(
+    folder: Folder,
+    config: Config,
+    base: Path,
+    *,
+    clients: int,
+    listen: str,
+    control: str,
+    processes: int | None = None,
+    shown: Shown = lambda _: None,
+) -> dict[str, Any]:
+    """Start a coordinator and its clients, which go on; what `status` says then.
+
+    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted.
+    Raises ConfigError for one that runs, and where there are fewer users than clients.
+    """
+    order = Order(
+        clients=clients,
+        processes=min(clients, processes or processes_for(clients)),
+        listen=listen,
+        control=control,
+    )
+    if folder.runs:
+        raise ConfigError(f"Expected a federation that is stopped in {folder.path}, got one that runs: it is there.")
+    folder.make(clients)
+    give_tables(folder, config, base, clients)
+    with Local(folder, order) as local:
+        local.begin()
+        local.ready(shown)
+        local.keep()
+    return status(folder)
+
+
+def status(folder: Folder) -> dict[str, Any]:
+    """Where it listens, how many clients there are, and how many of them are in conversation now."""
+    if not folder.runs:
+        return {"running": False, "folder": str(folder.path)}
+    found = folder.read(RUNNING)
+    told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
+    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found.get("processes", ()))}

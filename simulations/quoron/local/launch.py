@@ -1,0 +1,190 @@
+"""Starting and ending a local federation from the process of a command.
+
+with Local(folder, order) as local:
+    local.ready()                   # everybody is there
+    ...                             # local.operator() is a connection to its control plane
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from quoron.local.folder import ORDER, RUNNING, Folder
+from quoron.local.order import Order
+from quoron.operate.control import Address, Control
+from quoron.processors import THREADS
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_server.books.durable import OWN, make_folder, public
+
+LOG = "keeper.log"
+PATIENCE = 300.0  # seconds between two signs of life while a federation starts
+# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
+ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+PROGRAM = "import gc; gc.disable(); from quoron.local import keeper; keeper.main()"
+PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
+Shown = Callable[[str], None]
+
+
+class Local:
+    """The processes of one federation, which end with this one unless they are kept. A context manager."""
+
+    def __init__(self, folder: Folder, order: Order) -> None:
+        """`folder` has everybody's identity and items."""
+        self.folder, self.order = folder, order
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ours: socket.socket | None = None
+        self._heard, self._kept = b"", False
+        self.listen = self.control = ""
+
+    def __enter__(self) -> "Local":
+        if self.folder.runs:
+            raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
+        make_folder(self.folder.path, mode=OWN)
+        self.folder.write(ORDER, self.order.as_json())
+        self._ours, theirs = socket.socketpair()
+        try:
+            with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", PROGRAM, str(self.folder.path.resolve()), str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=os.environ | ALONE,
+                    start_new_session=True,  # an interrupt at the terminal is for this process
+                )
+        except BaseException:
+            self._ours.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        assert self._ours is not None
+        assert self._process is not None
+        lost, said = self._process.poll() is not None, self._last_words()
+        self._ours.close()
+        if self._kept:
+            self._process.returncode = 0  # nobody waits for it
+            return
+        self._process.wait()
+        if self.order.passing:
+            shutil.rmtree(self.folder.path, ignore_errors=True)  # if its keeper was killed
+        if lost and isinstance(error, QuoronError):  # what follows from it says less
+            raise RunError(f"The local federation has ended. {said}") from None
+
+    @property
+    def keeper(self) -> int:
+        """The process from which all others come."""
+        assert self._process is not None
+        return self._process.pid
+
+    def begin(self, order: Order | None = None) -> None:
+        """Start everybody, now that all is there; or once more, by another order."""
+        if order is not None:
+            self.order = order
+            self.folder.write(ORDER, order.as_json())
+        self._say(b"begin\n")
+
+    def ready(self, shown: Shown = lambda _: None) -> None:
+        """Wait until every client is in conversation with the coordinator. RunError if that cannot be."""
+        here, told, began = 0, -1, time.monotonic()
+        while here < self.order.clients:
+            if (tenth := 10 * here // self.order.clients) != told:
+                told = tenth
+                shown(f"{here:,} of {self.order.words}")
+            said = self._next()
+            if "listening" in said:
+                self.listen, self.control = said["listening"]
+            here = said.get("here", here)
+        shown(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
+
+    def check(self) -> None:
+        """RunError if its processes are gone."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RunError(f"The local federation has ended. {self._last_words()}")
+
+    def operator(self) -> Control:
+        """A connection to the control plane."""
+        return Control(Address(self.control, self.folder.token, self.folder.authority))
+
+    def stop(self) -> dict[str, Any]:
+        """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
+        killed as ordered."""
+        self._say(b"stop\n")
+        while "stopped" not in (said := self._next()):
+            pass
+        return dict(said["stopped"])
+
+    def keep(self) -> None:
+        """Leave everything running, whatever becomes of this process."""
+        self._say(b"keep\n")
+        self._kept = True
+
+    def _say(self, word: bytes) -> None:
+        assert self._ours is not None
+        with suppress(OSError):
+            self._ours.sendall(word)
+
+    def _next(self) -> dict[str, Any]:
+        assert self._ours is not None
+        self._ours.settimeout(PATIENCE)
+        while b"\n" not in self._heard:
+            try:
+                data = self._ours.recv(1 << 16)
+            except TimeoutError:
+                data = b""
+            if not data:
+                raise RunError(
+                    f"The local federation has ended. Its logs are in {self.folder.path}: {self._last_words()}"
+                )
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
+        told = dict(json.loads(line))
+        if "failed" in told:
+            raise RunError(f"The local federation does not start. {told['failed']}")
+        return told
+
+    def _last_words(self) -> str:
+        """The last line of a log that says something: the folder may be gone when it is looked for."""
+        for name in ("coordinator.log", LOG):
+            with suppress(OSError):
+                lines = (self.folder.path / name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                if lines:
+                    return f"{name} ends with: {lines[-1][:500]}"
+        return "they are empty."
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
+    while True:
+        with socket.socket() as each, suppress(OSError):
+            port = secrets.choice(PORTS)
+            each.bind(("127.0.0.1", port))
+            return port
+
+
+def stop(folder: Folder, seconds: float = 60.0) -> bool:
+    """End a federation that was kept; whether there was one. RunError if it does not end."""
+    if not folder.runs:
+        return False
+    keeper = folder.read(RUNNING).get("keeper")
+    if keeper is not None:
+        with suppress(ProcessLookupError):
+            os.kill(int(keeper), signal.SIGTERM)
+    ends = time.monotonic() + seconds
+    while folder.runs:
+        if time.monotonic() > ends:
+            raise RunError(f"Expected the federation in {folder.path} to end, but process {keeper} is still there.")
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,87 @@
+"""What a local federation is started with: how many clients in how many processes, where, and what is to go wrong."""
+
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from quoron.local.faults import Faults
+from quoron_privacy.errors import ConfigError
+
+EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
+BASE = 600 << 20  # bytes of whoever starts it, of the coordinator, and of what clients share
+MOST = 2000  # clients, as many as a coordinator takes unless told otherwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What the processes are told."""
+
+    clients: int
+    processes: int  # that the clients are in
+    listen: str  # host:port of the coordinator, for clients
+    control: str  # for operators
+    simulation_seed: int | None = None  # of a simulation; None: for real
+    corruption: tuple[int, ...] = ()  # of a simulation: what each user does, as `populations.Corruption`; none: honest
+    kills: tuple[str, ...] = ()
+    slow: str | None = None
+    network: str | None = None
+    passing: bool = False  # the folder is gone with whoever started it
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.clients <= MOST:
+            raise ConfigError(
+                f"Expected 1 to {MOST:,} clients on this machine, got {self.clients:,}. Say how many with --clients."
+            )
+        if not 1 <= self.processes <= self.clients:
+            raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
+        self.faults.check(self.clients)
+
+    @property
+    def faults(self) -> Faults:
+        """What is to go wrong."""
+        return Faults.parse(kills=self.kills, slow=self.slow, network=self.network)
+
+    @property
+    def split(self) -> list[list[int]]:
+        """The numbers of the clients in each process, from 1."""
+        return [list(range(1 + first, self.clients + 1, self.processes)) for first in range(self.processes)]
+
+    @property
+    def words(self) -> str:
+        """The split, for people."""
+        most = -(-self.clients // self.processes)
+        each = "one process each" if most == 1 else f"{self.processes:,} processes, up to {most:,} in each"
+        return f"{self.clients:,} clients, {each}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, tree: dict[str, Any]) -> Self:
+        """What `as_json` gave."""
+        given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
+        return cls(**given)
+
+
+def processes_for(clients: int, memory: int | None = None) -> int:
+    """As many as clients, or as fit into three quarters of the memory that is free."""
+    left = 3 * (free_memory() if memory is None else memory) // 4 - BASE - MORE * clients
+    return max(1, min(clients, left // (EACH - MORE)))
+
+
+def free_memory() -> int:
+    """Bytes that this process and its children may still take, of the machine or of its control group."""
+    found = [4 << 30]
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")] or found
+    with suppress(OSError, ValueError):
+        group = Path("/sys/fs/cgroup")
+        most, now = ((group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
+        found.append(int(most) - int(now))  # "max" is no number: no limit
+    if hasattr(os, "sysconf"):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return min(found)

@@ -1,0 +1,215 @@
+"""The clients' own items: one file each, of a table split by its user column, or of made-up users."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from quoron.config import Config, CubeSection, SyntheticSection, TableSection
+from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, Folder
+from quoron.local.items import save_items
+from quoron.local.programs import FRAME, MADE, POPULATION
+from quoron.paths import dataset, table_file
+from quoron.populations import Population
+from quoron.populations.table import trained
+from quoron.prepared import Prepared
+from quoron.run_folder import FRAME as OF_FRAME
+from quoron.simulation.patterns import with_columns
+from quoron.simulation.scene import Setup, encoding_of, loss_of, setup
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data import tables
+from quoron_client.data.encoding import Encoding, Numeric, Range, Signs, group
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.durable import OWN, make_folder
+
+LABEL = "label"
+
+
+def cut(config: Config, base: Path, frame: pa.Table | None, clients: int | None) -> tuple[Config, pa.Table | None]:
+    """The configuration of the first `clients` of its users, with their table if they are one's; None is all of them.
+
+    Of a table users are taken in the order of their names, and as many besides as its test fraction holds out.
+    ConfigError where there are fewer.
+    """
+    people = config.population
+    if clients is None:
+        return config, frame
+    if isinstance(people, SyntheticSection | CubeSection):
+        return config.model_copy(update={"population": people.model_copy(update={"users": clients})}), frame
+    if not isinstance(people, TableSection):
+        raise ConfigError(
+            f"Expected made-up users or a table with --clients, got population.kind={people.kind!r}. Leave it away for "
+            "a client for each of its users, or name a table."
+        )
+    table = _table(config, base, frame)
+    users, owners = group(table, people.user)
+    most = clients
+    while most - round(people.test_fraction * most) < clients:
+        most += 1
+    if most > users:
+        raise ConfigError(f"Expected {most:,} users in the table for {clients:,} clients, got {users:,}. Say fewer.")
+    return (
+        config.model_copy(update={"population": people.model_copy(update={"path": OF_FRAME})}),
+        table.filter(pa.array(owners < most)),
+    )
+
+
+def give(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
+    """Every client of a simulation its items, and the coordinator what it measures models on."""
+    config, population = prepared.config, prepared.scene.population
+    owned = isinstance(config.population, TableSection) and not config.population.outlier_fraction
+    table = _table(config, base, None) if isinstance(config.population, TableSection) else None
+    if table is not None:
+        with pa.OSFile(str(folder.path / FRAME), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    (folder.path / POPULATION).write_text(_with_domain(config, population).as_toml(), encoding="utf-8")
+    usable = _split(folder, config, table) if owned and table is not None else np.zeros(population.users, np.bool_)
+    for user in np.flatnonzero(~usable):
+        items = population.items(np.array([user]))
+        own = items if getattr(population, "makes", False) else bounded(items, population.loss)
+        save_items(folder.client(int(user) + 1) / MADE, own)
+
+
+def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]:
+    """A file of its rows for each user that is trained on, (n,); whether any of them can be used.
+
+    Who has none is one of zeros in a simulation, and one who counts for nothing as a client: the former is given as it
+    is.
+    """
+    people = config.population
+    assert isinstance(people, TableSection)
+    encoding = encoding_of(people, loss_of(config.loss)).resolved(table)
+    users, owners = group(table, people.user)
+    training = np.flatnonzero(trained(users, people.test_fraction, people.seed))
+    order = np.argsort(owners, kind="stable")
+    ends = np.cumsum(np.bincount(owners, minlength=users))
+    kept = np.bincount(owners[encoding.encode(table).kept], minlength=users)
+    own = table.select(list(encoding.columns))
+    for number, user in enumerate(training, 1):
+        rows = order[ends[user - 1] if user else 0 : ends[user]]
+        pq.write_table(own.take(pa.array(rows)), folder.client(number) / ITEMS)
+    return kept[training] > 0
+
+
+def columns_of(config: Config, population: Population) -> Encoding:
+    """How the rows of its users' tables become items; of made-up users, names for what they hold."""
+    if isinstance(config.population, TableSection):
+        return encoding_of(config.population, population.loss)
+    encoding = getattr(population, "encoding", None)
+    if encoding is not None:
+        return encoding  # type: ignore[no-any-return]
+    loss = population.loss
+    features = loss.feature_norm
+    numeric = tuple(Numeric(f"x{place}", -features, features) for place in range(population.dimension // loss.outputs))
+    return Encoding(numeric, _label(loss), intercept=False, feature_norm=loss.feature_norm)
+
+
+def _label(loss: Loss) -> Signs | Range | None:
+    bound = getattr(loss, "label_bound", None)
+    if loss.name == "linear":
+        return None
+    return Signs(LABEL) if bound is None else Range(LABEL, -bound, bound, bound)
+
+
+def _with_domain(config: Config, population: Population) -> Config:
+    """With the domain that the plan has settled on."""
+    domain = population.domain
+    size = domain.radius if isinstance(domain, L2Ball) else domain.half_width
+    return config.model_copy(update={"domain": config.domain.model_copy(update={"radius": size})})
+
+
+def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
+    people = with_columns(config, base, frame).population
+    assert isinstance(people, TableSection)
+    if frame is None and dataset(people.path, base) is not None:
+        raise ConfigError(
+            f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
+        )
+    encoding = encoding_of(people, loss_of(config.loss))
+    return tables.read(table_file(people.path, base) if frame is None else frame, (*encoding.columns, people.user))
+
+
+def give_tables(folder: Folder, config: Config, base: Path, clients: int) -> None:
+    """Every client of a federation for real a table of its own, and `run.toml` for whoever submits a run.
+
+    Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
+    so on. ConfigError where there are fewer.
+    """
+    people = config.population
+    if isinstance(people, TableSection):
+        table = _table(config, base, None)
+        users, owners = group(table, people.user)
+        if clients > users:
+            raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer --clients.")
+        rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
+        own = table.drop_columns([people.user])
+        for number in range(1, clients + 1):
+            pq.write_table(own.take(pa.array(rows[number - 1])), folder.client(number) / ITEMS)
+        _tell(folder, with_columns(config, base))
+    else:
+        _give_made(folder, config, setup(config, base).population, clients)
+
+
+def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
+    """After a simulation every client holds what it held, but as a table of its own; and `run.toml`.
+
+    Nothing that was simulated counts for anybody: books and records begin anew, those of the simulation stand aside.
+    """
+    config, population = prepared.config, prepared.scene.population
+    if isinstance(config.population, TableSection):
+        _tell(folder, with_columns(config, base))
+    else:
+        _give_made(folder, config, population, population.users)
+    books = folder.path / BOOKS
+    make_folder(folder.path / SIMULATED, mode=OWN)
+    for part in books.parent.glob(f"{books.name}*"):
+        part.rename(folder.path / SIMULATED / part.name)
+    for part in (folder.path / "clients").glob("*/record.sqlite*"):
+        part.unlink()
+
+
+def _give_made(folder: Folder, config: Config, population: Population, clients: int) -> None:
+    for number in range(1, clients + 1):
+        pq.write_table(_as_table(population.items(np.array([number - 1]))), folder.client(number) / ITEMS)
+    _tell(folder, _declared(config, population))
+
+
+def _tell(folder: Folder, config: Config) -> None:
+    place = str((folder.client(1) / ITEMS).resolve())
+    people = config.population.model_copy(update={"path": place})
+    (folder.path / RUN).write_text(config.model_copy(update={"population": people}).as_toml(), encoding="utf-8")
+
+
+def _as_table(items: ItemBatch) -> pa.Table:
+    columns = {f"x{place}": column for place, column in enumerate(items.features.astype(np.float64).T)}
+    return pa.table({**columns, LABEL: items.labels})
+
+
+def _declared(config: Config, population: Population) -> Config:
+    """The configuration of made-up users as one of tables that they hold."""
+    loss, norm = population.loss, population.loss.feature_norm
+    bound = getattr(loss, "label_bound", None)
+    people = TableSection(
+        path=ITEMS,
+        user="client",
+        label=None if loss.name == "linear" else LABEL,
+        label_range=None if bound is None else (-bound, bound),
+        numeric={f"x[0:{population.dimension // loss.outputs}]": (-norm, norm)},
+        intercept=False,
+    )
+    bounds = {} if bound is None else {"label_bound": bound}
+    problem: dict[str, object] = {"items_per_user": population.items_per_user}
+    if config.problem.user_smoothness == "isotropic":  # which a table's declarations do not say
+        problem["user_smoothness"] = population.knowledge.user_smoothness or "item"
+    return config.model_copy(
+        update={
+            "population": people,
+            "loss": config.loss.model_copy(update={"name": loss.name, **bounds}),
+            "problem": config.problem.model_copy(update=problem),
+        }
+    )

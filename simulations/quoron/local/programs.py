@@ -1,0 +1,240 @@
+"""What a local federation's processes do once they are there: coordinate, or be clients."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from quoron import config as configs
+from quoron.local.faults import Faults
+from quoron.local.folder import ITEMS, Folder
+from quoron.local.items import load_items
+from quoron.local.order import Order
+from quoron.local.relay import Relay
+from quoron.populations.users import Corruption
+from quoron.simulation import scene
+from quoron_client.federation import core_dumps, log_limit
+from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.own_table import OwnItems
+from quoron_client.federation.owner import EXPOSURES
+from quoron_client.federation.record import Record
+from quoron_client.federation.session import converse, run_client
+from quoron_client.federation.work import Worker
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import answer_to_wire, question_from_wire
+from quoron_privacy.errors import QuoronError
+from quoron_protos.v1 import federation_pb2 as federation
+from quoron_server.rounds import Evaluate
+from quoron_server.service.coordinator import LEAVING, Coordinator, ServeConfig, serve
+from quoron_server.service.revocation import Revocations
+from quoron_server.service.security import Transport
+
+MADE = "items.npz"  # a made-up user's items, as they are
+POPULATION, FRAME = "population.toml", "population.arrow"  # whom a simulation measures models on
+EPSILON, DELTA = 8.0, 1e-4  # what a client's owner allows in a federation that is kept, as in docker-compose.yml
+GATHER = 75.0  # seconds in which clients come back to a coordinator of such a federation
+LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron serve`
+LOOK = 0.05
+_SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
+_LOG = logging.getLogger("quoron")
+_lifeline: int = -1
+
+
+def watch_over(lifeline: int) -> None:
+    """The pipe whose end is that of the keeper, for its children."""
+    global _lifeline
+    _lifeline = lifeline
+
+
+def _begin() -> None:
+    """In a process of its own: it dies with its keeper, says what it does, and leaves no dump."""
+    core_dumps.switch_off()
+
+    def die() -> None:
+        os.read(_lifeline, 1)
+        os._exit(1)
+
+    threading.Thread(target=die, daemon=True).start()
+    errors = logging.StreamHandler(sys.stderr)
+    errors.addFilter(log_limit.LogLimit())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
+
+
+def coordinator(folder: Folder, order: Order, status: int) -> None:
+    """Coordinate until SIGTERM; say on `status` where it listens and how many clients are here."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    _begin()
+    own, before = folder.coordinator, (folder.path / "books" / "coordinator.sqlite-acknowledged").exists()
+    transport = Transport(
+        own / "certificate.pem", own / "key.pem", own / "authority.pem", revoked=Revocations(own / "revoked.json")
+    )
+    simulated = order.simulation_seed is not None
+    config = ServeConfig(
+        transport,
+        order.listen,
+        order.control,
+        folder.books,
+        own / "tokens.json",
+        allow_simulation=simulated,
+        most_clients=max(2 * order.clients, 64),
+        gathering=0.0 if simulated or not before else GATHER,
+        evaluate=_evaluate(folder) if simulated else None,
+        largest_message=LARGEST if simulated else LARGEST >> 4,
+    )
+    counting: list[asyncio.Task[None]] = []
+
+    def ready(running: Coordinator) -> None:
+        _say(status, f"listening {running.listen} {running.control}")
+        counting.append(asyncio.ensure_future(_count(running, status)))
+
+    asyncio.run(serve(config, ready=ready, patience=LEAVING))
+
+
+async def _count(running: Coordinator, status: int) -> None:
+    shown = -1
+    while True:
+        if running.sessions.connected != shown:
+            shown = running.sessions.connected
+            _say(status, f"here {shown}")
+        await asyncio.sleep(LOOK)
+
+
+def _evaluate(folder: Folder) -> Evaluate | None:
+    """How good a model is, by whoever holds the simulated users, who are looked for when it is first asked."""
+    if not (folder.path / POPULATION).exists():
+        return None
+
+    @cache
+    def people() -> scene.Setup:
+        config, frame = configs.located(configs.from_tree(configs.read(folder.path / POPULATION)), folder.path), None
+        if (folder.path / FRAME).exists():
+            with pa.memory_map(str(folder.path / FRAME)) as source:
+                frame = pa.ipc.open_file(source).read_all()
+        return scene.setup(config, folder.path, frame)
+
+    return lambda model: people().evaluate(model)
+
+
+def clients(folder: Folder, order: Order, numbers: tuple[int, ...], died: frozenset[int], status: int) -> None:
+    """Be these clients until SIGTERM; `died` have been killed before."""
+    _begin()
+    asyncio.run(_clients(folder, order, numbers, died, status))
+
+
+async def _clients(folder: Folder, order: Order, numbers: tuple[int, ...], died: frozenset[int], status: int) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.set_default_executor(ThreadPoolExecutor(len(numbers) + 2))  # one that is slow keeps nobody waiting
+    faults = order.faults
+    links = faults.links(order.clients)
+    async with AsyncExitStack() as stack:
+        works = []
+        for number in numbers:
+            where = order.listen
+            if links:
+                where = (await stack.enter_async_context(Relay(links[number - 1], where))).address
+            works.append(
+                _client(folder.client(number), where, order, number, _dies(number, died, status, faults), stop)
+            )
+        await asyncio.gather(*works)
+
+
+def _dies(number: int, died: frozenset[int], status: int, faults: Faults) -> Callable[[int], None]:
+    def maybe(round_: int) -> None:
+        if faults.killed(number, round_, before=number in died):
+            _say(status, f"dying {number}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return maybe
+
+
+async def _client(
+    place: Path, where: str, order: Order, number: int, dies: Callable[[int], None], stop: asyncio.Event
+) -> None:
+    simulated = order.simulation_seed is not None
+    made = simulated and (place / MADE).exists()
+    config = ClientConfig(
+        coordinator=where,
+        data=place / (MADE if made else ITEMS),
+        record=place / "record.sqlite",
+        certificate=place / "certificate.pem",
+        key=place / "key.pem",
+        authority=place / "authority.pem",
+        lifetime_epsilon=np.inf if simulated else EPSILON,
+        lifetime_delta=1.0 if simulated else DELTA,
+        accept_exposures=EXPOSURES if simulated else ("broadcast", "local"),
+        simulation_seed=order.simulation_seed,
+    )
+    try:
+        if not simulated:
+            await run_client(config, stop=stop)
+            return
+        corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST
+        user = User(number, order, Corruption(corruption), dies)
+        await converse(
+            config, stop=stop, worker=lambda owner, record: SimulatedWorker.of(owner, record, user, made=made)
+        )
+    except QuoronError as error:
+        _LOG.error("client %d: %s", number, error)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """What a simulated client does."""
+
+    number: int
+    order: Order
+    corruption: Corruption
+    dies: Callable[[int], None]
+
+
+@dataclass(slots=True)
+class SimulatedWorker(Worker):
+    """A client with faults, and of a made-up user with its items as they are."""
+
+    simulated: User | None = None
+
+    @classmethod
+    def of(cls, owner: ClientConfig, record: Record, user: User, *, made: bool) -> "SimulatedWorker":
+        """`made`: its items are a file of numbers, not of a table."""
+        worker = cls(owner, record, simulated=user)
+        if made:
+            worker.items = lambda path, _: OwnItems(load_items(path), None)
+        return worker
+
+    def reply(self, message: federation.Question) -> bytes | None:
+        """The answer to a question, unless it was ordered that there is none."""
+        user = self.simulated
+        assert user is not None
+        faults, order = user.order.faults, user.order
+        user.dies(message.round)
+        if delay := faults.delay(user.number, order.clients):
+            time.sleep(delay)
+        if user.corruption == Corruption.MISSING or faults.silent(
+            user.number, message.round, order.simulation_seed or 0
+        ):
+            return None
+        if user.corruption not in _SENT:
+            return Worker.reply(self, message)
+        run, number, digest, task = question_from_wire(message)
+        part = self.parts.get(run)
+        if part is None:
+            return None
+        values = np.full(task.answer_shape(part.terms.dimension), _SENT[user.corruption])
+        return bytes(answer_to_wire(run, number, digest, values, Status.ANSWERED).SerializeToString())
+
+
+def _say(status: int, line: str) -> None:
+    os.write(status, f"{line}\n".encode())

@@ -1,0 +1,297 @@
+"""A federation on this machine: what is ordered, who holds what, links. Runs: test_local_runs.py."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from federation.crowd import DIMENSION, carried_out, items
+from quoron import api
+from quoron.config import Table, parse
+from quoron.engines import EngineChoice, comparison_sharing, training_sharing
+from quoron.local.faults import Faults, Kill, Slow
+from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local.items import load_items
+from quoron.local.order import MOST, Order, processes_for
+from quoron.local.people import columns_of, cut, give, give_tables
+from quoron.local.programs import MADE
+from quoron.network import Network
+from quoron.operate.submission import declared
+from quoron.populations import Synthetic
+from quoron.run_folder import RunFolder
+from quoron.sections import Keep
+from quoron.simulation import run as runs
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.items import ItemBatch
+from quoron_client.federation.own_table import own_items
+from quoron_client.federation.terms import read_terms
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question, Status
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.ledger import Ledger
+from quoron_server.specification import describe, make_plan
+from small_run import TOML
+
+TABLE = f"""
+[population]
+kind = "table"
+path = "people.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+test_fraction = 0.25
+
+[domain]
+radius = 2.0
+
+[problem]
+items_per_user = 4
+
+[privacy]
+epsilon = 8.0
+delta = 1e-2
+allow_large_delta = true
+
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 3 }}
+"""
+
+
+def order(**changes: object) -> Order:
+    return Order(**{"clients": 7, "processes": 3, "listen": "127.0.0.1:1", "control": "127.0.0.1:2"} | changes)
+
+
+class TestOrders:
+    def test_every_client_is_in_one_process(self) -> None:
+        split = order().split
+        assert sorted(number for some in split for number in some) == list(range(1, 8))
+        assert max(map(len, split)) - min(map(len, split)) <= 1
+        assert order().words == "7 clients, 3 processes, up to 3 in each"
+        assert order(processes=7).words == "7 clients, one process each"
+
+    def test_what_is_written_is_what_is_read(self) -> None:
+        given = order(corruption=(0, 2, 0, 0, 0, 0, 0), kills=("3@2",), slow="10%:2s", network="rtt=80ms")
+        assert Order.from_json(given.as_json()) == given
+
+    @pytest.mark.parametrize("wrong", [{"clients": 0}, {"clients": MOST + 1}, {"processes": 8}, {"kills": ("8@1",)}])
+    def test_what_cannot_be_is_refused(self, wrong: dict[str, object]) -> None:
+        with pytest.raises(ConfigError, match="Expected"):
+            order(**wrong)
+
+    def test_more_memory_is_more_processes_and_never_more_than_clients(self) -> None:
+        found = [processes_for(200, memory << 20) for memory in (100, 1000, 2000, 4000, 8000, 64_000)]
+        assert found == sorted(found)
+        assert found[0] == 1
+        assert found[-1] == 200
+
+
+class TestFaults:
+    def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
+        faults = Faults.parse(kills=("3@2", "5@1:gone"))
+        assert faults.kills == (Kill(3, 2), Kill(5, 1, comes_back=False))
+        hit = [
+            (client, round_)
+            for client in range(1, 8)
+            for round_ in range(4)
+            if faults.killed(client, round_, before=False)
+        ]
+        assert hit == [(3, 1), (5, 0)]
+        assert not faults.killed(3, 1, before=True)
+        assert [client for client in range(1, 8) if faults.gone(client)] == [5]
+
+    @pytest.mark.parametrize("text", ["3", "0@1", "3@0", "a@1", "3@2:back", "-1@2"])
+    def test_a_kill_that_cannot_be_meant_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="CLIENT@ROUND"):
+            Kill.parse(text)
+
+    @pytest.mark.parametrize(("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("0%:1s", (0, 0.0))])
+    def test_a_share_of_the_clients_is_slow(self, text: str, slow: tuple[int, float]) -> None:
+        delays = [Faults.parse(slow=text).delay(client, 20) for client in range(1, 21)]
+        assert (sum(each > 0 for each in delays), max(delays)) == slow
+
+    @pytest.mark.parametrize("text", ["2", "120%:1s", "10%", "1h"])
+    def test_slowness_that_cannot_be_meant_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="slow clients"):
+            Slow.parse(text)
+
+    def test_who_is_silent_is_who_drops_out_of_the_inline_engine(self) -> None:
+        people = Synthetic("logistic", users=40, items_per_user=2, dimension=2, domain=L2Ball(1.0))
+        faults, engine = Faults.parse(network="dropout=30%"), InlineEngine(people, seed=5, dropout=0.3)
+        for round_ in range(5):
+            told = engine.rows(Question(round_, np.arange(40), AverageGradient(np.zeros((1, 2)), (1.0,))))
+            assert (told.status == Status.MISSING).tolist() == [
+                faults.silent(user + 1, round_, 5) for user in range(40)
+            ]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Twelve users of four rows each, of whom one has none that can be used."""
+    whole = items(12)
+    broken = [
+        None if who == "person-00004" else x
+        for who, x in zip(whole["who"].to_pylist(), whole["x0"].to_pylist(), strict=True)
+    ]
+    pq.write_table(
+        whole.set_column(whole.column_names.index("x0"), "x0", pa.array(broken)), tmp_path / "people.parquet"
+    )
+    return tmp_path
+
+
+class TestItems:
+    def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
+        prepared, folder = runs.prepare(parse(TABLE), table), Folder(tmp_path / "f")
+        population = prepared.scene.population
+        for number in range(1, population.users + 1):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, table)
+        made = 0
+        for number in range(1, population.users + 1):
+            place = folder.client(number)
+            wanted = population.held.of(np.array([number - 1]))
+            if (place / MADE).exists():
+                made, found = made + 1, load_items(place / MADE)
+            else:
+                terms = read_terms("r", _description(prepared))
+                found = own_items(place / ITEMS, terms).batch
+                assert "who" not in pq.read_schema(place / ITEMS).names
+            assert _same(found, wanted)
+        assert made == 1, "whose rows cannot be used"
+
+    def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
+        prepared, folder = (
+            runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path),
+            Folder(tmp_path / "f"),
+        )
+        for number in range(1, 31):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, tmp_path)
+        for number in (1, 7, 30):
+            wanted = prepared.scene.population.items(np.array([number - 1]))
+            assert _same(load_items(folder.client(number) / MADE), wanted)
+
+    def test_so_many_clients_are_the_first_users_by_name(self, table: Path) -> None:
+        config, frame = cut(parse(TABLE), table, None, 6)
+        assert isinstance(config.population, Table)
+        assert frame is not None
+        assert sorted(set(frame["who"].to_pylist())) == [f"person-{user:05d}" for user in range(8)]
+        assert runs.prepare(config, table, frame=frame).scene.population.users == 6
+        with pytest.raises(ConfigError, match="got 12"):
+            cut(parse(TABLE), table, None, 12)
+        assert cut(parse(TOML), table, None, 9)[0].population.users == 9
+
+    def test_tables_for_real_say_how_they_are_submitted(self, table: Path, tmp_path: Path) -> None:
+        for source, name in ((TABLE, "table"), (TOML, "made")):
+            folder = Folder(tmp_path / name)
+            for number in range(1, 9):
+                folder.client(number).mkdir(parents=True)
+            give_tables(folder, parse(source), table, 8)
+            told = parse((folder.path / RUN).read_text())
+            assert declared(told, 8).items_per_user == (4 if source is TABLE else 5)
+            assert pq.read_metadata(folder.client(8) / ITEMS).num_rows == (4 if source is TABLE else 5)
+
+    @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
+    def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:
+        people = Synthetic(family, users=4, items_per_user=2, dimension=3, domain=L2Ball(2.0), signal_norm=0.5)
+        rules = columns_of(parse(TOML), people)
+        rules.check_public()
+        rules.check_meant()
+        rules.check_loss(people.loss)
+        assert rules.dimension == 3
+
+
+def _description(prepared: runs.Prepared) -> str:
+    import json
+
+    from quoron.local.engine import specification
+
+    wanted = specification(prepared).model_copy(update={"run": "r"})
+    return json.dumps(describe(wanted, make_plan(wanted)))
+
+
+def _same(one: ItemBatch, other: ItemBatch) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
+
+
+class TestFolder:
+    def test_everybody_has_an_identity_and_what_is_there_is_kept(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "f")
+        folder.make(2)
+        keys = {path: path.read_bytes() for path in folder.path.rglob("key.pem")}
+        token = folder.token
+        folder.make(3)
+        assert {path: path.read_bytes() for path in keys} == keys
+        assert folder.token == token
+        assert len({(folder.client(number) / "key.pem").read_bytes() for number in (1, 2, 3)}) == 3
+        for path in folder.path.rglob("*"):
+            assert path.stat().st_mode & 0o022 == 0, path
+            assert (
+                path.suffix != ".key" and path.name not in ("key.pem", "token")
+            ) or path.stat().st_mode & 0o077 == 0, path
+
+    def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path)
+        assert not folder.runs
+        with folder.held() as first:
+            assert first
+            assert folder.runs
+        assert not folder.runs
+
+
+def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
+    sent = bytes(range(256)) * 1000
+
+    async def scene() -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while data := await reader.read(1 << 12):
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        network = Network.parse("rtt=4ms,jitter=1ms,up=100Mbps,down=100Mbps")
+        async with server, Relay(network.links[0], f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as link:
+            host, _, port = link.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(sent)
+            assert await reader.readexactly(len(sent)) == sent
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    carried_out(scene())
+
+
+def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
+    done = api.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
+    prepared = runs.prepare(done.config, tmp_path)
+    other = RunFolder(tmp_path / "two")
+    other.path.mkdir()
+    assert not runs.begin(prepared, other)
+    with Ledger.open(tmp_path / "one" / "ledger.sqlite") as ledger:
+        taken = runs.taken_over(prepared, other, ledger)
+        with Ledger.open(other.ledger) as mine:
+            assert mine.events() == ledger.events()
+            assert mine.releases() == ledger.releases()
+            assert mine.spent() == ledger.spent()
+    np.testing.assert_array_equal(taken.model, done.model)
+    assert runs.begin(prepared, other), "it is complete, for whoever resumes it"
+    assert other.rounds() == RunFolder(tmp_path / "one").rounds()
+
+
+def test_only_the_engine_service_has_clients_and_faults() -> None:
+    for name in ("inline", "ray", "flower"):
+        with pytest.raises(ConfigError, match="engine service only"):
+            EngineChoice.of(name, clients=3)
+    choice = EngineChoice.of("service", clients=3, workers=2, kills=["1@1"], slow="1s", keep=True)
+    assert choice.sharing is None
+    for refused in (comparison_sharing, training_sharing):
+        with pytest.raises(ConfigError, match="service"):
+            refused(choice)

@@ -1,0 +1,270 @@
+"""Simulations by a federation on this machine, and ones that are kept: bits, kills, and what is left behind."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from federation.crowd import FEW, HANGS, items
+from quoron import api
+from quoron.config import parse
+from quoron.flower.commands import free_port
+from quoron.local.folder import Folder
+from quoron.sections import Keep
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from simulations.test_local import TABLE
+
+programs = pytest.mark.programs
+MADE_UP = """
+[population]
+kind = "synthetic"
+users = 12
+items_per_user = 4
+dimension = 3
+signal_norm = 1.0
+
+[domain]
+radius = 2.0
+
+[problem]
+user_smoothness = "item"
+
+[privacy]
+epsilon = 15.0
+delta = 0.05
+
+[algorithm]
+name = "dp-sgd-wor"
+trust_clients = true
+options = { rounds = 3 }
+"""
+# Together they ask for gradients at one point and at two, local steps, second moments and local reports.
+FIVE = ("dp-sgd-wor", "tracking-srgd", "whitened-tracking", "phased-sgd", "local-model", "dp-ftrl")
+
+
+class Command:
+    """`quoron`, with a folder of its own for what is to pass."""
+
+    def __init__(self, place: Path, *words: object) -> None:
+        self.passing = place / "passing"
+        self.passing.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "quoron", *map(str, words)]
+        self.log = place / "command.log"
+        with self.log.open("ab") as log:
+            environment = os.environ | {"TMPDIR": str(self.passing)}
+            self.process = subprocess.Popen(command, cwd=place, stdout=log, stderr=log, env=environment)
+
+    def done(self) -> None:
+        assert self.process.wait(HANGS) == 0, self.log.read_text()
+
+    def folder(self) -> Folder:
+        """Of its federation, once there is one."""
+        for _ in patience():
+            if found := list(self.passing.glob("quoron-local-*")):
+                return Folder(found[0])
+            assert self.process.poll() is None, self.log.read_text()
+        raise AssertionError
+
+    def running(self, clients: int, folder: Folder | None = None) -> dict[str, Any]:
+        """What its federation notes, once so many clients are there."""
+        place = folder or self.folder()
+        for _ in patience():
+            found = place.read("running.json")
+            if found.get("here") == clients:
+                return found
+            assert self.process.poll() is None, self.log.read_text()
+        raise AssertionError
+
+
+def patience() -> Iterator[None]:
+    """Again and again, until a test hangs."""
+    ends = time.monotonic() + HANGS
+    while time.monotonic() < ends:
+        yield
+        time.sleep(0.01)
+    raise AssertionError("it hung")
+
+
+def numbers(running: dict[str, Any]) -> list[int]:
+    return [running["keeper"], running["coordinator"], *(number for _, number in running["processes"])]
+
+
+def alive(number: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def gone(some: list[int]) -> None:
+    for _ in patience():
+        if not any(map(alive, some)):
+            return
+
+
+@contextmanager
+def command(place: Path, *words: object) -> Iterator[Command]:
+    started = Command(place, *words)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+def inline(text: str, place: Path) -> np.ndarray:
+    return api.simulate(parse(text), keep=Keep(place)).model
+
+
+def model(folder: Path) -> np.ndarray:
+    with np.load(folder / "model.npz") as stored:
+        return stored["model"]
+
+
+def ordered(place: Path, text: str, *more: object) -> list[object]:
+    (place / "run.toml").write_text(text)
+    return ["simulate", place / "run.toml", "--engine", "service", "--out", place / "run", *more]
+
+
+@programs
+def test_bits_are_the_inline_engines_though_clients_are_killed_slow_and_far_away(tmp_path: Path) -> None:
+    faults = ["--kill-client", "3@2", "--kill-client", "8@3", "--slow", "25%:50ms", "--network", "rtt=10ms,up=10Mbps"]
+    with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 5, *faults)) as simulation:
+        simulation.done()
+    whole = api.simulate(parse(MADE_UP), keep=Keep(tmp_path / "inline"))
+    np.testing.assert_array_equal(model(tmp_path / "run"), whole.model)
+    rows = [pq.read_table(each / "rounds.parquet").to_pylist() for each in (tmp_path / "run", whole.directory)]
+    for name in ("simulation.excess_risk", "public.epsilon_spent", "total_messages", "bytes_up"):
+        assert [row[name] for row in rows[0]] == [row[name] for row in rows[1]]
+    figures = json.loads((tmp_path / "run" / "federation.json").read_text())
+    assert (figures["clients"], figures["processes"], figures["killed"]) == (12, 5, [3, 8])
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    assert list(simulation.passing.iterdir()) == []
+    again = api.resume(tmp_path / "run")
+    np.testing.assert_array_equal(again.model, whole.model)
+
+
+@programs
+def test_a_table_is_split_by_its_users_and_has_the_bits_of_the_inline_engine(tmp_path: Path) -> None:
+    pq.write_table(items(12), tmp_path / "people.parquet")
+    text = TABLE.replace('"people.parquet"', json.dumps(str(tmp_path / "people.parquet")))
+    with command(tmp_path, *ordered(tmp_path, text)) as simulation:
+        simulation.done()
+    np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
+
+
+@programs
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_command_that_ends_in_the_middle(how: signal.Signals, tmp_path: Path) -> None:
+    words = ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")
+    with command(tmp_path, *words) as simulation:
+        running = simulation.running(12)
+        simulation.process.send_signal(how)
+        assert simulation.process.wait(HANGS) != 0
+        gone(numbers(running))
+        for _ in patience():
+            if not list(simulation.passing.iterdir()):
+                break
+
+
+@programs
+def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
+    with command(tmp_path, *ordered(tmp_path, MADE_UP, "--workers", 3, "--slow", "100%:60s")) as simulation:
+        running = simulation.running(12)
+        os.kill(running["keeper"], signal.SIGKILL)
+        assert simulation.process.wait(HANGS) == 1, simulation.log.read_text()
+        gone(numbers(running))
+        assert list(simulation.passing.iterdir()) == []
+    assert "The local federation has ended" in simulation.log.read_text()
+
+
+@programs
+def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) -> None:
+    place, ports = Folder(tmp_path / "f"), [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    (tmp_path / "run.toml").write_text(MADE_UP.replace("delta = 0.05", "delta = 1e-4"))
+    where = ["--folder", place.path]
+    operator = ["--coordinator", ports[1], "--token-file", place.operator / "token", "--authority", place.authority]
+    try:
+        start = ["local", "start", tmp_path / "run.toml", "--clients", 6, "--listen", ports[0], "--control", ports[1]]
+        said(tmp_path, *start, *where)
+        keys = (place.client(6) / "key.pem").read_bytes()
+        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["here"] == 6
+        ask = ["submit", place.path / "run.toml", "--run", "trial", "--users", 6, "--seconds", 2, "--quorum", "none"]
+        said(tmp_path, *ask, "--set", "algorithm.options.rounds=2", *operator)
+        assert "complete" in said(tmp_path, "watch", "trial", *operator)
+        assert "stopped" in said(tmp_path, "local", "stop", *where)
+        assert not place.runs
+        with Database(place.books) as database:
+            assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "release", "end"]
+        said(tmp_path, *start, *where, "--workers", 2)
+        assert (place.client(6) / "key.pem").read_bytes() == keys
+        assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["processes"] == 2
+    finally:
+        said(tmp_path, "local", "stop", *where)
+
+
+def said(place: Path, *words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "quoron", *map(str, words)], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIVE)
+def test_every_kind_of_question_has_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
+    users, options = FEW[name]
+    given = ", ".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
+    text = MADE_UP.replace("users = 12", f"users = {users}").replace("dp-sgd-wor", name)
+    text = text.replace("delta = 0.05", "delta = 0.1").replace("options = { rounds = 3 }", f"options = {{ {given} }}")
+    with command(tmp_path, *ordered(tmp_path, text, "--workers", 4)) as simulation:
+        simulation.done()
+    np.testing.assert_array_equal(model(tmp_path / "run"), inline(text, tmp_path / "inline"))
+
+
+@pytest.mark.parametrize("kills", [pytest.param(4, marks=programs), pytest.param(40, marks=pytest.mark.slow)])
+def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_the_same_bits(
+    kills: int, tmp_path: Path
+) -> None:
+    """Books that hold together, one charge, every round committed once; what was committed is what comes of it."""
+    text = MADE_UP.replace("rounds = 3", f"rounds = {3 * kills}").replace("users = 12", "users = 8")
+    draw = random.Random(kills)
+    kept = Folder(tmp_path / "run" / "federation")
+    with command(tmp_path, *ordered(tmp_path, text, "--keep", "--workers", 4, "--slow", "100%:300ms")) as simulation:
+        simulation.running(8, kept)
+        dead = set[int]()
+        for kill in range(kills):
+            wanted = draw.randrange(4)  # of the clients' processes; every other time the coordinator's
+            for _ in patience():
+                assert simulation.process.poll() is None, f"{kill} kills: {simulation.log.read_text()}"
+                now = kept.read("running.json")
+                some = [now.get("coordinator"), *(number for _, number in now.get("processes", ()))]
+                number = some[0] if kill % 2 else some[1 + wanted] if len(some) > 1 else None
+                if number is not None and number not in dead and now.get("here", 0) == 8:
+                    dead.add(number)
+                    os.kill(number, signal.SIGKILL)
+                    break
+        simulation.done()
+    assert json.loads(said(tmp_path, "local", "status", "--folder", kept.path, "--json"))["here"] == 8
+    said(tmp_path, "local", "stop", "--folder", kept.path)
+    with Database(f"sqlite:///{kept.path}/simulated/coordinator.sqlite") as database:
+        ledger, population = Ledger.within(database, "simulation"), PopulationLedger(database)
+        population.verify()
+        assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]
+        assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
+        np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
+    assert len(dead) == kills
+    assert "Traceback" not in (kept.path / "coordinator.log").read_text()
