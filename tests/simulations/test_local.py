@@ -19,6 +19,7 @@ from quoron.local.items import load_items
 from quoron.local.order import MOST, Order, processes_for
 from quoron.local.people import columns_of, cut, give, give_tables
 from quoron.local.programs import MADE
+from quoron.local.relay import Relay
 from quoron.network import Network
 from quoron.operate.submission import declared
 from quoron.populations import Synthetic

@@ -98,7 +98,7 @@ def carry_out(
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
 
 
-def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: Ledger) -> RunResult:
+def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> RunResult:
     """The same with what another ledger holds: of the same run, carried out to its end elsewhere."""
     with prepared.begin(folder) as ledger:
         ledger.take_over(other)
@@ -106,7 +106,7 @@ def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: Ledger) -> R
 
 
 def _written(
-    prepared: Prepared[Setup], folder: RunFolder, ledger: Ledger, seconds: float, *, report: bool = True
+    prepared: Prepared[Setup], folder: RunFolder, ledger: "Ledger", seconds: float, *, report: bool = True
 ) -> RunResult:
     """A complete run, and its folder."""
     model, plan = ledger.model, prepared.planned.plan
