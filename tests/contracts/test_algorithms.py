@@ -235,6 +235,8 @@ def test_states_survive_storage_unchanged(name):
         state = algorithm.update(state, engine.ask(question), noise).state
         stored = serial.encode(state)
         assert serial.encode(serial.decode(initial, stored)) == stored
+        assert serial.size(state) == serial.size(initial)  # known before the run is charged
+        assert len(stored) < serial.size(initial) + 10_000
 
 
 @every_algorithm

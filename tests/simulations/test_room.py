@@ -27,7 +27,8 @@ from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import RunError
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server import rounds
 
 MOST = 3
 
@@ -178,6 +179,16 @@ class TestRoom:
         monkeypatch.setattr("pyarrow.parquet.read_table" if kind == "parquet" else "pyarrow.csv.read_csv", full)
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
+
+    def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = charged_in(tmp_path, written(tmp_path, 2000, 5))
+        prepared = run.prepare(config, tmp_path, name="trial")
+        monkeypatch.setattr(rounds, "MOST_STATE", 20)
+        with pytest.raises(ConfigError, match=r"state takes at most 20 bytes, .* for one-pass-dp-sgd"):
+            run.prepare(config, tmp_path, name="trial")
+        assert charges(prepared) == 0
 
     def test_that_ends_after_the_charge_ends_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is told by name, and the same command goes on for the same charge."""

@@ -38,7 +38,7 @@ class Factorisation:
     column_norm: float  # max_t ‖C[:, t]‖₂: how far one unit contribution moves C x
     row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
     rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (prefix-noise#c2)
-    slots: int  # vectors in the memory before the first round
+    slots: int  # vectors in the memory
     coefficients: Floats | None  # first column of a Toeplitz C, shape (rounds,); None where C is none
     predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
     remember: Callable[[int, Floats, Floats], Floats]  # (t, memory, N_t) -> new memory, shape (slots, d)
@@ -103,15 +103,16 @@ def toeplitz(
 
 
 def history(coefficients: Floats, inverse: Floats, length: int) -> Factorisation:
-    """A Toeplitz C that keeps the last `length` vectors of noise, the newest first."""
+    """A Toeplitz C that keeps the last `length` vectors of noise, the newest first, and zeros where there are fewer."""
 
     def predict(t: int, memory: Floats) -> Floats:
-        return combine(coefficients[1 : len(memory) + 1], memory)
+        known = min(t, length)
+        return combine(coefficients[1 : known + 1], memory[:known])
 
     def remember(t: int, memory: Floats, own: Floats) -> Floats:
         return np.concatenate([own[None], memory])[:length]
 
-    return toeplitz(coefficients, inverse, slots=0, predict=predict, remember=remember)
+    return toeplitz(coefficients, inverse, slots=length, predict=predict, remember=remember)
 
 
 def combine(weights: Floats, rows: Floats) -> Floats:
