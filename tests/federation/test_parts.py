@@ -233,7 +233,7 @@ def test_real_clients_in_parts_give_the_bits_of_their_tables(
 
     async def scene() -> np.ndarray:
         stop = asyncio.Event()
-        async with coordinator(tmp_path, transport=transport(issued) if secured else None) as running:
+        async with coordinator(tmp_path, **({"transport": transport(issued)} if secured else {})) as running:
             working = []
             for user, path in enumerate(paths):
                 config = ClientConfig(
