@@ -35,7 +35,7 @@ from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.prepared import Prepared
 from quoron.training.result import TrainedTable
-from quoron.training.room import memory_for
+from quoron.training.room import make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
@@ -121,6 +121,7 @@ def carry_out(
             "with `quoron.load`, or choose another folder."
         )
     room = prepared.held.room()
+    make_sure_of_answers(run.plan)
     if not folder.ledger.exists():
         folder.write_json(RECORD, asdict(prepared.identity))
         folder.write_text("config.toml", prepared.config.as_toml())
