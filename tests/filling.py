@@ -1,20 +1,24 @@
 """A program: one small run of `train` again and again, each on a disk that is full at another byte, in one process.
 
     python tests/filling.py FIRST STEP MOMENT...
+    echo '{"charge": [1024, 512]}' | python tests/filling.py
 
-From a moment on no file may grow beyond so many bytes (FIRST, FIRST + STEP, ...) until there is room for all. SQLite's
-pages are of 512 bytes instead of 4,096, so that every byte of books that hold the same is soon tried. What is pure, the
-plan, is made once. Each life is followed by a second start with room, and what both left is looked at; the findings
-are printed as JSON, a line a moment.
+From a moment on no file may grow beyond so many bytes (FIRST, FIRST + STEP, ... until there is room for all; or those).
+SQLite's pages are of 512 bytes instead of 4,096, so that every byte of books that hold the same is soon tried. What is
+pure, the plan, is made once; words of the system come again in each life. Each is followed by a second start with room,
+and what both left is looked at; the findings are printed as JSON, a line a life.
 """
 
+import hashlib
 import json
+import os
+import random
 import resource
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -74,8 +78,19 @@ class Watched:
         return called
 
 
-def quick(folder: Path) -> Any:
-    """The configuration, with small pages, one plan for all lives, and a report of one line."""
+@dataclass
+class Life:
+    """How one went: to its end or not, what is wrong, and what was to be seen of it but for how long a cut piece is."""
+
+    moment: str
+    room: int
+    whole: bool = False
+    wrong: str | None = None
+    seen: list[Any] = field(default_factory=list)
+
+
+def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
+    """The configuration, with small pages, one plan for all lives and a report of one line; and what begins a life."""
     connections._SQLITE = ("page_size=512", *connections._SQLITE)
     planned: list[Prepared[Curated]] = []
     plan = run._planned
@@ -92,8 +107,17 @@ def quick(folder: Path) -> Any:
         return to.path / "report.html"
 
     numbers = count()
+
+    def drawn(length: int) -> bytes:
+        return hashlib.shake_128(str(next(numbers)).encode()).digest(length)
+
+    def anew() -> None:
+        nonlocal numbers
+        numbers = count()
+
     run._planned, result.write_report = once, report  # type: ignore[assignment]
     Identity.fresh = staticmethod(lambda name: Identity(f"{name}-{next(numbers)}", 7, "2026-01-01"))  # type: ignore[method-assign, assignment]
+    os.urandom = random._urandom = drawn  # type: ignore[assignment, attr-defined]
     rows = "\n".join(f"{who},{10 * who % 97},{who % 2}" for who in range(60))
     (folder / "people.csv").write_text(f"who,age,ill\n{rows}\n", encoding="utf-8")
     (folder / "people.toml").write_text(
@@ -102,7 +126,7 @@ def quick(folder: Path) -> Any:
         "[algorithm.options]\nrounds = 1\n",
         encoding="utf-8",
     )
-    return sources.resolve(str(folder / "people.toml"), ())[0]
+    return sources.resolve(str(folder / "people.toml"), ())[0], anew
 
 
 def start(config: Any, folder: Path) -> None:
@@ -116,38 +140,41 @@ def start(config: Any, folder: Path) -> None:
     run.carry_out(prepared, claim(config, "run"))
 
 
-def lived(config: Any, watched: Watched, room: int, folder: Path) -> tuple[bool, str | None]:
-    """One life on a full disk, and one with room: whether the first came to its end, and what is wrong."""
+def lived(config: Any, watched: Watched, life: Life, folder: Path) -> str | None:
+    """One life on a full disk, and one with room: what is wrong."""
     own = {"run": config.run.model_copy(update={"out": str(folder / "run")})}
     own |= {"train": config.train.model_copy(update={"ledger": str(folder / "life.sqlite")})}
-    config, whole = config.model_copy(update=own), False
-    watched.begin(room)
+    config, said = config.model_copy(update=own), ""
+    watched.begin(life.room)
     try:
         start(config, folder)
-        whole = True
+        life.whole = True
     except RunError as error:
-        if "damaged" in str(error):
-            return False, f"refused as damaged: {error}"
+        said = str(error).replace(str(folder), "")
+        if "damaged" in said:
+            return f"refused as damaged: {error}"
     finally:
         fill(None)
-    found, before = list(watched.acknowledged), committed(folder / "run")
+    told, before = list(watched.acknowledged), committed(folder / "run")
+    left = sorted(str(each.relative_to(folder)) for each in folder.rglob("*"))
     watched.begin(None)
     charged = _kinds(folder)
-    if lost := [name for name in ("charge", "release", "end") if name in found and name not in charged]:
-        return whole, f"acknowledged and gone: {lost}"
+    life.seen = [life.whole, said, told, left, charged, len(before.rounds), before.state is None, before.model is None]
+    if lost := [name for name in ("charge", "release", "end") if name in told and name not in charged]:
+        return f"acknowledged and gone: {lost}"
     if (before.rounds or before.state or before.model) and "charge" not in charged:
-        return whole, "a round without a charge"
-    if found.count("commit") > len(before.rounds) + 1:  # the first is of where rounds begin
-        return whole, "a round was acknowledged and is gone"
+        return "a round without a charge"
+    if told.count("commit") > len(before.rounds) + 1:  # the first is of where rounds begin
+        return "a round was acknowledged and is gone"
     start(config, folder)
     after = committed(folder / "run")
     if _kinds(folder) != ["charge", "release", "end"]:
-        return whole, f"the account says {_kinds(folder)}"
+        return f"the account says {_kinds(folder)}"
     if not after.goes_on_from(before) or len(after.rounds) != 1 or after.model is None:
-        return whole, "what was committed is another now"
-    if left := sorted(each.name for each in (folder / "run").iterdir() if each.name.endswith(".new")):
-        return whole, f"left behind: {left}"
-    return whole, None
+        return "what was committed is another now"
+    if remains := sorted(each.name for each in (folder / "run").iterdir() if each.name.endswith(".new")):
+        return f"left behind: {remains}"
+    return None
 
 
 def _kinds(folder: Path) -> list[str]:
@@ -159,34 +186,32 @@ def _kinds(folder: Path) -> list[str]:
         return [row["kind"] for row in kept.rows()]
 
 
-def swept(config: Any, watched: Watched, rooms: Iterator[int], place: Path) -> dict[str, Any]:
-    """Lives with more and more room, up to one that comes to its end."""
-    found: dict[str, Any] = {"moment": watched.moment, "refused": 0, "wrong": []}
-    for room in rooms:
-        with tempfile.TemporaryDirectory(dir=place) as folder:
-            try:
-                whole, wrong = lived(config, watched, room, Path(folder))
-            except Exception:
-                whole, wrong = False, traceback.format_exc(limit=-4)
-            finally:
-                fill(None)
-        if wrong is not None:
-            found["wrong"].append((room, wrong))
-        if whole or len(found["wrong"]) > 20:
-            return found | {"room": room}
-        found["refused"] += 1
-    return found
-
-
-def main(first: int, step: int, *moments: str) -> None:
+def main(*given: str) -> None:
     watched = Watched()
     for owner, name in WATCHED:
         setattr(owner, name, watched.call(owner, name))
+    if not given:
+        rooms, wanted = json.load(sys.stdin), False
+    else:
+        first, step, *moments = given
+        rooms, wanted = {each: count(int(first), int(step)) for each in moments or MOMENTS}, True
     with tempfile.TemporaryDirectory() as place:
-        config = quick(Path(place))
-        for watched.moment in moments or MOMENTS:
-            print(json.dumps(swept(config, watched, count(first, step), Path(place))), flush=True)
+        config, anew = quick(Path(place))
+        for watched.moment, each in rooms.items():
+            for room in each:
+                life = Life(watched.moment, room)
+                anew()
+                with tempfile.TemporaryDirectory(dir=place) as folder:
+                    try:
+                        life.wrong = lived(config, watched, life, Path(folder))
+                    except Exception:
+                        life.wrong = traceback.format_exc(limit=-4)
+                    finally:
+                        fill(None)
+                print(json.dumps(asdict(life)), flush=True)
+                if wanted and life.whole:
+                    break
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
+    main(*sys.argv[1:])

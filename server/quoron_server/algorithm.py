@@ -50,7 +50,10 @@ names_of: Callable[[type], tuple[str, ...] | None] = _names
 
 
 class Algorithm(Protocol[S]):
-    """One algorithm with one plan. States are frozen dataclasses of arrays, plain values and such states."""
+    """One algorithm with one plan. States are frozen dataclasses of arrays, plain values and such states.
+
+    An array of a state has the same shape after every round: how much there is to keep is known before the first.
+    """
 
     plan: Plan
 

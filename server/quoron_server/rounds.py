@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.errors import OtherVersion, RunError
+from quoron_privacy.errors import ConfigError, OtherVersion, RunError
 from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
@@ -36,6 +36,9 @@ Evaluate = Callable[[Vector], Mapping[str, float]]
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
+# Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes
+# 10⁹ bytes. The last MiB is for names and plain values.
+MOST_STATE = (1 << 29) - (1 << 20)
 
 
 class Engine(Protocol):
@@ -98,6 +101,20 @@ class Observer(Protocol):
 
     def finished(self, model: Vector) -> None:
         """After the last commit."""
+
+
+def require_storable(algorithm: Algorithm[Any]) -> None:
+    """ConfigError unless every database takes the state of a run as one value, and gives it back.
+
+    All states of a run are as long as the first.
+    """
+    plan, needed = algorithm.plan, serial.size(algorithm.init())
+    if needed > MOST_STATE:
+        raise ConfigError(
+            f"Expected a run whose state takes at most {MOST_STATE:,} bytes, as databases have it, got {needed:,} for "
+            f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features, or an algorithm "
+            "that keeps fewer vectors, such as one-pass-dp-sgd."
+        )
 
 
 def run(

@@ -43,6 +43,7 @@ from quoron_privacy.errors import ConfigError, OtherVersion, RunError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server import rounds
+from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -75,8 +76,9 @@ class Run:
     def check(self) -> None:
         """BudgetExceeded or OtherVersion if the account would not take the charge now.
 
-        VerificationError for a plan that does not keep its promise in μ.
+        ConfigError for a state that no database takes; VerificationError for a plan that breaks its promise in μ.
         """
+        rounds.require_storable(self._made)
         if self._charged is not None:
             with self._charged() as population:
                 population.check(self.name, group=self.group, **charge_of(self.plan))
@@ -106,6 +108,7 @@ class Run:
         ledger = self.begun(place)
         if ledger is not None:
             return ledger
+        rounds.require_storable(self._made)
         contents: dict[str, Any] = {"plan": self._text, "config_digest": self.digest}
         key = self._fresh().export_key()
         if not isinstance(place, Database):
@@ -134,7 +137,7 @@ class Run:
         Raises what `rounds.run` raises.
         """
         return rounds.run(
-            ALGORITHMS[self.plan.algorithm].make(self.plan),
+            self._made,
             engine,
             ledger,
             self.noise(ledger),
@@ -144,6 +147,10 @@ class Run:
             evaluate=evaluate,
             trust_clients=self.trust_clients,
         )
+
+    @property
+    def _made(self) -> Algorithm[Any]:
+        return ALGORITHMS[self.plan.algorithm].make(self.plan)
 
     @property
     def _charged(self) -> Account | None:

@@ -20,7 +20,6 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
 from quoron_server.budget import EVERYONE, check_delta
@@ -29,7 +28,6 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.wording import plan_json, sentence
 
-MOST_STATE = 700_000_000  # bytes; SQLite and PostgreSQL take 10⁹ in one value
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -253,23 +251,6 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
             f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
             f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
             f"{-(-answer >> 20)}MiB."
-        )
-
-
-def require_storable(plan: Plan) -> None:
-    """ConfigError unless a database takes the state of a run as one value, as it is before the first round.
-
-    Rounds add a third at most. Of models that fit into a message of `wire.MAX_WHOLE` bytes every state is short enough.
-    """
-    numbers = max(plan.parameters.answer_length(plan.problem), wire.MOST_VECTORS * plan.problem.dimension)
-    if 8 * numbers <= wire.MAX_WHOLE:
-        return
-    needed = serial.size(ALGORITHMS[plan.algorithm].make(plan).init())
-    if needed > MOST_STATE:
-        raise ConfigError(
-            f"Expected a run whose state takes at most {MOST_STATE:,} bytes, as databases have it, got {needed:,} for "
-            f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features, or an algorithm "
-            "that keeps fewer vectors, such as one-pass-dp-sgd."
         )
 
 

@@ -232,10 +232,15 @@ def test_a_budget_one_round_short_is_refused_before_anyone_is_asked(name, tmp_pa
 def test_states_survive_storage_unchanged(name):
     algorithm, noise, engine = make(name), SeededNoise(3), Quadratic()
     initial = state = algorithm.init()
+    summed = set()
     while (question := algorithm.request(state, noise)) is not None:
         state = algorithm.update(state, engine.ask(question), noise).state
+        summed.add(question.reduction is not None)
         stored = serial.encode(state)
         assert serial.encode(serial.decode(initial, stored)) == stored
+        assert serial.size(state) == serial.size(initial)  # known before the run is charged
+        assert len(stored) < serial.size(initial) + 10_000
+    assert len(summed) == 1  # so the first question tells whether a run keeps answers
 
 
 @every_algorithm

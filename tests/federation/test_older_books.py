@@ -110,6 +110,58 @@ def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tm
             assert record.spent == (1.0, 1e-6)
 
 
+def test_no_earlier_round_is_answered_once_a_later_one_was_unless_books_say_that_they_were_restored(
+    tmp_path: Path,
+) -> None:
+    """A coordinator put back to an earlier round of the same run asks what it has committed, in the same words."""
+    first, second, third = (bytes([each]) * 16 for each in range(3))
+    with opened(tmp_path) as record:
+        record.saw("here:1", claim(A, charged=("r", "s")), 0)
+        for run in "rs":
+            assert record.agree(Agreement(run, bytes(16), 1.0, 1e-6, 3)) is None
+        for round_, digest in ((0, first), (2, second)):
+            assert record.keep("r", round_, digest, digest) == digest
+        assert record.recall("r", 2, second) == second  # as after a kill before the commit
+        assert record.recall("r", 0, first) is None
+        assert record.keep("r", 0, first, b"") is None
+        for earlier in (0, 1):
+            assert "books were put back to before it" in str(record.objection("r", earlier))
+        assert record.objection("r", 3) is None
+        assert record.keep("s", 0, first, first) == first  # another run's rounds are its own
+    with opened(tmp_path) as record:
+        assert record.recall("r", 0, first) == first  # by itself: nobody says which books these are
+        record.saw("here:1", claim(A, charged=("r", "s")), 7)
+        assert record.recall("r", 0, first) is None
+        record.saw("here:1", claim(A + B, rows=3, then="", charged=("r", "s")), 7)  # one more copy, which is charged
+        assert record.recall("r", 0, first) == first
+        assert record.keep("r", 1, third, third) == third
+        assert record.recall("r", 0, first) is None
+        assert record.recall("r", 2, second) == second
+
+
+def test_a_client_is_silent_where_its_coordinator_asks_of_a_round_before_the_last(
+    data: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with scripted() as fake:
+            fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="3" * 64, charged=[run_mark("r")])
+            answers: list[list[pb.Answer]] = []
+            for words, rounds in (([A], (0, 1)), ([A], (0, 1)), ([A, B], (0,))):
+                fake.books.incarnations[:] = words
+                async with running(made(data, fake.port)):
+                    await fake.hears("hello")
+                    assert await fake.announce("r", terms())
+                    answers.append([await fake.ask(asked(number=each)) for each in rounds])
+            before, behind, restored = answers
+            assert behind[0].status == Status.MISSING
+            assert behind[1] == before[1]
+            assert restored == before[:1]
+
+    with our_logs.at_level(logging.WARNING):
+        carried_out(scene())
+    assert "No answer in round 0 of run 'r': a later round was answered" in our_logs.text
+
+
 async def ended(config: ClientConfig) -> str:
     with pytest.raises(LedgerError) as refused:
         await run_client(config)

@@ -27,6 +27,7 @@ from federation.crowd import (
 )
 from federation.test_service_memory import DIMENSION, consented, separate
 from federation.test_service_memory import asked as asked_of_all
+from federation.tls import transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
@@ -35,8 +36,12 @@ from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server import rounds, serial
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.database import Database
+from quoron_server.runs import Books
 from quoron_server.service import Coordinator, conversation
-from quoron_server.specification import make_plan, require_fitting, require_room, require_storable
+from quoron_server.specification import make_plan, require_fitting, require_room
 
 SOME = ("one-pass-dp-sgd", "phased-sgd", "tracking-srgd", "local-model")
 LONG = 100  # numbers of an answer that takes 17 parts
@@ -204,34 +209,47 @@ def test_a_federation_in_parts_gives_the_bits_of_the_inline_engine(name: str, tm
 
 
 @pytest.mark.usefixtures("small")
-def test_real_clients_in_parts_give_the_bits_of_their_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secured", [False, True], ids=["insecure", "tls"])
+def test_real_clients_in_parts_give_the_bits_of_their_tables(
+    secured: bool, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions and answers, in the clear and over mutual TLS."""
     wanted = specification("one-pass-dp-sgd", trust_clients=True)
     users = wanted.problem.users
-    paths = write_items(tmp_path, users)
+    paths, parted = write_items(tmp_path, users), {"question": 0, "answer": 0}
+    begin = parts.Arriving._begin
+
+    def noted(arriving: parts.Arriving, head: parts.Long, allowed: int | None) -> None:
+        parted["question" if isinstance(head, pb.Question) else "answer"] += 1
+        begin(arriving, head, allowed)
+
+    monkeypatch.setattr(parts.Arriving, "_begin", noted)
+
+    def identity(user: int) -> dict[str, object]:
+        if not secured:
+            return {"insecure": True, "client_name": f"client-{user}"}
+        own = {"certificate": issued / f"client-{user}.pem", "key": issued / f"client-{user}.key"}
+        return own | {"authority": issued / "authority.pem"}
 
     async def scene() -> np.ndarray:
         stop = asyncio.Event()
-        async with coordinator(tmp_path) as running:
-            clients = [
-                ClientConfig(
+        async with coordinator(tmp_path, **({"transport": transport(issued)} if secured else {})) as running:
+            working = []
+            for user, path in enumerate(paths):
+                config = ClientConfig(
                     coordinator=running.listen,
                     data=path,
                     record=tmp_path / f"record-{user}.sqlite",
                     lifetime_epsilon=100.0,
                     lifetime_delta=0.5,
-                    insecure=True,
-                    client_name=f"client-{user}",
                     accept_exposures=("broadcast", "model"),
                     simulation_seed=wanted.simulation_seed,
                     one_user=True,
                     retry_seconds=0.01,
+                    **identity(user),
                 )
-                for user, path in enumerate(paths)
-            ]
-            working = []
-            for number, each in enumerate(clients):
-                working.append(asyncio.create_task(run_client(each, stop=stop)))
-                await until(lambda number=number: running.sessions.connected == number + 1)
+                working.append(asyncio.create_task(run_client(config, stop=stop)))
+                await until(lambda user=user: running.sessions.connected == user + 1)
             await running.manager.submit(wanted.as_text())
             model = await complete(running)
             stop.set()
@@ -239,6 +257,7 @@ def test_real_clients_in_parts_give_the_bits_of_their_tables(tmp_path: Path) -> 
             return model
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path, from_items(users)))
+    assert parted["question"] == parted["answer"] > 0
 
 
 def question_in_parts(message: pb.Question) -> list[pb.ServerMessage]:
@@ -431,14 +450,21 @@ def test_what_messages_in_parts_do_not_hold_is_refused_by_name() -> None:
         require_fitting(less, wire.MAX_MESSAGE, most=wire.MAX_WHOLE)
 
 
-def test_a_state_that_no_database_takes_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it begins: else the database would say so in the first round, with the budget spent."""
-    monkeypatch.setattr(wire, "MAX_WHOLE", 8)
-    plan = make_plan(specification("srgd"))
-    require_storable(plan)
-    monkeypatch.setattr("quoron_server.specification.MOST_STATE", 8 * 8 * plan.problem.dimension - 1)
-    with pytest.raises(ConfigError, match=r"Expected a run whose state takes at most 191 bytes, .* got 192 for srgd"):
-        require_storable(plan)
+def test_a_state_that_no_database_takes_is_refused_by_name_before_the_run_is_taken_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the database would say so in the first round, with the budget spent."""
+    wanted = specification("srgd")
+    plan = make_plan(wanted)
+    length = serial.size(ALGORITHMS["srgd"].make(plan).init())
+    monkeypatch.setattr(rounds, "MOST_STATE", length - 1)
+    words = rf"Expected a run whose state takes at most {length - 1} bytes, .* got {length} for srgd"
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        books = Books(database)
+        with pytest.raises(ConfigError, match=words):
+            books.check(wanted, plan)
+        monkeypatch.setattr(rounds, "MOST_STATE", length)
+        books.check(wanted, plan)
 
 
 def test_rounds_whose_answers_no_memory_holds_are_refused_by_name() -> None:

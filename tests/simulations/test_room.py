@@ -28,7 +28,8 @@ from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import RunError
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server import rounds
 
 MOST = 3
 
@@ -180,6 +181,36 @@ class TestRoom:
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
 
+    @pytest.mark.parametrize("by_url", [False, True])
+    def test_for_the_answers_of_a_round_is_made_sure_of_before_the_charge(
+        self, by_url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a table in memory and of files; where sums are all that is read, none is needed."""
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setattr(room, "_available", lambda: 100_000)
+        path = written(tmp_path, 2000, 5)
+        summed = charged_in(tmp_path, path.as_uri() if by_url else path)
+        kept = summed.model_copy(update={"algorithm": summed.algorithm.model_copy(update=PHASED)})
+        prepared = run.prepare(kept, tmp_path, name="trial")
+        with pytest.raises(
+            RunError, match=r"memory for the answers of a round \(320,000 bytes\), got too little: 100,0"
+        ):
+            run.carry_out(prepared, claim(kept, "trial"))
+        assert charges(prepared) == 0
+        prepared = run.prepare(summed, tmp_path, name="trial")
+        run.carry_out(prepared, claim(summed, "trial"))
+        assert charges(prepared) == 1
+
+    def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = charged_in(tmp_path, written(tmp_path, 2000, 5))
+        prepared = run.prepare(config, tmp_path, name="trial")
+        monkeypatch.setattr(rounds, "MOST_STATE", 20)
+        with pytest.raises(ConfigError, match=r"state takes at most 20 bytes, .* for one-pass-dp-sgd"):
+            run.prepare(config, tmp_path, name="trial")
+        assert charges(prepared) == 0
+
     def test_that_ends_after_the_charge_ends_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is told by name, and the same command goes on for the same charge."""
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
@@ -211,6 +242,7 @@ def test_memory_that_ends_anywhere_is_no_traceback(
     assert "Expected more memory" in capsys.readouterr().err
 
 
+PHASED = {"name": "phased-erm", "options": {"phases": 1}}
 CONFIG = """
 population = {{ kind = "table", path = "{path}", user = "who", label = "sick", numeric = {{ a = [0, 1], b = [0, 1], c = [0, 1], d = [0, 1] }} }}
 problem = {{ items_per_user = 5 }}

@@ -10,9 +10,10 @@
     >>> record.close()
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
-sent, sent again for the same question, and refused for any other. A run is charged in full with its first answer, or
-at a start without one (`witness`); the charges of all runs add up, which is sound however the coordinator composes
-them, and stay within the owner's limits.
+sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
+nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. A run is charged in
+full with its first answer, or at a start without one (`witness`); the charges of all runs add up, which is sound
+however the coordinator composes them, and stay within the owner's limits.
 
 Stored in SQLite with full synchronisation: an answer that was sent survives a crash and a loss of power. Between two
 writes all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a
@@ -38,7 +39,7 @@ from quoron_client.durable import Tally
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
-_VERSION = 3
+_VERSION = 4
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _TABLES = """
 CREATE TABLE runs (
@@ -48,7 +49,7 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE TABLE answers (
     run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, answer BLOB, PRIMARY KEY (run, round)
+    epsilon REAL NOT NULL, delta REAL NOT NULL, books TEXT, answer BLOB, PRIMARY KEY (run, round)
 ) STRICT;
 CREATE TABLE books (
     root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
@@ -58,7 +59,7 @@ CREATE TABLE written (
     answers INTEGER NOT NULL, books INTEGER NOT NULL
 ) STRICT;
 INSERT INTO written VALUES (0, 0, 0, 0, 0, 0);
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 """
 _FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
     (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM books)"""
@@ -87,7 +88,9 @@ class Record:
         self._lock = RLock()  # one thread at a time; closing waits for what is being written
         self._tally = Tally(path)
         self._anew = self._other_books = False
-        self._root: str | None = None  # of the coordinator's books that runs are agreed to with now
+        # Of the coordinator's books with which runs are agreed to now, and answered: None where nobody tells.
+        self._root: str | None = None
+        self._incarnation: str | None = None
         self._before = 0  # number of the last run that another process agreed to
 
     @classmethod
@@ -254,7 +257,7 @@ class Record:
             row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
             if self._database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
                 self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
-            self._root = root
+            self._root, self._incarnation = root, claim.incarnations[-1]
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -297,12 +300,18 @@ class Record:
         return None
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
-        """The answer already made to this very question, to be sent again."""
+        """The answer already made to this very question, to be sent again; None too once a later round was answered."""
         with self._errors():
             found = self._database.execute(
                 "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?", (run, round, digest)
             ).fetchone()
-        return None if found is None else found[0]
+            return None if found is None or self._is_past(run, round) else found[0]
+
+    def _is_past(self, run: str, round: int) -> bool:
+        """Whether a later round was answered to the books as they are. They commit a round before they ask the next:
+        where they ask an earlier one, they were put back behind their own back."""
+        later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books = ?"
+        return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
 
     def objection(self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0)) -> str | None:
         """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report."""
@@ -311,11 +320,14 @@ class Record:
                 "SELECT epsilon, delta, participations, charged, ended FROM runs WHERE run = ?", (run,)
             ).fetchone()
             given = self._database.execute("SELECT round, epsilon, delta FROM answers WHERE run = ?", (run,)).fetchall()
+            past = self._is_past(run, round)
         if terms is None:
             return "the run was not agreed to"
         promised_epsilon, promised_delta, participations, charged, ended = terms
         if ended:
             return "the run has ended"
+        if past:
+            return "a later round was answered: the coordinator's books were put back to before it"
         if any(row[0] == round for row in given):
             return "the round was already answered, to another question"
         if len(given) >= participations:
@@ -339,10 +351,8 @@ class Record:
                 return before
             if self.objection(run, round, spends=spends) is not None:
                 return None
-            row = (run, round, digest, *spends, answer)  # last: whoever sums ε over rounds reads no answer
-            self._database.execute(
-                "INSERT INTO answers (run, round, digest, epsilon, delta, answer) VALUES (?, ?, ?, ?, ?, ?)", row
-            )
+            row = (run, round, digest, *spends, self._incarnation, answer)  # last: who sums ε over rounds reads none
+            self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
         return answer
 

@@ -38,7 +38,7 @@ class Factorisation:
     column_norm: float  # max_t ‖C[:, t]‖₂: how far one unit contribution moves C x
     row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
     rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (prefix-noise#c2)
-    slots: int  # vectors in the memory before the first round
+    slots: int  # vectors in the memory
     coefficients: Floats | None  # first column of a Toeplitz C, shape (rounds,); None where C is none
     predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
     remember: Callable[[int, Floats, Floats], Floats]  # (t, memory, N_t) -> new memory, shape (slots, d)

@@ -44,15 +44,16 @@ def toeplitz(
 
 
 def history(coefficients: Floats, inverse: Floats, length: int) -> Factorisation:
-    """A Toeplitz C that keeps the last `length` vectors of noise, the newest first."""
+    """A Toeplitz C that keeps the last `length` vectors of noise, the newest first, and zeros where there are fewer."""
 
     def predict(t: int, memory: Floats) -> Floats:
-        return combine(coefficients[1 : len(memory) + 1], memory)
+        known = min(t, length)
+        return combine(coefficients[1 : known + 1], memory[:known])
 
     def remember(t: int, memory: Floats, own: Floats) -> Floats:
         return np.concatenate([own[None], memory])[:length]
 
-    return toeplitz(coefficients, inverse, slots=0, predict=predict, remember=remember)
+    return toeplitz(coefficients, inverse, slots=length, predict=predict, remember=remember)
 
 
 def combine(weights: Floats, rows: Floats) -> Floats:

@@ -188,7 +188,6 @@ class Manager:
     def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
-        specifications.require_storable(plan)
         specifications.require_room(plan, _MEMORY)
         specifications.require_telling(specification, plan)
         if self._most is not None:

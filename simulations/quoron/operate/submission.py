@@ -20,12 +20,12 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
+from quoron_server.rounds import require_storable
 from quoron_server.specification import (
     RunSpecification,
     digest,
     ending_early,
     require_fitting,
-    require_storable,
     require_telling,
 )
 from quoron_server.wording import NO_QUORUM, sentence
@@ -143,7 +143,7 @@ def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
 def _require_fitting(plan: Plan, *, whole: bool) -> None:
     most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
     require_fitting(plan, most, most=most)
-    require_storable(plan)
+    require_storable(ALGORITHMS[plan.algorithm].make(plan))
 
 
 def promised(plan: Plan) -> str:

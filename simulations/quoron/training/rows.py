@@ -39,6 +39,7 @@ from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
+from quoron.training.room import make_sure_of_answers
 from quoron.training.start import Identity, Start, has_begun
 from quoron.training.trained import TrainedRows
 from quoron_client.protocol.black_box import combined
@@ -277,6 +278,7 @@ def carry_out(
         simulation_seed=seed,
     )
     run.check()
+    make_sure_of_answers(run.plan)
     folder = claim_rows(keep.out)
     if begun is None:
         start.keep(folder)

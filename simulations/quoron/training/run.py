@@ -35,7 +35,7 @@ from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.result import TrainedTable
-from quoron.training.room import memory_for
+from quoron.training.room import make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, hold
 from quoron_client.data.items import ItemBatch
@@ -136,6 +136,7 @@ def carry_out(
             "with `quoron.load`, or choose another folder."
         )
     room = held.room()
+    make_sure_of_answers(run.plan)
     if folder.ledger.exists() and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     with closing(prepared.begin(folder, asdict(identity))) as own:

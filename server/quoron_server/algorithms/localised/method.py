@@ -33,7 +33,7 @@ from quoron_server.problem import Problem
 
 CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_ATTENDANCE)))
 
-RELEASED, HALTED = 1, 0
+RELEASED, HALTED, PENDING = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class LocalisedState:
     iterate: Vector  # x_t
     running: Vector  # weighted sum of the phase's iterates so far
     tally: float
-    statuses: NDArray[np.int64]  # per finished phase, RELEASED or HALTED
+    statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
 
 
 class LocalisedSGD:
@@ -155,7 +155,7 @@ class LocalisedSGD:
     def init(self) -> LocalisedState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return LocalisedState(0, zero, zero, zero, 0.0, np.zeros(0, dtype=np.int64))
+        return LocalisedState(0, zero, zero, zero, 0.0, np.full(len(self.phases), PENDING, np.int64))
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
         """What is asked about the current iterate."""
@@ -185,13 +185,15 @@ class LocalisedSGD:
             return Update(moved, (), public, estimate.diagnostics)
         passed = self.rule.passes(moved.tally, noise, index)
         released = self._release(moved.running, phase, noise, index) if passed else state.released
+        statuses = state.statuses.copy()
+        statuses[index] = RELEASED if passed else HALTED
         ended = LocalisedState(
             round=moved.round,
             released=released,
             iterate=released,
             running=np.zeros_like(released),
             tally=0.0,
-            statuses=np.append(state.statuses, RELEASED if passed else HALTED),
+            statuses=statuses,
         )
         return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
 

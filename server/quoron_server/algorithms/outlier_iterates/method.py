@@ -30,7 +30,7 @@ from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, Out
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
 
-RELEASED, HALTED = 1, 0
+RELEASED, HALTED, PENDING = 1, 0, -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +42,7 @@ class OutlierIterateState:
     iterates: Vector  # (C, d), where each chain stands
     averages: Vector  # (C, d), the phase's averages so far
     whole: NDArray[np.bool_]  # (C,), chains that nobody has broken in this phase
-    statuses: NDArray[np.int64]  # per finished phase, RELEASED or HALTED
+    statuses: NDArray[np.int64]  # per phase, RELEASED, HALTED or PENDING
 
 
 class OutlierIterates:
@@ -56,7 +56,7 @@ class OutlierIterates:
 
     def init(self) -> OutlierIterateState:
         """Start at zero."""
-        return self._begin(0, np.zeros(self.plan.problem.dimension), np.zeros(0, np.int64))
+        return self._begin(0, np.zeros(self.plan.problem.dimension), np.full(len(self._ends), PENDING, np.int64))
 
     def request(self, state: OutlierIterateState, noise: NoiseSource) -> Question | None:
         """One local pass of the next user of every chain, broken or not: nobody sees from the schedule which are."""
@@ -88,7 +88,9 @@ class OutlierIterates:
         if left > 1:
             return Update(moved, (), {"phase": index}, diagnostics)
         passed, released, seen = self._release(moved, phase, noise, index)
-        ended = self._begin(moved.round, released, np.append(state.statuses, RELEASED if passed else HALTED))
+        statuses = state.statuses.copy()
+        statuses[index] = RELEASED if passed else HALTED
+        ended = self._begin(moved.round, released, statuses)
         mean = phase.release.mean
         private: dict[str, float] = {
             "removed_chains": int(np.sum(seen.weights == 0)),
