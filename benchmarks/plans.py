@@ -76,7 +76,7 @@ def seconds(action: Callable[[], object]) -> float:
 
 def planned(info: Registered, config: Config, known: Problem) -> None:
     """One candidate, re-checked, where it is feasible."""
-    if config.privacy.adjacency in info.adjacency:
+    if config.privacy.adjacency in info.promises.adjacency:
         with suppress(QuoronError):
             privacy = Privacy(config.privacy.epsilon, config.privacy.delta)
             info.verify(info.plan(known, privacy, info.options(), "calibrated", config.run.seed))

@@ -23,7 +23,7 @@ from quoron_server.algorithm import names_of
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 WINDOWS = 2 * (HTTP2 + 4)  # what was read of a stream and of its connection is allowed again
 PING, KEEPALIVE = HTTP2 + 8 + TLS, 30  # bytes, and seconds between two: as `protocol.wire` has them
-MOST = (4 << 20) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
+MOST = (256 << 10) - (4 << 10)  # as `protocol.parts` has it, which brings protobuf
 _DIGEST = bytes(16)
 _FOLLOWS = 2 + 1 + 34  # of a message whose end follows: two tags, lengths, the digest; the length of the end besides
 # Of a connection, with the certificates that `quoron certs` makes, from the first byte of its handshake to the welcome:

@@ -15,14 +15,15 @@ from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunErr
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server import rounds, serial
 from quoron_server import runs as books
+from quoron_server import specification as specifications
 from quoron_server.books import ledger as ledgers
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import Registry
-from quoron_server.plan import Plan
 from quoron_server.service import Coordinator, records
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
+from quoron_server.wording import plan_json
 
 NAME, USERS = "one-pass-dp-sgd", 20
 TEXT = specification(NAME).as_text()
@@ -115,8 +116,8 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
         await begun(tmp_path)
         with monkeypatch.context() as patch:
             if how == "another plan":
-                original = Plan.as_json
-                patch.setattr(Plan, "as_json", lambda plan: original(plan) | {"novelty": 1})
+                patch.setattr(specifications, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
+                patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
             elif how == "no plan":
                 patch.setattr(records, "make_plan", refused)
             elif how == "no specification":

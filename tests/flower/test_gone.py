@@ -57,7 +57,7 @@ class Scene:
         mark = f"FLWR_HOME={self.folder / 'home'}"
         kept = warden.command(mark, [self.folder], ["/bin/sh", str(script)])
         # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
-        command = ["env", "--default-signal=INT", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
+        command = ["env", "--default-signal=INT,HUP", sys.executable, "-S", "-c", OWNER, mark, says, *kept]
         self.command = subprocess.Popen(command, env=os.environ | {"PATH": os.environ["PATH"]})
         self.begun: dict[int, int] = {}
         while len(self.begun) < 4:

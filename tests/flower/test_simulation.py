@@ -303,7 +303,7 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("choice", "says"),
     [
-        ({"name": "spark"}, "inline, ray or flower, got 'spark'"),
+        ({"name": "spark"}, "inline, ray, flower or service, got 'spark'"),
         ({"nodes": 5}, "Expected nodes with the engine flower only"),
         ({"insecure": True}, "Expected insecure with the engine flower only"),
         ({"name": "flower", "nodes": 0}, "Expected nodes >= 1, got nodes=0"),

@@ -29,7 +29,7 @@ def test_a_plan_of_more_columns_never_tells_fewer_bytes() -> None:
     told = []
     for dimension in (*range(1, 200), 10**4, 10**7):
         problem = replace(plan.problem, dimension=dimension)
-        cost = Cost.of(problem, rounds=plan.cost.rounds, messages=plan.cost.messages)
+        cost = Cost.of(problem, plan.parameters)
         told.append(wire_of_plan(replace(plan, problem=problem, cost=cost)))
     assert [each.down for each in told] == sorted(each.down for each in told)
     assert [each.up for each in told] == sorted(each.up for each in told)

@@ -11,7 +11,7 @@ import pytest
 
 from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
-from quoron.config import Table, parse
+from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import ITEMS, RUN, Folder
@@ -180,7 +180,7 @@ class TestItems:
 
     def test_so_many_clients_are_the_first_users_by_name(self, table: Path) -> None:
         config, frame = cut(parse(TABLE), table, None, 6)
-        assert isinstance(config.population, Table)
+        assert isinstance(config.population, TableSection)
         assert frame is not None
         assert sorted(set(frame["who"].to_pylist())) == [f"person-{user:05d}" for user in range(8)]
         assert runs.prepare(config, table, frame=frame).scene.population.users == 6

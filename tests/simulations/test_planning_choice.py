@@ -16,7 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import Choosing, Chosen
+from quoron_server.algorithms.info import Choosing, Chosen, Promises
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
@@ -83,9 +83,7 @@ def pretended(
         name=name,
         summary="",
         paper="",
-        exposures=(exposure,),  # type: ignore[arg-type]
-        adjacency=("replace-one",),
-        theorem="docs/privacy/gaussian.md",
+        promises=Promises((exposure,), ("replace-one",), "docs/privacy/gaussian.md"),  # type: ignore[arg-type]
         options=Options,
         parameters=Numbers,
         planner=plan,

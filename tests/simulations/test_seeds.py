@@ -45,6 +45,7 @@ OTHERS = {
     "quoron_server/flower/apps.py": "slots of the plan, public",
     "quoron_server/plan.py": "slots of the plan, public",
     "quoron_server/specification.py": "slots of the plan, public",
+    "quoron/local/faults.py": "who drops out of a simulation",
     "quoron/populations": "made-up users, and who is held out",
     "quoron/datasets/population.py": "outlier users, and who is held out",
     "quoron_client/compute/draws.py": "directions of a smoothed loss, on which no promise rests",

@@ -28,7 +28,7 @@ CASES = [
     {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "attendance": 0.8},
     {"factorisation": "independent", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
     {"factorisation": "blt", "main": (1, 40), "warmup": (1, 20)},
-    {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "tail": 0.1},
+    {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "beyond": 0.1},
     {"factorisation": "blt", "adjacency": "zero-out", "attendance": 0.8},
     {"variant": "independent", "adjacency": "zero-out"},
     {"variant": "independent", "ridge": 0.05, "attendance": 0.8},
