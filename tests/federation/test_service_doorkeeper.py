@@ -85,6 +85,22 @@ class TestDoorkeeper:
             left.append([open_still(far) for far, _ in come].index(True))
         assert left == [3, 5, 7, 7, 7], "the oldest three, with two beside four more; then two at a look, to two"
 
+    @pytest.mark.parametrize(("most", "each", "members"), [(32, 12, 1), (64, 4, 1), (40, 4, 3)])
+    def test_no_member_and_no_few_of_them_fill_a_port(self, most: int, each: int, members: int, door: Door) -> None:
+        keeper = Doorkeeper(most, each=each)
+        come = [door.come() for _ in range(most)]
+        for place, (_, peer) in enumerate(come):
+            keeper.admit(peer, f"member-{place % members}")
+        keeper.look(door.port)
+        assert sum(open_still(far) for far, _ in come) == each * members
+
+    def test_a_file_that_is_no_socket_any_more_leaves_none_open(self, tmp_path: Path) -> None:
+        with (tmp_path / "file").open("wb") as file:
+            before = len(os.listdir("/dev/fd"))
+            assert doorkeeper._far_end(file.fileno(), 1) is None
+            assert not doorkeeper._end(file.fileno(), 1)
+            assert len(os.listdir("/dev/fd")) == before
+
     def test_touches_nothing_but_connections_to_its_port(self, door: Door) -> None:
         with contextlib.ExitStack() as stack:
             other = [Door(stack).come()[0], *stack.enter_context(pair())]

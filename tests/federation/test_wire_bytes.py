@@ -170,7 +170,7 @@ def test_the_bytes_of_rounds_are_those_that_the_kernel_counts(dimension: int, is
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dimension", [10**5, 10**6])  # the last in parts, question and answer
+@pytest.mark.parametrize("dimension", [10**5, 10**6])  # both in parts, question and answer
 def test_the_bytes_of_long_messages_are_those_that_the_kernel_counts(
     dimension: int, issued: Path, tmp_path: Path
 ) -> None:

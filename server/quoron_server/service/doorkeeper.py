@@ -10,8 +10,9 @@ second: when connections that have brought no client's call take half of all pla
 others, the oldest of them are ended. So a client that shakes hands in an ordinary time gets through, as does a crowd
 that comes back at once.
 
-One client has a few connections, of which its oldest make way, one or two at a look: whoever is thrown out comes back
-at once, and a handshake costs more processor time than what is sent on a connection that is left alone for a while.
+One client has a few connections, of which its oldest make way: two at a look, and all at once where half of the places
+are taken. Whoever is thrown out comes back at once, and a handshake costs more processor time than what is sent on a
+connection that is left alone for a while.
 
 A socket is ended by shutdown(2), as if its other end had closed it: it stays gRPC's, which cleans up after it.
 """
@@ -72,9 +73,10 @@ class Doorkeeper:
         of: dict[str, list[int]] = defaultdict(list)
         for place, who in self._admitted.items():
             of[who].append(here[place])
+        crowded = 2 * len(here) > self._most
         for own in of.values():
-            beyond = len(own) - self._each
-            leaving += own[: max(0, min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
+            beyond = max(0, len(own) - self._each)
+            leaving += own[: beyond if crowded else max(min(beyond, ENDED_EACH), beyond - MOST_BESIDE)]
         self._known |= dict.fromkeys(leaving)  # gRPC may take a while to clean up after them
         return sum(_end(found[inode], inode) for inode in leaving)
 
@@ -89,7 +91,7 @@ def _inode(file: int) -> int | None:
 
 def _far_end(file: int, port: int) -> Place | None:
     """Of a connection to our port; None for every other socket."""
-    with suppress(OSError), socket.socket(fileno=os.dup(file)) as own:
+    with suppress(OSError), _held(file) as own:
         if own.family in (socket.AF_INET, socket.AF_INET6) and own.getsockname()[1] == port:
             return _place(*own.getpeername()[:2])
     return None
@@ -97,11 +99,21 @@ def _far_end(file: int, port: int) -> Place | None:
 
 def _end(file: int, inode: int) -> bool:
     """Whether it was still there to be ended."""
-    with suppress(OSError), socket.socket(fileno=os.dup(file)) as own:
+    with suppress(OSError), _held(file) as own:
         if _inode(own.fileno()) == inode:  # and no other that got the number of a file that was closed
             own.shutdown(socket.SHUT_RDWR)
             return True
     return False
+
+
+def _held(file: int) -> socket.socket:
+    """A second hold of it; OSError for what is no socket any more."""
+    own = os.dup(file)
+    try:
+        return socket.socket(fileno=own)
+    except OSError:
+        os.close(own)
+        raise
 
 
 def _place(host: str, port: int) -> Place:
