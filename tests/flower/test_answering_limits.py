@@ -154,6 +154,17 @@ def test_what_the_owner_does_not_accept_is_declined(
     assert "answer" in reply(values(run="trial", simulation=True, epsilon=1.0), config | {"simulation-seed": "7"})
 
 
+@pytest.mark.parametrize("accept", ["local", "broadcast,local"])
+def test_a_run_of_exposure_local_gets_no_gradient_whatever_the_owner_accepts(
+    accept: str, config: dict[str, Any]
+) -> None:
+    """Its answers are to be private by themselves, which a gradient is not; nothing is charged."""
+    found = reply(values(exposure="local"), config | {"accept": accept}, lambda model: np.ones(3))
+    assert "answer" not in found
+    assert found["declined"]
+    assert spent(config) == (0.0, 0.0)
+
+
 def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
     reply(values(), config)
     assert reply(values(epsilon=1.0), config) == {"declined": True}

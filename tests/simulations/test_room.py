@@ -1,5 +1,6 @@
 """Nobody's rows decide whether a run has room: of one user so many count as is public, and room comes first."""
 
+import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import row_files
+from contracts.scenes import make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened
@@ -19,6 +21,7 @@ from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
+from quoron.simulation import again
 from quoron.training import room, run, table
 from quoron.training.room import Room
 from quoron.training.table import Curated
@@ -200,6 +203,18 @@ class TestRoom:
         prepared = run.prepare(summed, tmp_path, name="trial")
         run.carry_out(prepared, claim(summed, "trial"))
         assert charges(prepared) == 1
+
+    def test_for_second_moments_that_are_looked_at_again_is_asked_for_a_few_blocks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = make_plan("whitened-tracking")
+        users, columns = max(plan.parameters.cohorts()), plan.problem.dimension
+        monkeypatch.setattr(again, "BLOCK", 1000)
+        monkeypatch.setattr(room, "_available", lambda: 4 * (1000 + 8 * users * columns))
+        for held, in_memory, refused in ((0, True, False), (0, False, True), (1 << 28, True, True)):
+            monkeypatch.setattr(again, "HELD", held)
+            with pytest.raises(RunError, match="the answers of a round") if refused else contextlib.nullcontext():
+                room.make_sure_of_answers(plan, in_memory=in_memory)
 
     def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

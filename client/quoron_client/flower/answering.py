@@ -80,7 +80,10 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
     if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension or type(user) is not int:
         raise WireError("Expected a question of the announced run, got another.")
     # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
-    why = refusal(limits, terms) or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
+    why = refusal(limits, terms)
+    if why is None and terms.exposure == "local":  # a gradient of one's own is none
+        why = "a run of exposure local asks for answers that are private by themselves"
+    why = why or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
     if why is not None:
         _LOG.warning("Takes no part in run %r: %s", run, why)
         return record(declined=True)

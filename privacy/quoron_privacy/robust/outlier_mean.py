@@ -193,7 +193,6 @@ def score_step(cohort_size: Whole) -> Whole:
     return 2 * (cohort_size - 1)
 
 
-@lru_cache(maxsize=4096)
 def in_score_units(average: float, cohort_size: int) -> int:
     """⌈C · average⌉, exactly: a threshold for the integer score S from one for S / C."""
     return math.ceil(Fraction(average) * cohort_size)
@@ -207,6 +206,7 @@ def score_scale(scale: float, cohort_size: int) -> float:
     return widened
 
 
+@lru_cache(maxsize=4096)
 def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     """outlier-mean#o1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
 

@@ -18,7 +18,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import look
+from quoron_server.algorithms import checks, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
@@ -28,6 +28,8 @@ from quoron_server.wording import assumption_text
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Registered(AlgorithmInfo):
         ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible.
         """
         options = self.options() if options is None else options
+        given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
+        checks.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
         if privacy.quorum is not None:
             return self._with_quorum(problem, privacy, options, constants, seed)

@@ -20,8 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron.simulation import again
 from quoron_client.data.encoding import Encoding, Owners
 from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -46,17 +48,21 @@ def memory_for(what: str, then: str) -> Iterator[None]:
         raise RunError(f"Expected memory for {what}, got too little: {error or 'no more is given'}. {then}") from None
 
 
-def make_sure_of_answers(plan: Plan) -> None:
+def make_sure_of_answers(plan: Plan, *, in_memory: bool) -> None:
     """RunError unless there is memory for the answers of the plan's largest round, and for what is made of them.
 
     That was at most 3.9 times as much, over all methods; most take twice. Of questions with a reduction, which all of
-    a plan's have or none, no answers are kept. It depends on the plan and this machine alone.
+    a plan's have or none, no answers are kept; second moments of too many users, whose items are `in_memory`, are
+    looked at again, a block at a time. It depends on the plan, on where items lie, and on this machine.
     """
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     question = algorithm.request(algorithm.init(), SeededNoise(0))  # whom it asks is looked at by nobody
     if question is None or question.reduction is not None:
         return
-    needed = 4 * 8 * max(plan.parameters.cohorts()) * plan.parameters.answer_length(plan.problem)
+    users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
+    needed = 4 * 8 * users * numbers
+    if in_memory and isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
+        needed = 4 * (again.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
     with memory_for(f"the answers of a round ({needed:,} bytes)", f"{UNCHARGED} {FEWER}"):
         if needed > (left := _available()):
             raise MemoryError(f"{left:,} are left")

@@ -37,7 +37,7 @@ from quoron.training.curator import CuratorEngine
 from quoron.training.result import TrainedTable
 from quoron.training.room import make_sure_of_answers, memory_for
 from quoron.training.start import Identity
-from quoron.training.table import Curated, hold
+from quoron.training.table import Curated, HeldTable, hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.ahead import StartedNoise
@@ -136,7 +136,7 @@ def carry_out(
             "with `quoron.load`, or choose another folder."
         )
     room = held.room()
-    make_sure_of_answers(run.plan)
+    make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
     if folder.ledger.exists() and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     with closing(prepared.begin(folder, asdict(identity))) as own:

@@ -19,6 +19,8 @@ from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
 from quoron_server.wording import sentence
 
+SMALL_EPSILONS = (0.03, 0.05, 0.1)
+
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
 
@@ -312,3 +314,21 @@ class TestSeveralEpochs:
                 state = algorithm.update(state, engine.ask(question), noise).state
             models.append(algorithm.model(state))
         np.testing.assert_allclose(*models, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["dp-ftrl", "srgd", "accelerated-srgd", "accelerated-sgd", "online-to-batch"])
+def test_what_is_planned_near_epsilon_zero_is_within_both_accounts(name):
+    many = replace(PROBLEM, users=300_000, items_per_user=50, dimension=10)
+    for epsilon in SMALL_EPSILONS:
+        info = ALGORITHMS[name]
+        info.verify(info.plan(many, Privacy(epsilon, 1e-6), info.options(rounds=4)))
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("option", ["step_size", "inverse_step", "rate"])
+def test_an_option_out_of_range_is_refused_by_name_whoever_asks_for_a_plan(option, value):
+    having = [info for info in ALGORITHMS.values() if hasattr(info.options(), option)]
+    assert having
+    for info in having:
+        with pytest.raises(ConfigError, match=rf"algorithm\.options\.{option} > .*got {option}={value}"):
+            info.plan(PROBLEM, PRIVACY, info.options(**{option: value}))

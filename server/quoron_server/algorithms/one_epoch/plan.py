@@ -290,8 +290,9 @@ def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, 
     """Seed noise and μ for this sensitivity."""
     gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
     drawn = 1 if gradients == "independent" else rounds
-    left = checks.left_of_delta(scene.name, privacy, gaussians=drawn * samples(problem, scene.adaptive))
-    mu = mu_for(privacy.epsilon, left)
+    gaussians = drawn * samples(problem, scene.adaptive)
+    left = checks.left_of_delta(scene.name, privacy, gaussians=gaussians)
+    mu = checks.within_both(mu_for(privacy.epsilon, left), privacy, gaussians=gaussians)
     own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if scene.adaptive else 1.0)
     unit = _unit_scale(gradients, problem.dimension, own, rounds, scene.factorisation(rounds), scene.epochs)
     return sensitivity * unit, mu
