@@ -1,7 +1,9 @@
 """A federation on this machine: what is ordered, who holds what, links. Runs: test_local_runs.py."""
 
 import asyncio
-from contextlib import suppress
+import fcntl
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +15,11 @@ from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
+from quoron.local import kept, launch
 from quoron.local.faults import Faults, Kill, Slow
-from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local.folder import ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
+from quoron.local.launch import Local
 from quoron.local.order import MOST, Order, processes_for
 from quoron.local.people import columns_of, cut, give, give_tables
 from quoron.local.programs import MADE
@@ -33,7 +37,7 @@ from quoron_client.federation.terms import read_terms
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.ledger import Ledger
 from quoron_server.specification import describe, make_plan
 from small_run import TOML
@@ -221,6 +225,14 @@ def _same(one: ItemBatch, other: ItemBatch) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
 
 
+def _never(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+def _interrupted(_: bytes) -> None:
+    raise KeyboardInterrupt
+
+
 class TestFolder:
     def test_everybody_has_an_identity_and_what_is_there_is_kept(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path / "f")
@@ -241,9 +253,64 @@ class TestFolder:
         folder = Folder(tmp_path)
         assert not folder.runs
         with folder.held() as first:
-            assert first
+            assert first is not None
             assert folder.runs
+            with folder.held() as second:
+                assert second is None
         assert not folder.runs
+
+    def test_whoever_looks_keeps_nobody_from_a_folder(self, tmp_path: Path) -> None:
+        folder, looked = Folder(tmp_path), threading.Event()
+        with folder.held():
+            pass
+        with open(tmp_path / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # as `runs` does for a moment
+            assert not folder.runs, "two who look at once do not see each other"
+            end = threading.Timer(0.1, lambda: (looked.set(), fcntl.flock(file, fcntl.LOCK_UN)))
+            end.start()
+            with folder.held() as lock:
+                assert looked.is_set()
+                assert lock is not None
+            end.join()
+
+    def test_a_number_of_a_federation_that_was_killed_is_nobodys_to_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: sent.append(number))
+        monkeypatch.setattr(launch.subprocess, "Popen", _never)
+        folder.write(RUNNING, {"keeper": 123456})
+        with suppress(RuntimeError):
+            Local(folder, order()).__enter__()
+        with folder.held(), pytest.raises(RunError, match="Expected the federation"):
+            launch.stop(folder, 0.1)
+        assert sent == []
+
+    def test_one_that_starts_is_stopped_once_it_says_who_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: (sent.append(number), holding.close()))
+        monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"keeper": 123456}))
+        with ExitStack() as holding:
+            holding.enter_context(folder.held())
+            assert launch.stop(folder)
+        assert sent == [123456]
+
+    def test_one_that_starts_says_what_it_was_asked_for(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path)
+        assert not kept.status(folder)["running"]
+        with folder.held():
+            folder.write(ORDER, order().as_json())
+            told = kept.status(folder)
+        assert (told["here"], told["clients"], told["listen"], told["processes"]) == (0, 7, "127.0.0.1:1", 0)
+
+    def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:
+        local = Local(Folder(tmp_path), order())
+        with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "_say", _interrupted)
+            local.keep()
+        assert local._kept
 
 
 def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:

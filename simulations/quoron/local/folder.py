@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from quoron_server.service import certificates, revocation, tokens
 
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
+LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
 ITEMS, RUN, ORDER, RUNNING, BOOKS = (
     "items.parquet",
     "run.toml",
@@ -128,23 +130,34 @@ class Folder:
             return {}
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
-        """Whether this process alone has the folder now, for as long as the block lasts."""
+    def held(self) -> Iterator[int | None]:
+        """The lock of who alone has the folder, for as long as the block lasts or a child has it open; None: not alone.
+
+        Whoever only looks is waited for.
+        """
+        ends = time.monotonic() + LOOKS
         with open(self.path / ".lock", "wb", opener=_own) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() < ends:
+                        time.sleep(0.02)
+                        continue
+                    yield None
+                else:
+                    yield file.fileno()
+                return
 
     @property
     def runs(self) -> bool:
         """Whether its processes are there."""
-        if not (self.path / ".lock").exists():
-            return False
-        with self.held() as free:
-            return not free
+        with suppress(FileNotFoundError), open(self.path / ".lock", "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # several may look at once
+            except BlockingIOError:
+                return True
+        return False
 
 
 _TRUSTED = (("authority.pem", "authority.pem"),)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from quoron.config import Config
-from quoron.local.folder import RUNNING, Folder
+from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
 from quoron.local.people import give_tables
-from quoron_privacy.errors import ConfigError
 
 
 def start(
@@ -38,11 +37,9 @@ def start(
         listen=listen,
         control=control,
     )
-    if folder.runs:
-        raise ConfigError(f"Expected a federation that is stopped in {folder.path}, got one that runs: it is there.")
-    folder.make(clients)
-    give_tables(folder, config, base, clients)
-    with Local(folder, order) as local:
+    with Local(folder, order) as local:  # first: it alone has the folder
+        folder.make(clients)
+        give_tables(folder, config, base, clients)
         local.begin()
         local.ready(shown)
         local.keep()
@@ -50,9 +47,9 @@ def start(
 
 
 def status(folder: Folder) -> dict[str, Any]:
-    """Where it listens, how many clients there are, and how many of them are in conversation now."""
+    """Where it listens, how many clients there are, and how many of them are in conversation now: 0 while it starts."""
     if not folder.runs:
         return {"running": False, "folder": str(folder.path)}
-    found = folder.read(RUNNING)
+    found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
     told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
-    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found.get("processes", ()))}
+    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}
