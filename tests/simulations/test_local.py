@@ -15,7 +15,7 @@ from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.local import kept, launch
+from quoron.local import kept, launch, people
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
@@ -202,6 +202,52 @@ class TestItems:
             assert declared(told, 8).items_per_user == (4 if source is TABLE else 5)
             assert pq.read_metadata(folder.client(8) / ITEMS).num_rows == (4 if source is TABLE else 5)
 
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        folder = _empty(tmp_path / "f", 9)
+        give_tables(folder, parse(source), table, 6)
+        before = {path: path.read_bytes() for path in _items(folder)}
+        folder.client(2).joinpath(ITEMS).write_bytes(b"theirs")
+        before[folder.client(2) / ITEMS] = b"theirs"
+        told = (folder.path / RUN).read_bytes()
+        give_tables(folder, None, table, 6)
+        give_tables(folder, None, table, 8)
+        give_tables(folder, parse(source), table, 9)
+        assert {path: path.read_bytes() for path in before} == before
+        assert (folder.path / RUN).read_bytes() == told
+        assert len(_items(folder)) == 9
+        fresh = _empty(tmp_path / "fresh", 9)
+        give_tables(fresh, parse(source), table, 9)
+        assert (fresh.client(9) / ITEMS).read_bytes() == (folder.client(9) / ITEMS).read_bytes()
+
+    @pytest.mark.parametrize("other", [TABLE, TOML])
+    def test_a_folder_is_of_one_source(self, other: str, table: Path, tmp_path: Path) -> None:
+        folder, first = _empty(tmp_path / "f", 3), parse(TOML, settings=("population.users=40",))
+        give_tables(folder, first, table, 3)
+        before = [path.read_bytes() for path in _items(folder)]
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(other), table, 3)
+        assert [path.read_bytes() for path in _items(folder)] == before
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
+        folder, config = _empty(tmp_path / "f", 20), parse(source)
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, config, table, 10**6)
+        assert not _items(folder)
+        give_tables(folder, parse(TOML), table, 2)
+
+    def test_a_table_that_is_cut_off_is_not_there(
+        self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = _empty(tmp_path / "f", 2)
+        monkeypatch.setattr(people.pq, "write_table", _half)
+        with pytest.raises(KeyboardInterrupt):
+            give_tables(folder, parse(TABLE), table, 2)
+        assert not _items(folder)
+
     @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
     def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:
         people = Synthetic(family, users=4, items_per_user=2, dimension=3, domain=L2Ball(2.0), signal_norm=0.5)
@@ -223,6 +269,22 @@ def _description(prepared: runs.Prepared) -> str:
 
 def _same(one: ItemBatch, other: ItemBatch) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
+
+
+def _empty(path: Path, clients: int) -> Folder:
+    for number in range(1, clients + 1):
+        Folder(path).client(number).mkdir(parents=True)
+    return Folder(path)
+
+
+def _items(folder: Folder) -> list[Path]:
+    return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
+
+
+def _half(_: pa.Table, where: object) -> None:
+    if isinstance(where, Path):
+        where.write_bytes(b"PAR1")
+    raise KeyboardInterrupt
 
 
 def _never(*_: object, **__: object) -> None:

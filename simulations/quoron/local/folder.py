@@ -8,6 +8,7 @@
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
 | books/             | the coordinator's books                                                                  |
 | simulated/         | the books of the simulation that it was started for, if it was                           |
+| source.toml        | whose items they are, if it was started for real                                         |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
 | running.json       | addresses and numbers of the processes, while they run                                   |
@@ -33,8 +34,9 @@ from quoron_server.service import certificates, revocation, tokens
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
 LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
-ITEMS, RUN, ORDER, RUNNING, BOOKS = (
+ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
     "items.parquet",
+    "source.toml",
     "run.toml",
     "order.json",
     "running.json",

@@ -17,7 +17,7 @@ from quoron.local.people import give_tables
 
 def start(
     folder: Folder,
-    config: Config,
+    config: Config | None,
     base: Path,
     *,
     clients: int,
@@ -28,8 +28,9 @@ def start(
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
 
-    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted.
-    Raises ConfigError for one that runs, and where there are fewer users than clients.
+    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted: of
+    the configuration that it was started with, which need not be given again. Raises ConfigError for another one, for
+    a folder that runs, and where there are fewer users than clients.
     """
     order = Order(
         clients=clients,

@@ -192,8 +192,6 @@ def stop(folder: Folder, seconds: float = 60.0) -> bool:
                 os.kill(int(keeper), signal.SIGTERM)
             asked = keeper
         if time.monotonic() > ends:
-            raise RunError(
-                f"Expected the federation in {folder.path} to end, but process {asked} is still there."
-            )
+            raise RunError(f"Expected the federation in {folder.path} to end, but process {asked} is still there.")
         time.sleep(0.05)
     return True
