@@ -15,13 +15,13 @@ from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.local import kept, launch, people
+from quoron.local import kept, launch, people, rehearsal
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
 from quoron.local.launch import Local
 from quoron.local.order import MOST, Order, processes_for
-from quoron.local.people import columns_of, cut, give, give_tables
+from quoron.local.people import columns_of, cut, give, give_tables, settle
 from quoron.local.programs import MADE
 from quoron.local.relay import Relay
 from quoron.network import Network
@@ -247,6 +247,34 @@ class TestItems:
         with pytest.raises(KeyboardInterrupt):
             give_tables(folder, parse(TABLE), table, 2)
         assert not _items(folder)
+
+    @pytest.mark.parametrize(
+        "source", [TABLE, TABLE.replace("test_fraction", "outlier_fraction = 0.3\ntest_fraction"), TOML]
+    )
+    def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        prepared = runs.prepare(parse(source), table)
+        users = prepared.scene.population.users
+        folder = _empty(tmp_path / "f", users)
+        give(folder, prepared, table)
+        rehearsal.write(folder, prepared)
+        with pytest.raises(ConfigError, match="has not ended"):
+            give_tables(folder, None, table, users)
+        settle(folder, prepared, table)
+        assert {path.name for path in folder.path.rglob("*") if path.is_file()} == {ITEMS, RUN}
+        assert len(_items(folder)) == users
+        before = [path.read_bytes() for path in _items(folder)]
+        give_tables(folder, None, table, users)
+        assert [path.read_bytes() for path in _items(folder)] == before
+        if source is not TOML:
+            plain = _empty(tmp_path / "plain", users)
+            give(plain, runs.prepare(parse(TABLE), table), table)
+            assert [path.read_bytes() for path in _items(plain)] == before, "their own rows, whatever was made of them"
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, None, table, users + 1)
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(source), table, users)
 
     @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
     def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
+from quoron.local import rehearsal
 from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, SOURCE, Folder
 from quoron.local.items import save_items
 from quoron.local.programs import FRAME, MADE, POPULATION
@@ -202,9 +203,13 @@ def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
     """After a simulation every client holds what it held, but as a table of its own; and `run.toml`.
 
     Nothing that was simulated counts for anybody: books and records begin anew, those of the simulation stand aside.
+    What was there for it alone, such as everybody's rows in one file, is removed.
     """
     config, population = prepared.config, prepared.scene.population
+    clients = [folder.client(number) for number in range(1, population.users + 1)]
     if isinstance(config.population, TableSection):
+        if not all((each / ITEMS).exists() for each in clients):  # outliers' items are made up: for real it is the rows
+            _split(folder, config, _table(config, base, None))
         _tell(folder, with_columns(config, base))
     else:
         _give_made(folder, config, population, range(1, population.users + 1))
@@ -214,6 +219,10 @@ def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
         part.rename(folder.path / SIMULATED / part.name)
     for part in (folder.path / "clients").glob("*/record.sqlite*"):
         part.unlink()
+    for each in clients:
+        (each / MADE).unlink(missing_ok=True)
+    for name in (*rehearsal.FILES, FRAME, POPULATION):  # the last one says that this is not over
+        (folder.path / name).unlink(missing_ok=True)
 
 
 def _give_made(folder: Folder, config: Config, population: Population, clients: Sequence[int]) -> None:
