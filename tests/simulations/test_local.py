@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cryptography import x509
 
 from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
@@ -17,10 +18,10 @@ from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.local import kept, launch, people, rehearsal
 from quoron.local.faults import Faults, Kill, Slow
-from quoron.local.folder import ITEMS, ORDER, RUN, RUNNING, Folder
+from quoron.local.folder import HOSTS, ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
 from quoron.local.launch import Local
-from quoron.local.order import MOST, Order, processes_for
+from quoron.local.order import MOST, Order, processes_for, reached
 from quoron.local.people import columns_of, cut, give, give_tables, settle
 from quoron.local.programs import MADE
 from quoron.local.relay import Relay
@@ -39,6 +40,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.ledger import Ledger
+from quoron_server.service.certificates import load_certificate
 from quoron_server.specification import describe, make_plan
 from small_run import TOML
 
@@ -95,6 +97,25 @@ class TestOrders:
         assert found == sorted(found)
         assert found[0] == 1
         assert found[-1] == 200
+
+    @pytest.mark.parametrize(
+        ("listen", "where"),
+        [
+            ("0.0.0.0:7443", "127.0.0.1:7443"),
+            ("[::]:7443", "127.0.0.1:7443"),
+            ("[::1]:7443", "[::1]:7443"),
+            ("localhost:0", "localhost:0"),
+            ("10.0.0.3:7443", "10.0.0.3:7443"),
+        ],
+    )
+    def test_whoever_listens_everywhere_is_reached_on_this_machine(self, listen: str, where: str) -> None:
+        assert reached(listen) == where
+
+    @pytest.mark.parametrize("wrong", ["7443", ":7443", "localhost", "localhost:x", "::1:7443", "localhost:65536"])
+    def test_no_address_is_refused_before_anything_starts(self, wrong: str) -> None:
+        for name in ("listen", "control"):
+            with pytest.raises(ConfigError, match="HOST:PORT"):
+                order(**{name: wrong})
 
 
 class TestFaults:
@@ -338,6 +359,19 @@ class TestFolder:
             assert (
                 path.suffix != ".key" and path.name not in ("key.pem", "token")
             ) or path.stat().st_mode & 0o077 == 0, path
+
+    def test_the_coordinators_certificate_is_for_where_it_listens_too(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "f")
+        folder.make(1)
+        mine = folder.coordinator / "certificate.pem"
+        before, key = mine.read_bytes(), (folder.coordinator / "key.pem").read_bytes()
+        folder.reached_at("127.0.0.1", "localhost")
+        assert mine.read_bytes() == before
+        folder.reached_at("::1", "example.org")
+        folder.make(1)
+        names = load_certificate(mine).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {str(each.value) for each in names} == {*HOSTS, "::1", "example.org"}
+        assert (folder.coordinator / "key.pem").read_bytes() == key
 
     def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)

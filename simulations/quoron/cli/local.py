@@ -18,7 +18,7 @@ HERE = Path("federation")
 
 @app.command()
 def start(
-    source: Source | None = None,
+    source: Source = "",
     clients: Annotated[int, typer.Option(min=1, help="How many, each with one of the source's users.")] = 20,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
@@ -30,7 +30,7 @@ def start(
 ) -> None:
     """Start a coordinator and clients for real, which go on when this command ends; again, with what is there.
 
-    Without a source they are the folder's own, and of a new folder the preset quickstart's.
+    Without a source it is the folder's own, and of a new folder the preset quickstart.
     """
     from quoron import sources
     from quoron.local import kept
@@ -73,6 +73,7 @@ def stop(folder: Place = HERE) -> None:
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    from quoron.local.order import reached
     from quoron_server.serial import dumps
 
     if as_json:
@@ -84,6 +85,6 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
             f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
             f"processes\nclients {found['listen']}, operators {found['control']}\n"
             f"quoron submit {found['folder']}/run.toml --run trial --users {found['clients']} "
-            f"--coordinator {found['control']} --token-file {found['folder']}/operator/token "
+            f"--coordinator {reached(found['control'])} --token-file {found['folder']}/operator/token "
             f"--authority {found['folder']}/operator/authority.pem"
         )

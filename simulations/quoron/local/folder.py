@@ -101,6 +101,11 @@ class Folder:
             token = tokens.add(entries, name="operator", role="operator")
             replace_whole(self.operator / "token", f"{token}\n".encode(), mode=PRIVATE)
 
+    def reached_at(self, *hosts: str) -> None:
+        """The coordinator's certificate is for these names and addresses too."""
+        if certificates.add_hosts(self.path / "authority", "coordinator", hosts, days=DAYS) is not None:
+            self._give("coordinator", self.coordinator, hosts=hosts)
+
     def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
         """Its certificate, its key, and whom to trust."""
         authority = self.path / "authority"

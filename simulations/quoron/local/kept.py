@@ -11,7 +11,7 @@ from typing import Any
 from quoron.config import Config
 from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.launch import Local, Shown
-from quoron.local.order import Order, processes_for
+from quoron.local.order import Order, host_of, processes_for
 from quoron.local.people import give_tables
 
 
@@ -40,6 +40,7 @@ def start(
     )
     with Local(folder, order) as local:  # first: it alone has the folder
         folder.make(clients)
+        folder.reached_at(host_of(listen), host_of(control))
         give_tables(folder, config, base, clients)
         local.begin()
         local.ready(shown)

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from quoron.local.folder import ORDER, RUNNING, Folder
-from quoron.local.order import Order
+from quoron.local.order import Order, reached
 from quoron.operate.control import Address, Control
 from quoron.processors import THREADS
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -122,7 +122,7 @@ class Local:
 
     def operator(self) -> Control:
         """A connection to the control plane."""
-        return Control(Address(self.control, self.folder.token, self.folder.authority))
+        return Control(Address(reached(self.control), self.folder.token, self.folder.authority))
 
     def stop(self) -> dict[str, Any]:
         """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
