@@ -1,23 +1,28 @@
 """A federation on this machine: what is ordered, who holds what, links. Runs: test_local_runs.py."""
 
 import asyncio
-from contextlib import suppress
+import fcntl
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cryptography import x509
 
 from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
+from quoron.local import kept, launch, people, rehearsal
 from quoron.local.faults import Faults, Kill, Slow
-from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local.folder import HOSTS, ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
-from quoron.local.order import MOST, Order, processes_for
-from quoron.local.people import columns_of, cut, give, give_tables
+from quoron.local.launch import Local
+from quoron.local.order import MOST, Order, processes_for, reached
+from quoron.local.people import columns_of, cut, give, give_tables, settle
 from quoron.local.programs import MADE
 from quoron.local.relay import Relay
 from quoron.network import Network
@@ -33,8 +38,9 @@ from quoron_client.federation.terms import read_terms
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.ledger import Ledger
+from quoron_server.service.certificates import load_certificate
 from quoron_server.specification import describe, make_plan
 from small_run import TOML
 
@@ -91,6 +97,25 @@ class TestOrders:
         assert found == sorted(found)
         assert found[0] == 1
         assert found[-1] == 200
+
+    @pytest.mark.parametrize(
+        ("listen", "where"),
+        [
+            ("0.0.0.0:7443", "127.0.0.1:7443"),
+            ("[::]:7443", "127.0.0.1:7443"),
+            ("[::1]:7443", "[::1]:7443"),
+            ("localhost:0", "localhost:0"),
+            ("10.0.0.3:7443", "10.0.0.3:7443"),
+        ],
+    )
+    def test_whoever_listens_everywhere_is_reached_on_this_machine(self, listen: str, where: str) -> None:
+        assert reached(listen) == where
+
+    @pytest.mark.parametrize("wrong", ["7443", ":7443", "localhost", "localhost:x", "::1:7443", "localhost:65536"])
+    def test_no_address_is_refused_before_anything_starts(self, wrong: str) -> None:
+        for name in ("listen", "control"):
+            with pytest.raises(ConfigError, match="HOST:PORT"):
+                order(**{name: wrong})
 
 
 class TestFaults:
@@ -198,6 +223,80 @@ class TestItems:
             assert declared(told, 8).items_per_user == (4 if source is TABLE else 5)
             assert pq.read_metadata(folder.client(8) / ITEMS).num_rows == (4 if source is TABLE else 5)
 
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        folder = _empty(tmp_path / "f", 9)
+        give_tables(folder, parse(source), table, 6)
+        before = {path: path.read_bytes() for path in _items(folder)}
+        folder.client(2).joinpath(ITEMS).write_bytes(b"theirs")
+        before[folder.client(2) / ITEMS] = b"theirs"
+        told = (folder.path / RUN).read_bytes()
+        give_tables(folder, None, table, 6)
+        give_tables(folder, None, table, 8)
+        give_tables(folder, parse(source), table, 9)
+        assert {path: path.read_bytes() for path in before} == before
+        assert (folder.path / RUN).read_bytes() == told
+        assert len(_items(folder)) == 9
+        fresh = _empty(tmp_path / "fresh", 9)
+        give_tables(fresh, parse(source), table, 9)
+        assert (fresh.client(9) / ITEMS).read_bytes() == (folder.client(9) / ITEMS).read_bytes()
+
+    @pytest.mark.parametrize("other", [TABLE, TOML])
+    def test_a_folder_is_of_one_source(self, other: str, table: Path, tmp_path: Path) -> None:
+        folder, first = _empty(tmp_path / "f", 3), parse(TOML, settings=("population.users=40",))
+        give_tables(folder, first, table, 3)
+        before = [path.read_bytes() for path in _items(folder)]
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(other), table, 3)
+        assert [path.read_bytes() for path in _items(folder)] == before
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
+        folder, config = _empty(tmp_path / "f", 20), parse(source)
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, config, table, 10**6)
+        assert not _items(folder)
+        give_tables(folder, parse(TOML), table, 2)
+
+    def test_a_table_that_is_cut_off_is_not_there(
+        self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = _empty(tmp_path / "f", 2)
+        monkeypatch.setattr(people.pq, "write_table", _half)
+        with pytest.raises(KeyboardInterrupt):
+            give_tables(folder, parse(TABLE), table, 2)
+        assert not _items(folder)
+
+    @pytest.mark.parametrize(
+        "source", [TABLE, TABLE.replace("test_fraction", "outlier_fraction = 0.3\ntest_fraction"), TOML]
+    )
+    def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        prepared = runs.prepare(parse(source), table)
+        users = prepared.scene.population.users
+        folder = _empty(tmp_path / "f", users)
+        give(folder, prepared, table)
+        rehearsal.write(folder, prepared)
+        with pytest.raises(ConfigError, match="has not ended"):
+            give_tables(folder, None, table, users)
+        settle(folder, prepared, table)
+        assert {path.name for path in folder.path.rglob("*") if path.is_file()} == {ITEMS, RUN}
+        assert len(_items(folder)) == users
+        before = [path.read_bytes() for path in _items(folder)]
+        give_tables(folder, None, table, users)
+        assert [path.read_bytes() for path in _items(folder)] == before
+        if source is not TOML:
+            plain = _empty(tmp_path / "plain", users)
+            give(plain, runs.prepare(parse(TABLE), table), table)
+            assert [path.read_bytes() for path in _items(plain)] == before, "their own rows, whatever was made of them"
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, None, table, users + 1)
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(source), table, users)
+
     @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
     def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:
         people = Synthetic(family, users=4, items_per_user=2, dimension=3, domain=L2Ball(2.0), signal_norm=0.5)
@@ -221,6 +320,30 @@ def _same(one: ItemBatch, other: ItemBatch) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
 
 
+def _empty(path: Path, clients: int) -> Folder:
+    for number in range(1, clients + 1):
+        Folder(path).client(number).mkdir(parents=True)
+    return Folder(path)
+
+
+def _items(folder: Folder) -> list[Path]:
+    return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
+
+
+def _half(_: pa.Table, where: object) -> None:
+    if isinstance(where, Path):
+        where.write_bytes(b"PAR1")
+    raise KeyboardInterrupt
+
+
+def _never(*_: object, **__: object) -> None:
+    raise RuntimeError
+
+
+def _interrupted(_: bytes) -> None:
+    raise KeyboardInterrupt
+
+
 class TestFolder:
     def test_everybody_has_an_identity_and_what_is_there_is_kept(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path / "f")
@@ -237,13 +360,81 @@ class TestFolder:
                 path.suffix != ".key" and path.name not in ("key.pem", "token")
             ) or path.stat().st_mode & 0o077 == 0, path
 
+    def test_the_coordinators_certificate_is_for_where_it_listens_too(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path / "f")
+        folder.make(1)
+        mine = folder.coordinator / "certificate.pem"
+        before, key = mine.read_bytes(), (folder.coordinator / "key.pem").read_bytes()
+        folder.reached_at("127.0.0.1", "localhost")
+        assert mine.read_bytes() == before
+        folder.reached_at("::1", "example.org")
+        folder.make(1)
+        names = load_certificate(mine).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert {str(each.value) for each in names} == {*HOSTS, "::1", "example.org"}
+        assert (folder.coordinator / "key.pem").read_bytes() == key
+
     def test_a_folder_is_held_by_one(self, tmp_path: Path) -> None:
         folder = Folder(tmp_path)
         assert not folder.runs
         with folder.held() as first:
-            assert first
+            assert first is not None
             assert folder.runs
+            with folder.held() as second:
+                assert second is None
         assert not folder.runs
+
+    def test_whoever_looks_keeps_nobody_from_a_folder(self, tmp_path: Path) -> None:
+        folder, looked = Folder(tmp_path), threading.Event()
+        with folder.held():
+            pass
+        with open(tmp_path / ".lock", "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # as `runs` does for a moment
+            assert not folder.runs, "two who look at once do not see each other"
+            end = threading.Timer(0.1, lambda: (looked.set(), fcntl.flock(file, fcntl.LOCK_UN)))
+            end.start()
+            with folder.held() as lock:
+                assert looked.is_set()
+                assert lock is not None
+            end.join()
+
+    def test_a_number_of_a_federation_that_was_killed_is_nobodys_to_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: sent.append(number))
+        monkeypatch.setattr(launch.subprocess, "Popen", _never)
+        folder.write(RUNNING, {"keeper": 123456})
+        with suppress(RuntimeError):
+            Local(folder, order()).__enter__()
+        with folder.held(), pytest.raises(RunError, match="Expected the federation"):
+            launch.stop(folder, 0.1)
+        assert sent == []
+
+    def test_one_that_starts_is_stopped_once_it_says_who_it_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, sent = Folder(tmp_path), list[int]()
+        monkeypatch.setattr(launch.os, "kill", lambda number, _: (sent.append(number), holding.close()))
+        monkeypatch.setattr(launch.time, "sleep", lambda _: folder.write(RUNNING, {"keeper": 123456}))
+        with ExitStack() as holding:
+            holding.enter_context(folder.held())
+            assert launch.stop(folder)
+        assert sent == [123456]
+
+    def test_one_that_starts_says_what_it_was_asked_for(self, tmp_path: Path) -> None:
+        folder = Folder(tmp_path)
+        assert not kept.status(folder)["running"]
+        with folder.held():
+            folder.write(ORDER, order().as_json())
+            told = kept.status(folder)
+        assert (told["here"], told["clients"], told["listen"], told["processes"]) == (0, 7, "127.0.0.1:1", 0)
+
+    def test_what_is_kept_is_not_waited_for_though_nobody_is_told(self, tmp_path: Path) -> None:
+        local = Local(Folder(tmp_path), order())
+        with suppress(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "_say", _interrupted)
+            local.keep()
+        assert local._kept
 
 
 def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:

@@ -215,6 +215,24 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         said(tmp_path, "local", "stop", *where)
 
 
+@programs
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::1]"])
+def test_one_that_listens_elsewhere_has_its_clients(host: str, tmp_path: Path) -> None:
+    place, ports = Folder(tmp_path / "f"), [f"{host}:{free_port()}" for _ in range(2)]
+    (tmp_path / "run.toml").write_text(MADE_UP)
+    where = ["--folder", place.path, "--listen", ports[0], "--control", ports[1]]
+    try:
+        told = said(tmp_path, "local", "start", tmp_path / "run.toml", "--clients", 2, *where)
+        assert f"--coordinator {ports[1].replace('0.0.0.0', '127.0.0.1')} " in told
+        said(tmp_path, "local", "stop", "--folder", place.path)
+        before = {path: path.read_bytes() for path in place.path.glob("clients/*/items.parquet")}
+        said(tmp_path, "local", "start", "--clients", 3, *where)
+        assert json.loads(said(tmp_path, "local", "status", "--folder", place.path, "--json"))["here"] == 3
+        assert {path: path.read_bytes() for path in before} == before
+    finally:
+        said(tmp_path, "local", "stop", "--folder", place.path)
+
+
 def said(place: Path, *words: object) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "quoron", *map(str, words)], cwd=place, capture_output=True, text=True, check=False

@@ -18,7 +18,7 @@ HERE = Path("federation")
 
 @app.command()
 def start(
-    source: Source = "quickstart",
+    source: Source = "",
     clients: Annotated[int, typer.Option(min=1, help="How many, each with one of the source's users.")] = 20,
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
@@ -28,12 +28,15 @@ def start(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Start a coordinator and clients for real, which go on when this command ends; again, with what is there."""
+    """Start a coordinator and clients for real, which go on when this command ends; again, with what is there.
+
+    Without a source it is the folder's own, and of a new folder the preset quickstart.
+    """
     from quoron import sources
     from quoron.local import kept
     from quoron.local.folder import Folder
 
-    config, _ = sources.resolve(source, settings or ())
+    config = sources.resolve(source or "quickstart", settings or ())[0] if source or settings else None
     with progress(as_json=as_json, quiet=quiet) as shown:
         found = kept.start(
             Folder(folder),
@@ -70,6 +73,7 @@ def stop(folder: Place = HERE) -> None:
 
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    from quoron.local.order import reached
     from quoron_server.serial import dumps
 
     if as_json:
@@ -81,6 +85,6 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
             f"{found['folder']}: {found['here']} of {found['clients']} clients are here, in {found['processes']} "
             f"processes\nclients {found['listen']}, operators {found['control']}\n"
             f"quoron submit {found['folder']}/run.toml --run trial --users {found['clients']} "
-            f"--coordinator {found['control']} --token-file {found['folder']}/operator/token "
+            f"--coordinator {reached(found['control'])} --token-file {found['folder']}/operator/token "
             f"--authority {found['folder']}/operator/authority.pem"
         )

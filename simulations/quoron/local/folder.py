@@ -8,6 +8,7 @@
 | clients/client-N/  | certificate.pem, key.pem, authority.pem; items.parquet; record.sqlite; client.log        |
 | books/             | the coordinator's books                                                                  |
 | simulated/         | the books of the simulation that it was started for, if it was                           |
+| source.toml        | whose items they are, if it was started for real                                         |
 | run.toml           | the columns of those items, for `quoron submit`                                          |
 | order.json         | what was asked for                                                                       |
 | running.json       | addresses and numbers of the processes, while they run                                   |
@@ -17,6 +18,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -31,8 +33,10 @@ from quoron_server.service import certificates, revocation, tokens
 
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
-ITEMS, RUN, ORDER, RUNNING, BOOKS = (
+LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
+ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
     "items.parquet",
+    "source.toml",
     "run.toml",
     "order.json",
     "running.json",
@@ -97,6 +101,11 @@ class Folder:
             token = tokens.add(entries, name="operator", role="operator")
             replace_whole(self.operator / "token", f"{token}\n".encode(), mode=PRIVATE)
 
+    def reached_at(self, *hosts: str) -> None:
+        """The coordinator's certificate is for these names and addresses too."""
+        if certificates.add_hosts(self.path / "authority", "coordinator", hosts, days=DAYS) is not None:
+            self._give("coordinator", self.coordinator, hosts=hosts)
+
     def _give(self, name: str, place: Path, *, hosts: tuple[str, ...] = ()) -> None:
         """Its certificate, its key, and whom to trust."""
         authority = self.path / "authority"
@@ -128,23 +137,34 @@ class Folder:
             return {}
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
-        """Whether this process alone has the folder now, for as long as the block lasts."""
+    def held(self) -> Iterator[int | None]:
+        """The lock of who alone has the folder, for as long as the block lasts or a child has it open; None: not alone.
+
+        Whoever only looks is waited for.
+        """
+        ends = time.monotonic() + LOOKS
         with open(self.path / ".lock", "wb", opener=_own) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    if time.monotonic() < ends:
+                        time.sleep(0.02)
+                        continue
+                    yield None
+                else:
+                    yield file.fileno()
+                return
 
     @property
     def runs(self) -> bool:
         """Whether its processes are there."""
-        if not (self.path / ".lock").exists():
-            return False
-        with self.held() as free:
-            return not free
+        with suppress(FileNotFoundError), open(self.path / ".lock", "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # several may look at once
+            except BlockingIOError:
+                return True
+        return False
 
 
 _TRUSTED = (("authority.pem", "authority.pem"),)

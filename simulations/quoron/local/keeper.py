@@ -75,6 +75,7 @@ class Keeper:
         signal.set_wakeup_fd(wake)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, self._leave)
+        self._note()  # whom to stop, before anybody is there
         with selectors.DefaultSelector() as selector:
             selector.register(hearing, selectors.EVENT_READ, self._hear)
             selector.register(awake, selectors.EVENT_READ, lambda: os.read(awake, 1 << 12))
@@ -263,12 +264,10 @@ def _send(process: int | None, what: signal.Signals) -> None:
 
 
 def main() -> None:
-    """Keep a federation."""
+    """Keep a federation whose lock has been handed over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for whoever started it
     folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     order = Order.from_json(folder.read(ORDER))
-    with folder.held() as alone:
-        if alone:
-            Keeper(folder, order, ear).keep()
+    Keeper(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it
     if order.passing:
         shutil.rmtree(folder.path, ignore_errors=True)

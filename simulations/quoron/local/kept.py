@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from quoron.config import Config
-from quoron.local.folder import RUNNING, Folder
+from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.launch import Local, Shown
-from quoron.local.order import Order, processes_for
+from quoron.local.order import Order, host_of, processes_for
 from quoron.local.people import give_tables
-from quoron_privacy.errors import ConfigError
 
 
 def start(
     folder: Folder,
-    config: Config,
+    config: Config | None,
     base: Path,
     *,
     clients: int,
@@ -29,8 +28,9 @@ def start(
 ) -> dict[str, Any]:
     """Start a coordinator and its clients, which go on; what `status` says then.
 
-    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted.
-    Raises ConfigError for one that runs, and where there are fewer users than clients.
+    A folder that is there goes on with its keys, items, books and records, with more clients if so many are wanted: of
+    the configuration that it was started with, which need not be given again. Raises ConfigError for another one, for
+    a folder that runs, and where there are fewer users than clients.
     """
     order = Order(
         clients=clients,
@@ -38,11 +38,10 @@ def start(
         listen=listen,
         control=control,
     )
-    if folder.runs:
-        raise ConfigError(f"Expected a federation that is stopped in {folder.path}, got one that runs: it is there.")
-    folder.make(clients)
-    give_tables(folder, config, base, clients)
-    with Local(folder, order) as local:
+    with Local(folder, order) as local:  # first: it alone has the folder
+        folder.make(clients)
+        folder.reached_at(host_of(listen), host_of(control))
+        give_tables(folder, config, base, clients)
         local.begin()
         local.ready(shown)
         local.keep()
@@ -50,9 +49,9 @@ def start(
 
 
 def status(folder: Folder) -> dict[str, Any]:
-    """Where it listens, how many clients there are, and how many of them are in conversation now."""
+    """Where it listens, how many clients there are, and how many of them are in conversation now: 0 while it starts."""
     if not folder.runs:
         return {"running": False, "folder": str(folder.path)}
-    found = folder.read(RUNNING)
+    found = folder.read(ORDER) | {"here": 0, "processes": ()} | folder.read(RUNNING)
     told = {name: found.get(name) for name in ("listen", "control", "clients", "here", "keeper")}
-    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found.get("processes", ()))}
+    return {"running": True, "folder": str(folder.path)} | told | {"processes": len(found["processes"])}

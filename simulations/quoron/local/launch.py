@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from quoron.local.folder import ORDER, RUNNING, Folder
-from quoron.local.order import Order
+from quoron.local.order import Order, reached
 from quoron.operate.control import Address, Control
 from quoron.processors import THREADS
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
@@ -47,16 +47,23 @@ class Local:
         self.listen = self.control = ""
 
     def __enter__(self) -> "Local":
-        if self.folder.runs:
-            raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
         make_folder(self.folder.path, mode=OWN)
-        self.folder.write(ORDER, self.order.as_json())
+        with self.folder.held() as lock:
+            if lock is None:
+                raise ConfigError(f"Expected a federation that is stopped in {self.folder.path}, got one that runs.")
+            (self.folder.path / RUNNING).unlink(missing_ok=True)  # of one that was killed: others may have its numbers
+            self.folder.write(ORDER, self.order.as_json())
+            self._launch(lock)
+        return self
+
+    def _launch(self, lock: int) -> None:
+        """Start the keeper, whose the lock is from now on."""
         self._ours, theirs = socket.socketpair()
         try:
             with theirs, open(self.folder.path / LOG, "ab", opener=public) as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", PROGRAM, str(self.folder.path.resolve()), str(theirs.fileno())],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), lock],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -66,7 +73,6 @@ class Local:
         except BaseException:
             self._ours.close()
             raise
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         assert self._ours is not None
@@ -116,7 +122,7 @@ class Local:
 
     def operator(self) -> Control:
         """A connection to the control plane."""
-        return Control(Address(self.control, self.folder.token, self.folder.authority))
+        return Control(Address(reached(self.control), self.folder.token, self.folder.authority))
 
     def stop(self) -> dict[str, Any]:
         """End all processes in order, and keep the folder: processor seconds and largest memory by kind, and who was
@@ -128,8 +134,8 @@ class Local:
 
     def keep(self) -> None:
         """Leave everything running, whatever becomes of this process."""
+        self._kept = True  # first: an interrupt between the two finds nothing that has to be waited for
         self._say(b"keep\n")
-        self._kept = True
 
     def _say(self, word: bytes) -> None:
         assert self._ours is not None
@@ -178,13 +184,14 @@ def stop(folder: Folder, seconds: float = 60.0) -> bool:
     """End a federation that was kept; whether there was one. RunError if it does not end."""
     if not folder.runs:
         return False
-    keeper = folder.read(RUNNING).get("keeper")
-    if keeper is not None:
-        with suppress(ProcessLookupError):
-            os.kill(int(keeper), signal.SIGTERM)
-    ends = time.monotonic() + seconds
+    keeper, asked, ends = None, None, time.monotonic() + seconds
     while folder.runs:
+        keeper = folder.read(RUNNING).get("keeper")  # none yet, while it starts
+        if keeper is not None and keeper != asked:
+            with suppress(ProcessLookupError):
+                os.kill(int(keeper), signal.SIGTERM)
+            asked = keeper
         if time.monotonic() > ends:
-            raise RunError(f"Expected the federation in {folder.path} to end, but process {keeper} is still there.")
+            raise RunError(f"Expected the federation in {folder.path} to end, but process {asked} is still there.")
         time.sleep(0.05)
     return True

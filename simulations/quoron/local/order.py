@@ -1,5 +1,6 @@
 """What a local federation is started with: how many clients in how many processes, where, and what is to go wrong."""
 
+import ipaddress
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ class Order:
         if not 1 <= self.processes <= self.clients:
             raise ConfigError(f"Expected 1 to {self.clients:,} processes, got {self.processes:,}.")
         self.faults.check(self.clients)
+        for address in (self.listen, self.control):
+            host_of(address)
 
     @property
     def faults(self) -> Faults:
@@ -64,6 +67,26 @@ class Order:
         """What `as_json` gave."""
         given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
         return cls(**given)
+
+
+def host_of(address: str) -> str:
+    """The host at which this machine reaches who listens at host:port, which is a loopback one if that is every host.
+
+    ConfigError for what is no such address.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) >= 1 << 16 or (":" in host) != host.startswith("["):
+        raise ConfigError(f"Expected HOST:PORT, such as 127.0.0.1:7443 or [::1]:7443, got {address!r}.")
+    name = host.strip("[]")
+    with suppress(ValueError):
+        return "127.0.0.1" if ipaddress.ip_address(name).is_unspecified else name
+    return name
+
+
+def reached(address: str) -> str:
+    """Host:port at which this machine reaches who listens at host:port."""
+    host = host_of(address)
+    return f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
 
 
 def processes_for(clients: int, memory: int | None = None) -> int:

@@ -1,5 +1,6 @@
 """The clients' own items: one file each, of a table split by its user column, or of made-up users."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from quoron.config import Config, CubeSection, SyntheticSection, TableSection
-from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, Folder
+from quoron.config import Config, CubeSection, SyntheticSection, TableSection, from_tree, located, read
+from quoron.local import rehearsal
+from quoron.local.folder import BOOKS, ITEMS, RUN, SIMULATED, SOURCE, Folder
 from quoron.local.items import save_items
 from quoron.local.programs import FRAME, MADE, POPULATION
 from quoron.paths import dataset, table_file
@@ -18,6 +20,7 @@ from quoron.prepared import Prepared
 from quoron.run_folder import FRAME as OF_FRAME
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, encoding_of, loss_of, setup
+from quoron.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding, Numeric, Range, Signs, group
@@ -25,7 +28,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.durable import OWN, make_folder
+from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
 
 LABEL = "label"
 
@@ -92,7 +95,7 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
     own = table.select(list(encoding.columns))
     for number, user in enumerate(training, 1):
         rows = order[ends[user - 1] if user else 0 : ends[user]]
-        pq.write_table(own.take(pa.array(rows)), folder.client(number) / ITEMS)
+        _save(own.take(pa.array(rows)), folder, number)
     return kept[training] > 0
 
 
@@ -134,12 +137,22 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
     return tables.read(table_file(people.path, base) if frame is None else frame, (*encoding.columns, people.user))
 
 
-def give_tables(folder: Folder, config: Config, base: Path, clients: int) -> None:
+def give_tables(folder: Folder, config: Config | None, base: Path, clients: int) -> None:
     """Every client of a federation for real a table of its own, and `run.toml` for whoever submits a run.
 
     Of a table these are the rows of its first users, by name; of made-up users what they hold, as columns x0, x1 and
-    so on. ConfigError where there are fewer.
+    so on. Who has a table keeps it, and so is `run.toml` kept: without a configuration they are of the folder's own, or
+    of the preset quickstart. ConfigError for another configuration than the folder's, and where there are fewer users.
     """
+    config = _source(folder, config, base)
+    lacking = [number for number in range(1, clients + 1) if not (folder.client(number) / ITEMS).exists()]
+    if not lacking and (folder.path / RUN).exists():
+        return
+    if config is None:
+        raise ConfigError(
+            f"Expected clients of the simulation that {folder.path} is of, got {clients:,}, of whom {len(lacking):,} "
+            "have no items. Say fewer --clients."
+        )
     people = config.population
     if isinstance(people, TableSection):
         table = _table(config, base, None)
@@ -148,41 +161,89 @@ def give_tables(folder: Folder, config: Config, base: Path, clients: int) -> Non
             raise ConfigError(f"Expected {clients:,} users in the table, got {users:,}. Say fewer --clients.")
         rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(np.bincount(owners, minlength=users))[:-1])
         own = table.drop_columns([people.user])
-        for number in range(1, clients + 1):
-            pq.write_table(own.take(pa.array(rows[number - 1])), folder.client(number) / ITEMS)
+        _settle_on(folder, config)
+        for number in lacking:
+            _save(own.take(pa.array(rows[number - 1])), folder, number)
         _tell(folder, with_columns(config, base))
+        return
+    population = setup(config, base).population
+    if clients > population.users:
+        raise ConfigError(f"Expected {clients:,} made-up users, got {population.users:,}. Say fewer --clients.")
+    _settle_on(folder, config)
+    _give_made(folder, config, population, lacking)
+
+
+def _source(folder: Folder, config: Config | None, base: Path) -> Config | None:
+    """Whose items a folder holds, or is to hold; None for those of a simulation."""
+    path = folder.path / SOURCE
+    if path.exists():
+        own = from_tree(read(path))
+    elif (folder.path / POPULATION).exists():
+        raise ConfigError(
+            f"Expected a federation to operate in {folder.path}, got one of a simulation that has not ended. Resume "
+            "that with --keep, or choose another --folder."
+        )
+    elif (folder.path / RUN).exists():
+        own = None
     else:
-        _give_made(folder, config, setup(config, base).population, clients)
+        return resolve("quickstart")[0] if config is None else located(config, base)
+    if config is not None and (own is None or located(config, base).as_toml() != own.as_toml()):
+        raise ConfigError(
+            f"Expected the configuration that {folder.path} was started with, got another: its clients keep their "
+            "items. Leave the source away, or choose another --folder."
+        )
+    return own
+
+
+def _settle_on(folder: Folder, config: Config) -> None:
+    replace_whole(folder.path / SOURCE, config.as_toml().encode(), mode=PRIVATE)
 
 
 def settle(folder: Folder, prepared: Prepared[Setup], base: Path) -> None:
     """After a simulation every client holds what it held, but as a table of its own; and `run.toml`.
 
     Nothing that was simulated counts for anybody: books and records begin anew, those of the simulation stand aside.
+    What was there for it alone, such as everybody's rows in one file, is removed.
     """
     config, population = prepared.config, prepared.scene.population
+    clients = [folder.client(number) for number in range(1, population.users + 1)]
     if isinstance(config.population, TableSection):
+        if not all((each / ITEMS).exists() for each in clients):  # outliers' items are made up: for real it is the rows
+            _split(folder, config, _table(config, base, None))
         _tell(folder, with_columns(config, base))
     else:
-        _give_made(folder, config, population, population.users)
+        _give_made(folder, config, population, range(1, population.users + 1))
     books = folder.path / BOOKS
     make_folder(folder.path / SIMULATED, mode=OWN)
     for part in books.parent.glob(f"{books.name}*"):
         part.rename(folder.path / SIMULATED / part.name)
     for part in (folder.path / "clients").glob("*/record.sqlite*"):
         part.unlink()
+    for each in clients:
+        (each / MADE).unlink(missing_ok=True)
+    for name in (*rehearsal.FILES, FRAME, POPULATION):  # the last one says that this is not over
+        (folder.path / name).unlink(missing_ok=True)
 
 
-def _give_made(folder: Folder, config: Config, population: Population, clients: int) -> None:
-    for number in range(1, clients + 1):
-        pq.write_table(_as_table(population.items(np.array([number - 1]))), folder.client(number) / ITEMS)
+def _give_made(folder: Folder, config: Config, population: Population, clients: Sequence[int]) -> None:
+    for number in clients:
+        _save(_as_table(population.items(np.array([number - 1]))), folder, number)
     _tell(folder, _declared(config, population))
 
 
 def _tell(folder: Folder, config: Config) -> None:
     place = str((folder.client(1) / ITEMS).resolve())
     people = config.population.model_copy(update={"path": place})
-    (folder.path / RUN).write_text(config.model_copy(update={"population": people}).as_toml(), encoding="utf-8")
+    told = config.model_copy(update={"population": people}).as_toml()
+    if not (folder.path / RUN).exists():
+        replace_whole(folder.path / RUN, told.encode(), mode=PRIVATE)
+
+
+def _save(table: pa.Table, folder: Folder, number: int) -> None:
+    """A client's own items, whole or not at all."""
+    written = pa.BufferOutputStream()
+    pq.write_table(table, written)
+    replace_whole(folder.client(number) / ITEMS, written.getvalue().to_pybytes(), mode=PRIVATE)
 
 
 def _as_table(items: ItemBatch) -> pa.Table:

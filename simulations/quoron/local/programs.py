@@ -21,7 +21,7 @@ from quoron import config as configs
 from quoron.local.faults import Faults
 from quoron.local.folder import ITEMS, Folder
 from quoron.local.items import load_items
-from quoron.local.order import Order
+from quoron.local.order import Order, reached
 from quoron.local.relay import Relay
 from quoron.populations.users import Corruption
 from quoron.simulation import scene
@@ -142,7 +142,7 @@ async def _clients(folder: Folder, order: Order, numbers: tuple[int, ...], died:
     async with AsyncExitStack() as stack:
         works = []
         for number in numbers:
-            where = order.listen
+            where = reached(order.listen)
             if links:
                 where = (await stack.enter_async_context(Relay(links[number - 1], where))).address
             works.append(

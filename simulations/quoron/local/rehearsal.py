@@ -26,7 +26,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.algorithms import ALGORITHMS
 
-QUESTIONS, ITEMS = "rehearsal.json", "rehearsal.npz"
+FILES = QUESTIONS, ITEMS = "rehearsal.json", "rehearsal.npz"
 ROUNDS, MOST = 64, 1 << 24  # looked at; numbers that the answers of one may have
 
 
