@@ -49,6 +49,14 @@ def core_dumps_stay() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def caches_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Indices of folders are found by where those lie, and temporary folders have the names of earlier ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("caches")))
+        yield
+
+
 @pytest.fixture
 def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """`caplog` with our own records alone: what gRPC, Flower or a compiler says is not for a test to count."""
