@@ -1,8 +1,10 @@
 """A federation on this machine: what is ordered, who holds what, links. Runs: test_local_runs.py."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
+from quoron.local import engine
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import ITEMS, RUN, Folder
 from quoron.local.items import load_items
@@ -33,7 +36,7 @@ from quoron_client.federation.terms import read_terms
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError, Unreachable
 from quoron_server.books.ledger import Ledger
 from quoron_server.specification import describe, make_plan
 from small_run import TOML
@@ -268,6 +271,77 @@ def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
                 await writer.wait_closed()
 
     carried_out(scene())
+
+
+class Stage:
+    """A coordinator's control plane by script, on a clock of its own: seconds that pass, what is told, or an error."""
+
+    def __init__(self, *script: object) -> None:
+        self.script, self.now = list(script), 0.0
+
+    def operator(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def check(self) -> None: ...
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def submit(self, _: str = "") -> str:
+        return str(next(self.watch("")))
+
+    runs = submit
+
+    def watch(self, _: str) -> Iterator[object]:
+        while self.script:
+            act = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+            if isinstance(act, Exception):
+                raise act
+            if isinstance(act, float):
+                self.now += act
+            else:
+                yield act
+                if len(self.script) == 1 and act is self.script[0]:
+                    return
+
+    def as_text(self) -> str:
+        return "its specification"
+
+    def carry_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "time", self)
+        monkeypatch.setattr(engine, "specification", lambda _: self)
+        engine._carry_out(self, None, ())  # type: ignore[arg-type]
+
+
+class TestACoordinatorThatIsAway:
+    DEAD, AWAITS, END = Unreachable("Cannot reach it."), {"kind": "awaits"}, {"kind": "ended", "how": "complete"}
+
+    def test_may_be_killed_late_in_a_long_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage(
+            "submitted", self.AWAITS, 500.0, self.DEAD, self.DEAD, "there", 500.0, self.DEAD, "there", self.END
+        )
+        stage.carry_out(monkeypatch)
+        assert stage.now > 1000
+
+    def test_is_gone_after_so_many_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage("submitted", self.AWAITS, 500.0, self.DEAD)
+        with pytest.raises(RunError, match=r"away for 120 s\. Cannot reach it"):
+            stage.carry_out(monkeypatch)
+        assert 619 < stage.now < 622
+
+    def test_is_not_asked_again_what_it_has_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage(RunError("The books are of another run."))
+        with pytest.raises(RunError, match=r"^The books are of another run"):
+            stage.carry_out(monkeypatch)
+        assert stage.now == 0
 
 
 def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
