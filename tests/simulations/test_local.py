@@ -115,7 +115,9 @@ class TestFaults:
         with pytest.raises(ConfigError, match="CLIENT@ROUND"):
             Kill.parse(text)
 
-    @pytest.mark.parametrize(("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("0%:1s", (0, 0.0))])
+    @pytest.mark.parametrize(
+        ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
+    )
     def test_a_share_of_the_clients_is_slow(self, text: str, slow: tuple[int, float]) -> None:
         delays = [Faults.parse(slow=text).delay(client, 20) for client in range(1, 21)]
         assert (sum(each > 0 for each in delays), max(delays)) == slow

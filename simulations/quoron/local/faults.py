@@ -87,7 +87,9 @@ class Faults:
 
     def delay(self, client: int, clients: int) -> float:
         """Seconds that a client takes more."""
-        return self.slow.seconds if self.slow is not None and client > clients * (1 - self.slow.share) else 0.0
+        return (
+            self.slow.seconds if self.slow is not None and client > clients - round(self.slow.share * clients) else 0.0
+        )
 
     def silent(self, client: int, round_: int, seed: int) -> bool:
         """Whether a client does not answer in a round: the coins of the inline engine."""
