@@ -87,6 +87,10 @@ class RunError(QuoronError):
     """A correct request could not be completed."""
 
 
+class Unreachable(RunError):
+    """Nobody answers there now; the same request may succeed later."""
+
+
 class BudgetExceeded(RunError):
     """The next round would exceed the budget; it was not asked."""
 

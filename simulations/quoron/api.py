@@ -301,6 +301,10 @@ def resume(
     from quoron.comparing import comparison as comparisons
 
     where = _engine(engine)
+    if where.clients is not None or where.keep:
+        raise ConfigError(
+            "Expected neither clients nor keep to resume a run, got some: they are those of its beginning."
+        )
     if comparisons.is_comparison(Path(directory)):
         return _compared(comparisons.stored_request(Path(directory)), Path(directory), where, progress)
     folder = RunFolder(Path(directory))

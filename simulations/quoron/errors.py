@@ -11,6 +11,7 @@ from quoron_privacy.errors import NothingReleased as NothingReleased
 from quoron_privacy.errors import OtherVersion as OtherVersion
 from quoron_privacy.errors import QuoronError as QuoronError
 from quoron_privacy.errors import RunError as RunError
+from quoron_privacy.errors import Unreachable as Unreachable
 from quoron_privacy.errors import UsageError as UsageError
 from quoron_privacy.errors import VerificationError as VerificationError
 from quoron_privacy.errors import WireError as WireError

@@ -3,8 +3,10 @@
 import asyncio
 import fcntl
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,7 @@ from federation.crowd import DIMENSION, carried_out, items
 from quoron import api
 from quoron.config import TableSection, parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.local import kept, launch, people, rehearsal
+from quoron.local import engine, kept, launch, people, rehearsal
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import HOSTS, ITEMS, ORDER, RUN, RUNNING, Folder
 from quoron.local.items import load_items
@@ -38,7 +40,7 @@ from quoron_client.federation.terms import read_terms
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError, RunError, Unreachable
 from quoron_server.books.ledger import Ledger
 from quoron_server.service.certificates import load_certificate
 from quoron_server.specification import describe, make_plan
@@ -119,6 +121,16 @@ class TestOrders:
 
 
 class TestFaults:
+    @pytest.mark.parametrize(
+        ("kills", "says"),
+        [(("3@2", "3@5"), "two kills of one"), (("9@1",), "among 5"), (("2@8",), "in one of 7 rounds, got 8")],
+    )
+    def test_a_kill_that_cannot_happen_is_refused(self, kills: tuple[str, ...], says: str) -> None:
+        with pytest.raises(ConfigError, match=says):
+            faults = Faults.parse(kills=kills)
+            faults.check(5)
+            faults.check_rounds(7)
+
     def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
         faults = Faults.parse(kills=("3@2", "5@1:gone"))
         assert faults.kills == (Kill(3, 2), Kill(5, 1, comes_back=False))
@@ -137,7 +149,9 @@ class TestFaults:
         with pytest.raises(ConfigError, match="CLIENT@ROUND"):
             Kill.parse(text)
 
-    @pytest.mark.parametrize(("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("0%:1s", (0, 0.0))])
+    @pytest.mark.parametrize(
+        ("text", "slow"), [("25%:2s", (5, 2.0)), ("300ms", (20, 0.3)), ("90%:1s", (18, 1.0)), ("0%:1s", (0, 0.0))]
+    )
     def test_a_share_of_the_clients_is_slow(self, text: str, slow: tuple[int, float]) -> None:
         delays = [Faults.parse(slow=text).delay(client, 20) for client in range(1, 21)]
         assert (sum(each > 0 for each in delays), max(delays)) == slow
@@ -461,6 +475,77 @@ def test_a_link_brings_everything_in_order_and_ends_with_either_side() -> None:
     carried_out(scene())
 
 
+class Stage:
+    """A coordinator's control plane by script, on a clock of its own: seconds that pass, what is told, or an error."""
+
+    def __init__(self, *script: object) -> None:
+        self.script, self.now = list(script), 0.0
+
+    def operator(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def check(self) -> None: ...
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def submit(self, _: str = "") -> str:
+        return str(next(self.watch("")))
+
+    runs = submit
+
+    def watch(self, _: str) -> Iterator[object]:
+        while self.script:
+            act = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+            if isinstance(act, Exception):
+                raise act
+            if isinstance(act, float):
+                self.now += act
+            else:
+                yield act
+                if len(self.script) == 1 and act is self.script[0]:
+                    return
+
+    def as_text(self) -> str:
+        return "its specification"
+
+    def carry_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(engine, "time", self)
+        monkeypatch.setattr(engine, "specification", lambda _: self)
+        engine._carry_out(self, None, ())  # type: ignore[arg-type]
+
+
+class TestACoordinatorThatIsAway:
+    DEAD, AWAITS, END = Unreachable("Cannot reach it."), {"kind": "awaits"}, {"kind": "ended", "how": "complete"}
+
+    def test_may_be_killed_late_in_a_long_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage(
+            "submitted", self.AWAITS, 500.0, self.DEAD, self.DEAD, "there", 500.0, self.DEAD, "there", self.END
+        )
+        stage.carry_out(monkeypatch)
+        assert stage.now > 1000
+
+    def test_is_gone_after_so_many_seconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage("submitted", self.AWAITS, 500.0, self.DEAD)
+        with pytest.raises(RunError, match=r"away for 120 s\. Cannot reach it"):
+            stage.carry_out(monkeypatch)
+        assert 619 < stage.now < 622
+
+    def test_is_not_asked_again_what_it_has_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stage = Stage(RunError("The books are of another run."))
+        with pytest.raises(RunError, match=r"^The books are of another run"):
+            stage.carry_out(monkeypatch)
+        assert stage.now == 0
+
+
 def test_a_ledger_that_takes_over_another_is_the_other(tmp_path: Path) -> None:
     done = api.simulate(parse(TOML), keep=Keep(tmp_path / "one"))
     prepared = runs.prepare(done.config, tmp_path)
@@ -487,3 +572,20 @@ def test_only_the_engine_service_has_clients_and_faults() -> None:
     for refused in (comparison_sharing, training_sharing):
         with pytest.raises(ConfigError, match="service"):
             refused(choice)
+
+
+@pytest.mark.parametrize("choice", [{"clients": 3}, {"keep": True}])
+def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="neither clients nor keep to resume"):
+        api.resume(tmp_path, engine=EngineChoice.of("service", **choice))
+
+
+def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(launch.subprocess, "Popen", full)
+    order = Order(2, 1, "127.0.0.1:1", "127.0.0.1:2", simulation_seed=1, passing=True)
+    with pytest.raises(RunError, match="room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
+        pass
+    assert not (tmp_path / "f").exists()

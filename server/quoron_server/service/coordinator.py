@@ -250,6 +250,13 @@ def most_clients(wanted: int) -> int:
     return max(1, min(allowed - MOST_OPERATORS - _RESERVED, wanted))
 
 
+def allow_many_files() -> None:
+    """As many as the system lets this process have open."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # some systems refuse their own limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _one_arena() -> None:
     """Keep what many threads free of glibc's memory together: spread over arenas, a flood leaves twice as much."""
     with suppress(OSError, AttributeError):  # another library of C
@@ -273,9 +280,7 @@ async def serve(
     everything listens, and LedgerError when another process has taken the database over.
     """
     _one_arena()
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with suppress(ValueError, OSError):  # some systems refuse their own limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
+    allow_many_files()  # every client is one
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -26,7 +26,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import Setup
-from quoron_privacy.errors import RunError, WithoutQuorum
+from quoron_privacy.errors import LedgerUnavailable, RunError, Unreachable, WithoutQuorum
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
@@ -36,7 +36,7 @@ SECONDS = 600.0  # of a round where no network says how long it takes answers: i
 NAME = "simulation"  # of the run, in the federation's books
 FIGURES = "federation.json"  # in the run folder: who took part, and what it took
 KEPT = "federation"  # the folder of one that is kept, in the run folder
-LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and after which it is gone
+LOOK, AWAY = 0.2, 120.0  # seconds between two tries to reach a coordinator, and of them after which it is gone
 _EVENT = {each.name for each in fields(RoundEvent)}
 
 
@@ -53,7 +53,7 @@ class Ordered:
         """For the users of a run. ConfigError for more than a coordinator takes."""
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
-        return Order(
+        order = Order(
             clients=population.users,
             processes=min(population.users, self.processes or processes_for(population.users)),
             listen=f"127.0.0.1:{free_port()}",
@@ -65,6 +65,8 @@ class Ordered:
             network=run.network,
             passing=not self.keep,
         )
+        order.faults.check_rounds(prepared.planned.plan.cost.rounds)
+        return order
 
 
 def simulate(
@@ -125,22 +127,26 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
     """Submit the run and tell observers of its rounds until it is complete, through every death of its coordinator."""
     for observer in observers:
         observer.started(prepared.planned.plan)
-    wanted, last, heard = specification(prepared).as_text(), -1, time.monotonic()
-    submitted, ended = False, None
+    wanted, last = specification(prepared).as_text(), -1
+    submitted, ended, gone = False, None, None
     while ended is None:
         try:
             with local.operator() as control:
-                submitted = submitted or bool(control.submit(wanted))
+                if submitted:
+                    control.runs()  # it is there: a round may last longer than it may be away
+                else:
+                    submitted = bool(control.submit(wanted))
+                gone = None
                 for event in control.watch(NAME):
-                    heard = time.monotonic()
                     ended = event if event["kind"] in ("ended", "paused") else None
                     if event["kind"] == "round" and event["round"] > last:
                         last = event["round"]
                         for observer in observers:
                             observer.round_finished(_event(event))
-        except RunError as error:  # it was killed, and comes back
+        except (Unreachable, LedgerUnavailable) as error:  # it was killed, and comes back
             local.check()
-            if time.monotonic() - heard > AWAY:
+            gone = time.monotonic() if gone is None else gone
+            if time.monotonic() - gone > AWAY:
                 raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
         if ended is None:
             time.sleep(LOOK)

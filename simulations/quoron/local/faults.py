@@ -76,6 +76,14 @@ class Faults:
         for kill in self.kills:
             if kill.client > clients:
                 raise ConfigError(f"Expected a client to kill among {clients:,}, got number {kill.client:,}.")
+        if len({kill.client for kill in self.kills}) < len(self.kills):
+            raise ConfigError("Expected every client to be killed once at most, got two kills of one. Name others.")
+
+    def check_rounds(self, rounds: int) -> None:
+        """ConfigError for a round that the run has not."""
+        for kill in self.kills:
+            if kill.round > rounds:
+                raise ConfigError(f"Expected a client to be killed in one of {rounds:,} rounds, got {kill.round:,}.")
 
     def killed(self, client: int, round_: int, *, before: bool) -> bool:
         """Whether a client dies when it is asked in a round (from 0); `before`: it has died already."""
@@ -87,7 +95,9 @@ class Faults:
 
     def delay(self, client: int, clients: int) -> float:
         """Seconds that a client takes more."""
-        return self.slow.seconds if self.slow is not None and client > clients * (1 - self.slow.share) else 0.0
+        return (
+            self.slow.seconds if self.slow is not None and client > clients - round(self.slow.share * clients) else 0.0
+        )
 
     def silent(self, client: int, round_: int, seed: int) -> bool:
         """Whether a client does not answer in a round: the coins of the inline engine."""

@@ -25,6 +25,7 @@ from typing import Any
 from quoron.local import programs, rehearsal
 from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.order import Order
+from quoron_server.service.coordinator import allow_many_files
 
 AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds until whoever died is started again; a life so short is none, so many times
 PATIENCE = 6.0  # seconds that those who are asked to end may take
@@ -266,6 +267,7 @@ def _send(process: int | None, what: signal.Signals) -> None:
 def main() -> None:
     """Keep a federation whose lock has been handed over."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's is for whoever started it
+    allow_many_files()  # of clients that share a process, each has some
     folder, ear = Folder(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
     order = Order.from_json(folder.read(ORDER))
     Keeper(folder, order, ear).keep()  # the folder's lock is open: whoever started this gave it

@@ -70,8 +70,12 @@ class Local:
                     env=os.environ | ALONE,
                     start_new_session=True,  # an interrupt at the terminal is for this process
                 )
-        except BaseException:
+        except BaseException as error:
             self._ours.close()
+            if self.order.passing:
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"Expected room for another process, got none: {error.strerror}.") from None
             raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

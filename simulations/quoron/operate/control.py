@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from quoron_client.federation.config import check_plaintext
 from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError, printable
+from quoron_privacy.errors import (
+    ConfigError,
+    IdentityError,
+    LedgerUnavailable,
+    QuoronError,
+    RunError,
+    Unreachable,
+    printable,
+)
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 
@@ -30,6 +38,8 @@ _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
     grpc.StatusCode.NOT_FOUND: ConfigError,
     grpc.StatusCode.UNAUTHENTICATED: IdentityError,
     grpc.StatusCode.PERMISSION_DENIED: IdentityError,
+    grpc.StatusCode.UNAVAILABLE: LedgerUnavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
 }
 
 
@@ -151,7 +161,7 @@ class Control:
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
             if code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details:
-                raise RunError(
+                raise Unreachable(
                     f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
                     "that its certificate is of the authority given and names this host."
                 ) from None
