@@ -29,6 +29,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
+from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
@@ -302,9 +303,7 @@ def resume(
 
     where = _engine(engine)
     if where.clients is not None or where.keep:
-        raise ConfigError(
-            "Expected neither clients nor keep to resume a run, got some: they are those of its beginning."
-        )
+        raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
     if comparisons.is_comparison(Path(directory)):
         return _compared(comparisons.stored_request(Path(directory)), Path(directory), where, progress)
     folder = RunFolder(Path(directory))

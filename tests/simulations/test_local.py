@@ -126,10 +126,12 @@ class TestFaults:
         [(("3@2", "3@5"), "two kills of one"), (("9@1",), "among 5"), (("2@8",), "in one of 7 rounds, got 8")],
     )
     def test_a_kill_that_cannot_happen_is_refused(self, kills: tuple[str, ...], says: str) -> None:
-        with pytest.raises(ConfigError, match=says):
-            faults = Faults.parse(kills=kills)
+        def check(faults: Faults) -> None:
             faults.check(5)
             faults.check_rounds(7)
+
+        with pytest.raises(ConfigError, match=says):
+            check(Faults.parse(kills=kills))
 
     def test_a_kill_is_of_one_client_in_one_round_and_once(self) -> None:
         faults = Faults.parse(kills=("3@2", "5@1:gone"))
@@ -585,7 +587,7 @@ def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeyp
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(launch.subprocess, "Popen", full)
-    order = Order(2, 1, "127.0.0.1:1", "127.0.0.1:2", simulation_seed=1, passing=True)
-    with pytest.raises(RunError, match="room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
+    order = Order(clients=2, processes=1, listen="127.0.0.1:1", control="127.0.0.1:2", simulation_seed=1, passing=True)
+    with pytest.raises(RunError, match=r"room for another process.*temporarily"), Local(Folder(tmp_path / "f"), order):
         pass
     assert not (tmp_path / "f").exists()
