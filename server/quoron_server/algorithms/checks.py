@@ -24,13 +24,6 @@ def left_of_delta(name: str, privacy: Privacy, *, gaussians: int) -> float:
     return privacy.delta - lacking
 
 
-def within_both(mu: float, privacy: Privacy, *, gaussians: int) -> float:
-    """μ, or as little less as the second account asks: near ε = 0 the two round apart by more than nothing."""
-    while not recount_once.gaussian(mu, privacy.epsilon) + slack(privacy.epsilon, gaussians=gaussians) <= privacy.delta:
-        mu *= 1 - 1e-9
-    return mu
-
-
 def require_options(options: object, *names: str, least: float = 0.0, most: float = 1e100, above: bool = True) -> None:
     """ConfigError for an option out of (least, most), or that may be `least` without `above`; None stands for any."""
     for name in names:
