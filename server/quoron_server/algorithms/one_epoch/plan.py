@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import recount_once
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
@@ -287,23 +286,14 @@ def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, fa
     return made.scale
 
 
-def _within_both(mu: float, privacy: Privacy, *, gaussians: int) -> float:
-    """μ, or as little less as the second account asks: near ε = 0 the two round apart by more than nothing."""
-    while (
-        not recount_once.gaussian(mu, privacy.epsilon) + checks.slack(privacy.epsilon, gaussians=gaussians)
-        <= privacy.delta
-    ):
-        mu *= 1 - 1e-9
-    return mu
-
-
 def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
     gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
     drawn = 1 if gradients == "independent" else rounds
     gaussians = drawn * samples(problem, scene.adaptive)
     left = checks.left_of_delta(scene.name, privacy, gaussians=gaussians)
-    mu = _within_both(mu_for(privacy.epsilon, left), privacy, gaussians=gaussians)
+    rounding = 1e-9 if privacy.epsilon < 0.25 else 0.0  # by which the two accounts of δ differ near ε = 0, and more
+    mu = mu_for(privacy.epsilon, left * (1 - rounding))
     own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if scene.adaptive else 1.0)
     unit = _unit_scale(gradients, problem.dimension, own, rounds, scene.factorisation(rounds), scene.epochs)
     return sensitivity * unit, mu
