@@ -61,7 +61,8 @@ class Command:
     def __init__(self, place: Path, *words: object) -> None:
         self.passing = place / "passing"
         self.passing.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "quoron", *map(str, words)]
+        heard = ["env", "--default-signal=INT,HUP"]  # whatever a shell in the background hands down
+        command = [*heard, sys.executable, "-m", "quoron", *map(str, words)]
         self.log = place / "command.log"
         with self.log.open("ab") as log:
             environment = os.environ | {"TMPDIR": str(self.passing)}
