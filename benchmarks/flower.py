@@ -38,9 +38,10 @@ import federation
 from quoron import config as configs
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import LINES
-from quoron.flower.commands import FlowerConnection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process
 from quoron.flower.simulation import simulate
 from quoron.operate.control import Address, Control
+from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs

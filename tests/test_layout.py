@@ -67,7 +67,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 124,
     "distributions of a plain install": 67,
-    "lines of the product": 65223,
+    "lines of the product": 65241,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (14866, 822),

@@ -35,7 +35,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from quoron.flower import warden
-from quoron.flower.commands import FlowerConnection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process
+from quoron.ports import free_port
 from quoron_server.service import certificates
 
 CONFIG = """\

@@ -24,8 +24,8 @@ from federation.crowd import (
     until,
     write_items,
 )
-from quoron.flower.commands import free_port
 from quoron.operate.control import words
+from quoron.ports import free_port
 from quoron_client.federation import ClientConfig, run_client
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb

@@ -32,9 +32,9 @@ from federation.crowd import (
     write_items,
 )
 from quoron.config import parse
-from quoron.flower.commands import free_port
 from quoron.operate.control import Address, Control
 from quoron.operate.submission import specify
+from quoron.ports import free_port
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database

@@ -28,8 +28,9 @@ from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES
-from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
+from quoron.flower.commands import FlowerConnection, Process, environment, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
+from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray

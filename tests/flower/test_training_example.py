@@ -16,8 +16,9 @@ from flwr.app import Context, RecordDict
 
 from flower import federation
 from flower.grids import FakeGrid, spread
-from quoron.flower.commands import FlowerConnection, Process, environment, free_port, program
+from quoron.flower.commands import FlowerConnection, Process, environment, program
 from quoron.flower.training import BOOKS
+from quoron.ports import free_port
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database

@@ -19,8 +19,8 @@ import pytest
 from federation.crowd import FEW, HANGS, items
 from quoron import api
 from quoron.config import parse
-from quoron.flower.commands import free_port
 from quoron.local.folder import Folder
+from quoron.ports import free_port
 from quoron.sections import Keep
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

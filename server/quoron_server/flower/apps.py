@@ -31,6 +31,7 @@ from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import enrol, farewell, to_the_end, wait_for
+from quoron_server.flower.users import declined_are_told
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine
@@ -119,12 +120,12 @@ def train(
     described = json.dumps(describe_promise(run, plan, simulation=training.simulation))
     there = Attendance(grid, action, identities=training.identities, users=plan.problem.users)
 
-    def fleet(members: NDArray[np.int64]) -> BlackBoxes:
+    def fleet(members: NDArray[np.int64], declined: set[int]) -> BlackBoxes:
         announcement = pb.Announcement(run=run, description=described)
-        return BlackBoxes(there, announcement, members, cache(books.registry.user), start)
+        return BlackBoxes(there, announcement, members, cache(books.registry.user), start, declined)
 
-    def engine(members: NDArray[np.int64]) -> Engine:
-        nodes = fleet(members)
+    def engine(members: NDArray[np.int64], declined: set[int]) -> Engine:
+        nodes = fleet(members, declined)
         if not complete:
             wait_for(members, nodes.greeted, waiting)
         asks = FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early)
@@ -133,14 +134,15 @@ def train(
 
     def remembering(members: NDArray[np.int64]) -> list[int]:
         """Nodes that may keep a record: no partition of a simulation does."""
-        return fleet(members).present() if training.identities == "keys" else []
+        return fleet(members, set()).present() if training.identities == "keys" else []
 
     with farewell(grid, books, run, action, remembering):
         books.enter(training, plan, "flower-app")
         complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
         if not complete:
             enrol(books, training.group, plan.problem.users, waiting, there)
-        return to_the_end(books, training, plan, engine)
+        with declined_are_told(run) as declined:
+            return to_the_end(books, training, plan, lambda members: engine(members, declined))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

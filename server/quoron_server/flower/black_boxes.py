@@ -4,6 +4,7 @@ there = Attendance(grid, "private", identities="keys", users=5)
 fleet = BlackBoxes(there, announcement, members, registry.user, start)
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -114,13 +115,15 @@ class BlackBoxes:
         return {user: node for user, node in there.items() if user is not None and user in wanted}
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
-        """One message for each asked user who is there."""
+        """One message for each asked user who is there, in a secret order that is new in each round."""
         task = question.task
         if not isinstance(task, AverageGradient):
             raise RunError(f"Expected questions for average gradients, got {type(task).__name__}.")
         moved = replace(question, task=replace(task, points=task.points + self.start))
         homes, announced = self._homes(self.there.homes_now()), self.announcement.SerializeToString()
-        for row, user in enumerate(self.members[question.cohort].tolist()):
+        users = self.members[question.cohort].tolist()
+        for row in secrets.SystemRandom().sample(range(len(users)), len(users)):
+            user = users[row]
             if user in homes:
                 asked = wire.question_to_wire(moved, row, run=self.announcement.run, user=user, seconds=seconds)
                 values: Values = {"announcement": announced, "user": user, "question": asked.SerializeToString()}
@@ -129,5 +132,5 @@ class BlackBoxes:
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        note_declined(reply, part, self.announcement.run, self.declined)
+        note_declined(reply, part, self.declined)
         return read_answer(reply, part, shape)

@@ -36,7 +36,7 @@ from quoron_server.books.registry import EVERYONE, OPEN, State
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
-from quoron_server.flower.users import Users, identity
+from quoron_server.flower.users import Users, declined_are_told, identity
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.runs import Books, Described
@@ -105,15 +105,16 @@ def serve(
 def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
     enrol(books, specification.group, specification.problem.users, waiting, _Newcomers(grid))
 
-    def engine(members: NDArray[np.int64]) -> FlowerEngine:
+    def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, announcement, members, cache(books.registry.user))
+        fleet = Users(grid, announcement, members, cache(books.registry.user), declined)
         wait_for(members, lambda _: len(fleet.homes()), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
-    to_the_end(books, specification, plan, engine)
+    with declined_are_told(specification.run) as declined:
+        to_the_end(books, specification, plan, lambda members: engine(members, declined))
 
 
 def to_the_end(

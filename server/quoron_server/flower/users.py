@@ -14,6 +14,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,7 +68,7 @@ class Users:
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        note_declined(reply, part, self.announcement.run, self.declined)
+        note_declined(reply, part, self.declined)
         return read_answer(reply, part, shape)
 
 
@@ -92,15 +93,22 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answer
     return Answers(found[None], np.array([status], np.uint8))
 
 
-def note_declined(reply: RecordDict, part: Part, run: str, known: set[int]) -> None:
-    """Tell once of a user who declines: it is the owner's decision, and no function of the data."""
+def note_declined(reply: RecordDict, part: Part, declined: set[int]) -> None:
+    """Note a user who declines: it is the owner's decision, and no function of the data."""
+    with suppress(WireError):
+        if part.asked is not None and "declined" in values_of(reply):
+            declined.add(part.asked.user)
+
+
+@contextmanager
+def declined_are_told(run: str) -> Iterator[set[int]]:
+    """Users who are noted, named once a run is over: in its middle that would show when a secret cohort had them."""
+    declined: set[int] = set()
     try:
-        declines = "declined" in values_of(reply)
-    except WireError:
-        return
-    if declines and part.asked is not None and part.asked.user not in known:
-        known.add(part.asked.user)
-        _log.warning("user %s takes no part in run %s, by its owner's decision", part.asked.user, run)
+        yield declined
+    finally:
+        for user in sorted(declined):
+            _log.warning("user %s takes no part in run %s, by its owner's decision", user, run)
 
 
 def identity(key: bytes) -> str:

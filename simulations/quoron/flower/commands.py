@@ -2,10 +2,8 @@
 
 import json
 import os
-import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -24,7 +22,6 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import OWN, make_folder, public
 
 _START_SECONDS = 60.0
-_PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
 _SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -119,15 +116,6 @@ def program(name: str) -> str:
     if found is None:
         raise ConfigError(f"Expected the program {name} of Flower, found none. Install quoron again.")
     return found
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
-    while True:
-        with socket.socket() as each, suppress(OSError):
-            port = secrets.choice(_PORTS)
-            each.bind(("127.0.0.1", port))
-            return port
 
 
 class Process:

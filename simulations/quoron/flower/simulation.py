@@ -17,9 +17,10 @@ from typing import Any
 
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
-from quoron.flower.commands import FlowerConnection, Process, free_port
+from quoron.flower.commands import FlowerConnection, Process
 from quoron.flower.superlink import MARK
 from quoron.flower.warden import scratch
+from quoron.ports import free_port
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray

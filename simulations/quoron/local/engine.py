@@ -17,10 +17,11 @@ import numpy as np
 
 from quoron.local import rehearsal
 from quoron.local.folder import Folder
-from quoron.local.launch import Local, Shown, free_port
+from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
 from quoron.local.people import columns_of, give, settle
 from quoron.operate.submission import specification_of
+from quoron.ports import free_ports
 from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -53,11 +54,12 @@ class Ordered:
         """For the users of a run. ConfigError for more than a coordinator takes."""
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
+        listen, control = free_ports(2)
         order = Order(
             clients=population.users,
             processes=min(population.users, self.processes or processes_for(population.users)),
-            listen=f"127.0.0.1:{free_port()}",
-            control=f"127.0.0.1:{free_port()}",
+            listen=f"127.0.0.1:{listen}",
+            control=f"127.0.0.1:{control}",
             simulation_seed=run.simulation_seed,
             corruption=tuple(corruption) if any(corruption) else (),
             kills=self.kills,

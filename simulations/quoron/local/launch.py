@@ -7,7 +7,6 @@ with Local(folder, order) as local:
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -31,7 +30,6 @@ PATIENCE = 300.0  # seconds between two signs of life while a federation starts
 # What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
 ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 PROGRAM = "import gc; gc.disable(); from quoron.local import keeper; keeper.main()"
-PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
 Shown = Callable[[str], None]
 
 
@@ -173,15 +171,6 @@ class Local:
                 if lines:
                     return f"{name} ends with: {lines[-1][:500]}"
         return "they are empty."
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
-    while True:
-        with socket.socket() as each, suppress(OSError):
-            port = secrets.choice(PORTS)
-            each.bind(("127.0.0.1", port))
-            return port
 
 
 def stop(folder: Folder, seconds: float = 60.0) -> bool:
