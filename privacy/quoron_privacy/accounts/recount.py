@@ -220,7 +220,9 @@ def _one_order(pair: Pair, rounds: int, epsilon: float, delta: float) -> float:
     if rounds * float(rough.values[-1]) <= epsilon:
         return min(1.0, rounds * rough.lost + 1e-300)
     tilt = _tilt(rough, rounds, epsilon)
-    gap = math.sqrt(8 * _COARSE / (rounds * tilt * (tilt + 1)))
+    # Of losses that are rare δ changes over ε, or over what the sum usually is, however small the tilt.
+    steep = tilt + 1 / max(epsilon, 2.5 * math.sqrt(rounds) * one.once(pair, 0.0))
+    gap = math.sqrt(8 * _COARSE / (rounds * steep * (steep + 1)))
     return _tail_of_sum(_losses(pair, gap, cut), rounds, epsilon, tilt, _CUT * delta)
 
 

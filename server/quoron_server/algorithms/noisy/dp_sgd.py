@@ -1,4 +1,4 @@
-"""User-level DP-SGD over several passes, secretly sampled: Poisson (zero-out) or without replacement (replace-one).
+"""User-level DP-SGD over several passes, secretly sampled: Poisson (either adjacency), or uniform cohorts (replace-one).
 
 Rounds are Gaussian mechanisms on secretly sampled cohorts; ε comes from exact privacy loss distributions, never from a
 central limit (which may only rank candidates here). With the whole population every round it is user-level DP gradient
@@ -7,7 +7,7 @@ descent, exactly √T μ-GDP.
 Statements and proofs: docs/privacy/subsampling.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,7 +19,14 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, ranking_mu, require_cohorts
+from quoron_server.algorithms.averaged_sgd import (
+    RATES,
+    PhaseModel,
+    default_clip,
+    ranking_mu,
+    replaced_ranking_mu,
+    require_cohorts,
+)
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
@@ -45,25 +52,56 @@ class DPSGDOptions(noisy.ClipOptions, OptimiserOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Scheme:
+    """How cohorts are drawn, and what rounds of them cost."""
+
     name: str
     sampling: Sampling
-    adjacency: Adjacency
+    adjacency: Adjacency  # that is promised
+    moved: Adjacency  # what a round's μ is about: a row that is replaced in its cohort, or one that is left out
+    ranking_mu: Callable[[float, int, float], float]  # about a round's, for the choice of candidates alone
     round_mu: Callable[[float, int, float, float], float]  # by the first account
     recounted: Callable[[float, int, float, float, float], float]  # δ by the second
-    curve_step: int  # every so many numbers of rounds stand on the curve
 
 
-_POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, recount.absent, 4)
-_WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, recount.replaced, 2)
+def _recounted_replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
+    return recount.items(rate, 1, rounds, 1 / mu, epsilon, delta, "replace-one")
 
 
-def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
+_LEFT_OUT = _Scheme(
+    "dp-sgd-poisson", "poisson", "zero-out", "zero-out", ranking_mu, subsampling.poisson_round_mu, recount.absent
+)
+_REPLACED = _Scheme(
+    "dp-sgd-poisson",
+    "poisson-replaced",
+    "replace-one",
+    "zero-out",
+    replaced_ranking_mu,
+    partial(subsampling.poisson_round_mu, adjacency="replace-one"),
+    _recounted_replaced,
+)
+_FIXED = _Scheme(
+    "dp-sgd-wor",
+    "without-replacement",
+    "replace-one",
+    "replace-one",
+    ranking_mu,
+    subsampling.wor_round_mu,
+    recount.replaced,
+)
+_Schemes = Mapping[Adjacency, _Scheme]  # by what is promised, the usual one first
+_COINS: _Schemes = {"zero-out": _LEFT_OUT, "replace-one": _REPLACED}
+_UNIFORM: _Schemes = {"replace-one": _FIXED}
+
+
+def _plan(schemes: _Schemes, problem: Problem, privacy: Privacy, options: DPSGDOptions) -> Chosen:
+    [usual, *_] = schemes.values()
+    scheme = usual if privacy.adjacency is None else schemes.get(privacy.adjacency, usual)
     clip, optimiser = options.clip_norm or default_clip(problem), options.made(options.step_size)
     require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
-    wanted = [(rate, total, ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
+    wanted = [(rate, total, scheme.ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
     found = best(_candidates(scheme, problem, options, clip, wanted))
     assert found is not None
     rate, phase = found.of
@@ -74,10 +112,11 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
     [exact] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     _, phase = exact.of
-    made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
+    made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.moved, mu)
     phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
     where = f"{THEOREM}#{scheme.sampling}"
-    return noisy.chosen(scheme.sampling, cohort, phase, exact.risk, made, optimiser, theorem=where)
+    chosen = noisy.chosen(scheme.sampling, cohort, phase, exact.risk, made, optimiser, theorem=where)
+    return replace(chosen, adjacency=scheme.adjacency)
 
 
 def _candidates(
@@ -88,7 +127,7 @@ def _candidates(
     variances = []
     for rate, _, mu in wanted:
         cohort = max(1, round(rate * problem.users))
-        sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
+        sigma = mean_sensitivity(clip, cohort, scheme.moved) / mu
         variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
     return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
 
@@ -99,10 +138,10 @@ def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
     return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
 
 
-def _verify(scheme: _Scheme, plan: Plan) -> None:
+def _verify(schemes: _Schemes, plan: Plan) -> None:
     """Each round's Gaussian is μ-GDP as claimed, and all rounds stay within (ε, δ) by the second account."""
-    p = plan.parameters_of(NoisySGDParameters)
-    noisy.verify_round(plan, scheme.adjacency)
+    p, scheme = plan.parameters_of(NoisySGDParameters), schemes[plan.guarantee.adjacency]
+    noisy.verify_round(plan, scheme.moved)
     rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
     if p.sampling != scheme.sampling:
         raise VerificationError(f"Expected sampling {scheme.sampling} in a plan of {scheme.name}, got {p.sampling}.")
@@ -111,26 +150,30 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     checks.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
-def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
+def _info(schemes: _Schemes, summary: str, factor: Factor, curve_step: int) -> AlgorithmInfo:
+    [usual, *_] = schemes.values()
     return AlgorithmInfo(
-        name=scheme.name,
+        name=usual.name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        promises=Promises(("broadcast",), (scheme.adjacency,), THEOREM),
+        promises=Promises(("broadcast",), tuple(schemes), THEOREM),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
-        planner=partial(_plan, scheme),
-        verifier=partial(_verify, scheme),
+        planner=partial(_plan, schemes),
+        verifier=partial(_verify, schemes),
         maker=NoisySGD,
         factor=factor,
         noise_ignores_domain=True,
-        choosing=Choosing(many_passes=True, curve_step=scheme.curve_step),
+        choosing=Choosing(many_passes=True, curve_step=curve_step),
     )
 
 
-POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin", Factor(known=7.0, unknown=None))
+POISSON = _info(
+    _COINS, "Several passes, each user in each round with a secret coin", Factor(known=7.0, unknown=None), 4
+)
 WITHOUT_REPLACEMENT = _info(
-    _WOR,
+    _UNIFORM,
     "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
     Factor(known=7.0, unknown=2.0),
+    2,
 )

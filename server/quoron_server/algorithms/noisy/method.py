@@ -38,7 +38,8 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Sampling = Literal["disjoint", "without-replacement", "poisson"]
+# Users join by coins of their own in the last two: for users who are left out, and for users who are replaced.
+Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
 
 
@@ -73,9 +74,10 @@ class NoisySGDParameters(Parameters):
     step_size: float  # η
     suffix: int  # iterates averaged
     clip_norm: float  # C, on a user's average gradient, or C_0 where it is adaptive; inf without privacy
-    sensitivity: float  # of one round's mean, ℓ2, one user replaced (or zeroed out), of unit rows where C is adaptive
+    # Of one round's mean, ℓ2, one user replaced, or there against absent with coins; of unit rows where C is adaptive.
+    sensitivity: float
     noise_scale: float  # σ per coordinate of that mean; 0 without privacy
-    round_mu: float  # each round, as a function of its cohort, is this GDP; inf without privacy
+    round_mu: float  # each round, as a function of its cohort, is this GDP for such a change; inf without privacy
     optimiser: Optimiser = SGD
     adaptive: AdaptiveClip | None = None
 
@@ -94,10 +96,10 @@ class NoisySGDParameters(Parameters):
         if (noise := self.noise) is None:
             return ()
         every, adaptive = range(self.rounds), self.adaptive
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.round_mu, scaled=adaptive is not None)
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.answer_mu, scaled=adaptive is not None)
         if adaptive is None:
             return (mean,)
-        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.round_mu)
+        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.answer_mu)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -106,7 +108,12 @@ class NoisySGDParameters(Parameters):
     @property
     def poisson_sampling(self) -> bool:
         """With Poisson sampling."""
-        return self.sampling == "poisson"
+        return self.sampling in ("poisson", "poisson-replaced")
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and back."""
+        return 2 * self.round_mu if self.sampling == "poisson-replaced" else self.round_mu
 
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
@@ -119,10 +126,10 @@ class NoisySGDParameters(Parameters):
         """
         once = drawn(problem, self.adaptive is not None)
         if self.sampling == "disjoint":
-            return GaussianPromise(self.round_mu, total_variation(gaussians=once))
+            return GaussianPromise(self.answer_mu, total_variation(gaussians=once))
         if self.cohort_size != problem.users:
             return None
-        return sampled.everybody_every_round(self.rounds, self.round_mu, once)
+        return sampled.everybody_every_round(self.rounds, self.answer_mu, once)
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of sampled rounds."""
