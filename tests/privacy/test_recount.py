@@ -3,7 +3,7 @@
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 import mpmath
@@ -283,14 +283,16 @@ def test_noise_that_the_first_account_finds_is_worth_its_epsilon_to_the_second(c
     for index, (rate, rounds, epsilon, delta) in enumerate(drawn(1, count)):
         wor = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
         absent = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "zero-out")
-        present = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
+        present = 1 / subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
         items, adjacency = 1 + 7 * (index % 13), ADJACENCIES[index % 2]
         z = item_sampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
-        seconds: tuple[Callable[[float], float], ...] = (
-            lambda at, mu=wor: recount.replaced(rate, rounds, mu, at, delta),
-            lambda at, mu=absent: recount.absent(rate, rounds, mu, at, delta),
-            lambda at, mu=present: recount.items(rate, 1, rounds, 1 / mu, at, delta, "replace-one"),
-            lambda at, z=z: recount.items(rate, items, rounds, z, at, delta, adjacency),
-        )
-        for which, second in enumerate(seconds):
-            assert second(epsilon) <= delta < second(0.99 * epsilon), (which, rate, rounds, epsilon, delta, items)
+        for share in (1.0, 0.99):
+            at = share * epsilon
+            found = (
+                recount.replaced(rate, rounds, wor, at, delta),
+                recount.absent(rate, rounds, absent, at, delta),
+                recount.items(rate, 1, rounds, present, at, delta, "replace-one"),
+                recount.items(rate, items, rounds, z, at, delta, adjacency),
+            )
+            case = found, rate, rounds, epsilon, delta, items, adjacency
+            assert max(found) <= delta if share == 1 else min(found) > delta, case

@@ -25,7 +25,9 @@ from quoron_privacy.accounts.roots import root
 Vector = NDArray[np.float64]
 Profile = Callable[[Vector], Vector]  # δ of one round at each ε >= 0, never below the truth
 
-SAFETY = 0.995  # share of δ that calibration may use; the rest covers float arithmetic, and what the second account adds
+SAFETY = (
+    0.995  # share of δ that calibration may use; the rest covers float arithmetic, and what the second account adds
+)
 _COARSE = 1e-3  # relative growth of δ that the lattice may cost
 _BEYOND = 1e-6  # share of δ in all rounds that losses beyond the lattice add, about
 _WRAPPED = 1e-8, 1e-11, 1e-14  # of the tilted law of the sum: mass on either side of the window, the first that does
@@ -162,7 +164,7 @@ def _places(most: int, fine: int) -> NDArray[np.int64]:
 
 
 def _saddle(law: _Law, rounds: int, epsilon: float) -> float:
-    """Where T ln E e^{tilt · loss} - tilt · ε - ln(tilt (tilt + 1)) is least: there the tail of the sum is seen best."""
+    """Where T ln E e^{tilt · loss} - tilt · ε - ln(tilt (tilt + 1)) is least: the tail of the sum is seen best there."""
     values = law.gap * law.places
 
     def slope(log: float) -> float:
@@ -185,9 +187,7 @@ def _tail(law: _Law, rounds: int, epsilon: float, tilt: float) -> float | None:
     # Of the tilted law, by Markov's inequality for powers, the best of some: its logarithm beyond each edge is growth
     # less more · edge.
     more = np.geomspace(0.05, 20, 20) / deviation
-    growths = [
-        rounds * np.array([law.tilted(tilt + sign * each)[0] - log_scale for each in more]) for sign in (-1, 1)
-    ]
+    growths = [rounds * np.array([law.tilted(tilt + sign * each)[0] - log_scale for each in more]) for sign in (-1, 1)]
     # The largest weight of (1 - e^{-y}) e^{-tilt y}, y > 0: what one sum that is not looked at is worth at most.
     most = math.exp(-tilt * math.log1p(1 / tilt)) / (1 + tilt)
     start = math.floor(epsilon / law.gap) + 1

@@ -178,9 +178,7 @@ def _crossing(rate: float, items: int, z: float, adjacency: Adjacency, epsilons:
     return np.where(epsilons >= losses[-1], np.inf, found)
 
 
-def _delta(
-    rate: float, items: int, rounds: int, z: float, epsilon: float, least: float, adjacency: Adjacency
-) -> float:
+def _delta(rate: float, items: int, rounds: int, z: float, epsilon: float, least: float, adjacency: Adjacency) -> float:
     """δ of the composition at ε, the worst of the orders that there are."""
     return max(_one_way(rate, items, rounds, z, epsilon, least, adjacency, way) for way in _ways(adjacency))
 

@@ -15,7 +15,7 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 
 from dataclasses import dataclass
 from math import isinf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variat
 from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
@@ -38,8 +39,6 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# Users join by coins of their own in the last two: for users who are left out, and for users who are replaced.
-Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
 
 
@@ -108,12 +107,12 @@ class NoisySGDParameters(Parameters):
     @property
     def poisson_sampling(self) -> bool:
         """With Poisson sampling."""
-        return self.sampling in ("poisson", "poisson-replaced")
+        return self.sampling in COINS
 
     @property
     def answer_mu(self) -> float:
-        """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and back."""
-        return 2 * self.round_mu if self.sampling == "poisson-replaced" else self.round_mu
+        """GDP of a round whose cohort is known."""
+        return sampled.answer_mu(self.sampling, self.round_mu)
 
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
@@ -136,14 +135,13 @@ class NoisySGDParameters(Parameters):
         del adjacency
         if self.sampling == "disjoint":
             return None
-        event = sampled.poisson_event if self.poisson_sampling else sampled.fixed_size_event
-        return event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+        return sampled.event_of(self.sampling, problem.users, self.cohort_size, self.rounds, self.round_mu)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
-        if self.sampling == "disjoint" or self.cohort_size == problem.users:
+        if self.sampling == "disjoint":
             return ()
-        return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
+        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

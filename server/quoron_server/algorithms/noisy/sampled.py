@@ -1,7 +1,7 @@
 """What T Gaussian rounds are worth whose cohorts are everybody, or drawn in secret: for parameters of such runs."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.parameters import Assumption, GaussianPromise, Kind
@@ -9,6 +9,9 @@ from quoron_server.parameters import Assumption, GaussianPromise, Kind
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+# Users join by coins of their own in the last two: against users who are left out, and who are replaced.
+Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
+COINS: tuple[Sampling, ...] = ("poisson", "poisson-replaced")
 SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their own
 SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
 
@@ -19,6 +22,24 @@ def everybody_every_round(rounds: int, mu: float, drawn: int) -> GaussianPromise
     A sampled run is √T μ-GDP too, but that forgets the sampling: it is worth far less than the run's (ε, δ).
     """
     return GaussianPromise(math.sqrt(rounds) * mu * (1 + 2.0**-50), total_variation(gaussians=rounds * drawn))
+
+
+def event_of(sampling: Sampling, users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
+    """Of rounds whose cohorts are drawn so."""
+    event = fixed_size_event if sampling == "without-replacement" else poisson_event
+    return event(users, cohort, rounds, mu)
+
+
+def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
+    """Secret cohorts, unless they are everybody; and that clients forget, where draws tie them."""
+    if cohort == users:
+        return ()
+    return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
+
+
+def answer_mu(sampling: Sampling, mu: float) -> float:
+    """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
+    return 2 * mu if sampling == "poisson-replaced" else mu
 
 
 def fixed_size_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
