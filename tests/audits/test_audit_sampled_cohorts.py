@@ -67,7 +67,7 @@ def releases(algorithm, runs):
     return found
 
 
-def audited(plan, kind=None, *, runs=4000):
+def audited(plan, kind=None, *, runs=2500):
     algorithm = (kind or ALGORITHMS[plan.algorithm].maker)(plan)
     p = plan.parameters
     ratio = log_ratio(releases(algorithm, runs), 1 / p.cohort_size, p.noise_scale)
@@ -77,7 +77,7 @@ def audited(plan, kind=None, *, runs=4000):
 @pytest.mark.parametrize("name", ["dp-sgd-poisson", "mean-sgd"])
 def test_a_run_never_exceeds_its_claimed_delta_and_comes_near_it(name):
     low, high = audited(planned(name))
-    assert low <= DELTA <= high < 2.5 * DELTA
+    assert low <= DELTA <= high < 3 * DELTA
 
 
 @pytest.mark.parametrize("name", ["dp-sgd-poisson", "mean-sgd"])
@@ -100,7 +100,7 @@ def test_the_audit_catches_a_divisor_that_is_the_realised_size():
     """Where few others are drawn the own part is then far larger than one over the expected number."""
     plan = planned("dp-sgd-poisson")
     p = plan.parameters
-    rng, runs = np.random.default_rng(5), 60_000
+    rng, runs = np.random.default_rng(5), 200_000
     others = rng.binomial(USERS - 1, RATE, (runs, ROUNDS))
     here = rng.random((runs, ROUNDS)) < RATE
     noise = rng.normal(0, p.noise_scale, (runs, ROUNDS))
@@ -108,16 +108,18 @@ def test_the_audit_catches_a_divisor_that_is_the_realised_size():
     law = lambda sign: _realised(shown, sign, p.noise_scale)  # noqa: E731
     assert delta_bounds(law(1.0) - law(-1.0), epsilon=EPSILON)[0] > DELTA
     # and what the broken algorithm releases is what was drawn above
-    found = releases(RealisedDivisor(plan), 2000)
+    found = releases(RealisedDivisor(plan), 1000)
     assert found.mean() == pytest.approx(shown.mean(), abs=6 * shown.std() / math.sqrt(found.size))
-    assert found.var() == pytest.approx(shown.var(), rel=0.2)
+    assert found.var() == pytest.approx(shown.var(), rel=0.3)
 
 
 def _realised(shown, sign, scale):
     """ln of the density of releases when the divisor is 1 + Bin(39, q) with the own user there, who adds `sign`."""
     sizes = np.arange(USERS)
     chances = np.array([math.comb(USERS - 1, k) for k in sizes]) * RATE**sizes * (1 - RATE) ** (USERS - 1 - sizes)
-    there = np.stack([np.log(RATE * c) - (shown - sign / (1 + k)) ** 2 / (2 * scale**2) for k, c in enumerate(chances)])
+    there = np.stack(
+        [np.log(RATE * c) - (shown - sign / (1 + k)) ** 2 / (2 * scale**2) for k, c in enumerate(chances) if c > 1e-12]
+    )
     absent = math.log1p(-RATE) - shown**2 / (2 * scale**2)
     return np.logaddexp(absent, np.logaddexp.reduce(there, axis=0)).sum(axis=1)
 

@@ -164,7 +164,7 @@ def _places(most: int, fine: int) -> NDArray[np.int64]:
 
 
 def _saddle(law: _Law, rounds: int, epsilon: float) -> float:
-    """Where T ln E e^{tilt · loss} - tilt · ε - ln(tilt (tilt + 1)) is least: the tail of the sum is seen best there."""
+    """Where T ln E e^{tilt · loss} - tilt · ε - ln(tilt (tilt + 1)) is least: the sum's tail is seen best there."""
     values = law.gap * law.places
 
     def slope(log: float) -> float:
@@ -183,7 +183,7 @@ def _tail(law: _Law, rounds: int, epsilon: float, tilt: float) -> float | None:
     """E (1 - e^{ε - sum})_+ of `rounds` independent finite losses; None where that takes too long a transform."""
     log_scale, weights = law.tilted(tilt)
     values = law.gap * law.places
-    deviation = math.sqrt(rounds * float(weights @ (values - float(weights @ values)) ** 2))
+    deviation = max(math.sqrt(rounds * float(weights @ (values - float(weights @ values)) ** 2)), law.gap)
     # Of the tilted law, by Markov's inequality for powers, the best of some: its logarithm beyond each edge is growth
     # less more · edge.
     more = np.geomspace(0.05, 20, 20) / deviation
