@@ -375,9 +375,9 @@ class TestClip:
         assert uniform.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
         assert not coins.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
         assert coins.guarantee.rests_on(Kind.SECRET_COHORTS)
-        called = replace(coins, parameters=replace(coins.parameters, sampling="without-replacement"))
-        with pytest.raises(VerificationError, match="cohorts drawn without-replacement"):
-            INFO.verify(called)
+        account = coins.parameters.phases[0].accounting
+        with pytest.raises(VerificationError, match="cohorts drawn poisson"):
+            INFO.verify(tampered(coins, accounting=replace(account, coins=False)))
         sizes = {
             len(AcceleratedERM(coins).request(AcceleratedERM(coins).init(), SeededNoise(seed)).cohort)
             for seed in range(5)

@@ -112,11 +112,11 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
     if isinstance(accounting, Clipped):
+        if accounting.coins != (sampling == "poisson"):
+            raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
         truth = phase.noise.effective_mu(dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
-        if accounting.coins != (sampling == "poisson"):
-            raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
         draws = DRAWS["poisson-replaced" if accounting.coins else "without-replacement"]
         rate, mu = draws.rate(phase.cohort_size, phase.users), accounting.round_mu
         checks.require_within(plan, delta, lambda epsilon: draws.recounted(rate, phase.rounds, mu, epsilon, delta))
