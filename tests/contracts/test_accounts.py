@@ -24,7 +24,8 @@ PLANS: dict[str, dict[str, Any]] = {
     "dp-sgd-wor": FORTY,
     "dp-sgd-poisson": FORTY,
     "dp-sgd-poisson/replaced": FORTY,
-    "mean-sgd": FORTY,
+    "mean-sgd": {**FORTY, "sampling": "uniform"},
+    "mean-sgd/replaced": FORTY,
     "accelerated-erm": SMALL["accelerated-erm/clip"],
     "group-dp-sgd": FORTY,
     "group-dp-sgd-zero-out": FORTY,
@@ -160,6 +161,7 @@ MISTAKES = (
     [pytest.param("dp-sgd-wor", *COHORT[name], id=f"dp-sgd-wor, {name}") for name in COHORT]
     + [pytest.param("dp-sgd-poisson", *COINS[name], id=f"dp-sgd-poisson, {name}") for name in COINS]
     + [pytest.param("dp-sgd-poisson", *ONE_ORDER, id="dp-sgd-poisson, one order of the pair")]
+    + [pytest.param("mean-sgd/replaced", *REPLACED["the pair of absences"], id="mean-sgd, the pair of absences")]
     + [pytest.param("dp-sgd-poisson/replaced", *REPLACED[name], id=f"replaced, {name}") for name in REPLACED]
     + [
         pytest.param(each, *ITEMS[name], id=f"{each}, {name}")
@@ -243,7 +245,7 @@ def test_a_plan_of_three_times_its_epsilon_is_not_verified(monkeypatch: pytest.M
 def test_a_share_of_the_noise_less_is_refused(name: str) -> None:
     plan = plan_of(name)
     p = plan.parameters
-    louder = replace(plan, parameters=replace(p, round_mu=1.01 * p.round_mu))
+    louder = replace(plan, parameters=replace(p, round_mu=1.01 * p.round_mu, noise_scale=p.noise_scale / 1.01))
     with pytest.raises(VerificationError, match="the plan spends"):
         ALGORITHMS[plan.algorithm].verify(louder)
     assert math.isfinite(p.round_mu)

@@ -4,12 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
+from quoron_server.algorithms.noisy import sampled
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -55,6 +59,11 @@ class Clipped:
     def sensitivity(self, radius: float) -> float:
         """What `round_mu` is about."""
         return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
+
+    def recounted_mu(self, radius: float, scale: float, dimension: int) -> float:
+        """What `round_mu` is at least, by a round's scales alone."""
+        far = moved.rows(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
+        return moved.mu(far, scale, dimension)
 
     @property
     def answer_mu(self) -> float:
@@ -142,6 +151,18 @@ class AcceleratedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of the phases, which share no user, where none has a test."""
+        found: list[Pair] = []
+        for phase in self.phases:
+            if not isinstance(phase.accounting, Clipped):
+                return ()
+            mu = phase.accounting.recounted_mu(phase.radius, phase.noise_scale, problem.dimension)
+            numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
+            coins = phase.accounting.coins
+            found += sampled.by_coins(*numbers, adjacency) if coins else sampled.fixed_size(*numbers)
+        return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""

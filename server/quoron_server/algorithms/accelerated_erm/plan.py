@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from quoron_privacy.accounts import moved
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.robust import above_threshold, subsampled_lottery
@@ -114,13 +115,10 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     if isinstance(accounting, Clipped):
         if accounting.coins != (sampling == "poisson"):
             raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
-        truth = phase.noise.effective_mu(dimension)
+        truth = accounting.recounted_mu(phase.radius, phase.noise_scale, dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
-        draws = DRAWS["poisson-replaced" if accounting.coins else "without-replacement"]
-        rate, mu = draws.rate(phase.cohort_size, phase.users), accounting.round_mu
-        checks.require_within(plan, delta, lambda epsilon: draws.recounted(rate, phase.rounds, mu, epsilon, delta))
-        return
+        return  # all rounds: the registry
     if isinstance(accounting, SubsampledLottery):
         secret = sampling == "without-replacement"
         population = phase.users if secret else phase.cohort_size
@@ -134,7 +132,7 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
         above_threshold.verify_above_threshold(accounting, epsilon, delta)
     widened = 1 + accounting.mean.rounding_slack(dimension)
     for shift in accounting.mean.shifts:
-        truth = GaussianNoise(phase.radius * shift * widened, phase.noise_scale).effective_mu(dimension)
+        truth = moved.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
         if not truth <= shift / accounting.noise_multiplier:
             raise VerificationError(
                 f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."

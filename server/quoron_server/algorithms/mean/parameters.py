@@ -1,18 +1,19 @@
 """Public numbers of `mean-sgd`."""
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Parameters, PlannedRelease
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 Estimator = Literal["clip", "tracking", "range"]
 
@@ -43,8 +44,8 @@ class MeanSGDParameters(Parameters):
     @property
     def noise(self) -> GaussianNoise:
         """For means of unit rows."""
-        moved: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
-        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, moved), self.noise_scale)
+        sensitivity = mean_sensitivity(1.0, self.cohort_size, sampled.how_moved(self.sampling))
+        return GaussianNoise(sensitivity, self.noise_scale)
 
     @property
     def poisson_sampling(self) -> bool:
@@ -81,16 +82,23 @@ class MeanSGDParameters(Parameters):
         """Where its slope jumps."""
         return bool(self.smoothing)
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Where everybody is asked in every round."""
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.answer_mu, problem.dimension)
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of cohorts that are drawn, or of everybody in every round."""
+        users, cohort, rounds, d = problem.users, self.cohort_size, self.rounds, problem.dimension
+        if not self.poisson_sampling:
+            return sampled.fixed_size(users, cohort, rounds, self.recounted_mu(d), d)
+        return sampled.by_coins(users, cohort, rounds, self.recounted_mu(d), d, adjacency)
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
-        """Of sampled rounds."""
-        del adjacency
-        return sampled.event_of(self.sampling, problem.users, self.cohort_size, self.rounds, self.round_mu)
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range.
+
+        Of one who is replaced, with coins of one who is left out.
+        """
+        rows = moved.rows(1.0, self.cohort_size, sampled.how_moved(self.sampling))
+        mean = moved.mu(rows, self.noise_scale, dimension)
+        if not self.range_epsilon:
+            return mean
+        return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""

@@ -1,4 +1,4 @@
-"""What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners and what re-checks plans.
+"""What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners.
 
 Statements and proofs: docs/privacy/subsampling.md.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from quoron_privacy.accounts import recount, subsampling
+from quoron_privacy.accounts import subsampling
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import ranking_mu, replaced_ranking_mu
 from quoron_server.algorithms.noisy.sampled import Sampling
@@ -20,8 +20,7 @@ class Draws:
     adjacency: Adjacency  # that is promised
     moved: Adjacency
     ranking_mu: Callable[[float, int, float], float]  # about the μ of a round, to rank candidates by
-    round_mu: Callable[[float, int, float, float], float]  # the largest for (rate, rounds, ε, δ), by the first account
-    recounted: Callable[[float, int, float, float, float], float]  # δ of (rate, rounds, μ, ε, δ), by the second
+    round_mu: Callable[[float, int, float, float], float]  # the largest for (rate, rounds, ε, δ)
     known: int  # users of whom somebody knows that they were not drawn, which tells something of the others
 
     def rate(self, cohort: int, users: int) -> float:
@@ -29,21 +28,14 @@ class Draws:
         return min(1.0, cohort / (users - self.known)) if cohort < users else 1.0
 
 
-def _replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    return recount.items(rate, 1, rounds, 1 / mu, epsilon, delta, "replace-one")
-
-
 DRAWS: Mapping[Sampling, Draws] = {
-    "without-replacement": Draws(
-        "replace-one", "replace-one", ranking_mu, subsampling.wor_round_mu, recount.replaced, known=1
-    ),
-    "poisson": Draws("zero-out", "zero-out", ranking_mu, subsampling.poisson_round_mu, recount.absent, known=0),
+    "without-replacement": Draws("replace-one", "replace-one", ranking_mu, subsampling.wor_round_mu, known=1),
+    "poisson": Draws("zero-out", "zero-out", ranking_mu, subsampling.poisson_round_mu, known=0),
     "poisson-replaced": Draws(
         "replace-one",
         "zero-out",
         replaced_ranking_mu,
         partial(subsampling.poisson_round_mu, adjacency="replace-one"),
-        _replaced,
         known=0,
     ),
 }

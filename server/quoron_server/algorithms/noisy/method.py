@@ -15,13 +15,15 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 
 from dataclasses import dataclass
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
@@ -32,12 +34,9 @@ from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
 
@@ -118,24 +117,27 @@ class NoisySGDParameters(Parameters):
         """Once where cohorts are disjoint."""
         return 1 if self.sampling == "disjoint" else self.rounds
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Of disjoint cohorts by parallel composition, of whole populations by composition; None where they are drawn.
-
-        Where a user is asked once only the noise of its own round has to be exact.
-        """
-        once = drawn(problem, self.adaptive is not None)
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
+        if not self.noise_scale:
+            return ()
+        once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
         if self.sampling == "disjoint":
-            return GaussianPromise(self.answer_mu, total_variation(gaussians=once))
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.answer_mu, once)
+            return (Pair.gaussian(mu, total_variation(gaussians=once)),)
+        users, cohort, rounds = problem.users, self.cohort_size, self.rounds
+        if not self.poisson_sampling:
+            return sampled.fixed_size(users, cohort, rounds, mu, once)
+        return sampled.by_coins(users, cohort, rounds, mu, once, adjacency)
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """Of sampled rounds."""
-        del adjacency
-        if self.sampling == "disjoint":
-            return None
-        return sampled.event_of(self.sampling, problem.users, self.cohort_size, self.rounds, self.round_mu)
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
+        how = sampled.how_moved(self.sampling)
+        unit = self.clip_norm if self.adaptive is None else 1.0
+        mean = moved.mu(moved.rows(unit, self.cohort_size, how), self.noise_scale, dimension)
+        if self.adaptive is None:
+            return mean
+        counts = moved.mu(moved.acute(1.0, self.cohort_size, how), self.adaptive.cells.scale, CELLS)
+        return moved.together(mean, counts)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""

@@ -1,13 +1,11 @@
 """What T Gaussian rounds are worth whose cohorts are everybody, or drawn in secret: for parameters of such runs."""
 
-import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.parameters import Assumption, GaussianPromise, Kind
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+from quoron_privacy.release import Adjacency
+from quoron_server.parameters import Assumption, Kind
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
 Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
@@ -16,18 +14,29 @@ SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their 
 SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
 
 
-def everybody_every_round(rounds: int, mu: float, drawn: int) -> GaussianPromise:
-    """√T μ of a run that asks all users in each of its T rounds, each drawing so many samples of noise.
+def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[Pair]:
+    """T rounds of secret uniform cohorts, each μ-GDP given its cohort and drawing so many samples; replace-one.
 
-    A sampled run is √T μ-GDP too, but that forgets the sampling: it is worth far less than the run's (ε, δ).
+    Given that a curious client is not in a cohort, another user is with chance B/(n - 1).
     """
-    return GaussianPromise(math.sqrt(rounds) * mu * (1 + 2.0**-50), total_variation(gaussians=rounds * drawn))
+    rate = cohort / (users - 1) if cohort < users else 1.0
+    return (Pair.sampled(min(1.0, rate), mu, rounds, "replace-one").lacking(total_variation(gaussians=rounds * drawn)),)
 
 
-def event_of(sampling: Sampling, users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
-    """Of rounds whose cohorts are drawn so."""
-    event = fixed_size_event if sampling == "without-replacement" else poisson_event
-    return event(users, cohort, rounds, mu)
+def by_coins(users: int, cohort: int, rounds: int, mu: float, drawn: int, adjacency: Adjacency) -> tuple[Pair]:
+    """T rounds of Gaussian sums that each user joins with chance B/n; μ of one who is there against absent.
+
+    Whoever is replaced is there in both worlds, and moved apart: one place for one item.
+    """
+    lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
+    replaced = adjacency == "replace-one"
+    pair = Pair.items(rate, 1, rounds, 1 / mu, adjacency) if replaced else Pair.sampled(rate, mu, rounds, adjacency)
+    return (pair.lacking(lack),)
+
+
+def how_moved(sampling: Sampling) -> Adjacency:
+    """What a round's μ is about: a row that is replaced in its cohort, or with coins one that is left out."""
+    return "zero-out" if sampling in COINS else "replace-one"
 
 
 def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
@@ -40,19 +49,3 @@ def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumpt
 def answer_mu(sampling: Sampling, mu: float) -> float:
     """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
     return 2 * mu if sampling == "poisson-replaced" else mu
-
-
-def fixed_size_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
-    """T rounds, each μ-GDP given a uniform cohort of B of the n - 1 users that a curious client knows less of."""
-    from dp_accounting import dp_event  # heavy
-
-    once = dp_event.SampledWithoutReplacementDpEvent(max(cohort, users - 1), cohort, dp_event.GaussianDpEvent(1 / mu))
-    return dp_event.SelfComposedDpEvent(once, rounds)
-
-
-def poisson_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
-    """T rounds, each μ-GDP when a user that joins with chance B/n is there against when it is not."""
-    from dp_accounting import dp_event  # heavy
-
-    once = dp_event.PoissonSampledDpEvent(cohort / users, dp_event.GaussianDpEvent(1 / mu))
-    return dp_event.SelfComposedDpEvent(once, rounds)
