@@ -271,28 +271,24 @@ def drawn(seed: int, count: int) -> Iterator[tuple[float, int, float, float]]:
         rate = 1.0 if rng.random() < 0.05 else math.exp(rng.uniform(math.log(1e-4), 0))
         yield (
             rate,
-            round(math.exp(rng.uniform(0, math.log(1e4)))),
-            math.exp(rng.uniform(math.log(0.05), math.log(12))),
-            math.exp(rng.uniform(math.log(1e-12), math.log(1e-4))),
+            round(math.exp(rng.uniform(0, math.log(1e5)))),
+            math.exp(rng.uniform(math.log(0.1), math.log(20))),
+            math.exp(rng.uniform(math.log(1e-10), math.log(1e-3))),
         )
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
-def test_noise_that_the_first_account_finds_is_worth_its_epsilon_to_the_second(count: int) -> None:
-    """No δ beyond what is promised at ε, and more than that at 0.99 ε."""
+@pytest.mark.parametrize("count", [2, pytest.param(70, marks=pytest.mark.slow)])
+def test_noise_that_the_first_account_finds_is_within_what_the_second_allows(count: int) -> None:
     for index, (rate, rounds, epsilon, delta) in enumerate(drawn(1, count)):
-        wor = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
-        absent = subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "zero-out")
-        present = 1 / subsampling.poisson_round_mu(rate, rounds, epsilon, delta, "replace-one")
+        least = 0.9999 if rate == 1 else 0.5  # of δ: what the first one keeps for its arithmetic, and how coarse it is
+        found = recount.replaced(rate, rounds, subsampling.wor_round_mu(rate, rounds, epsilon, delta), epsilon, delta)
+        assert least * delta <= found <= delta * (1 + 1e-9), (rate, rounds, epsilon, delta)
+        mu = subsampling.poisson_round_mu(rate, rounds, epsilon, delta)
+        assert least * delta <= recount.absent(rate, rounds, mu, epsilon, delta) <= delta * (1 + 1e-9)
         items, adjacency = 1 + 7 * (index % 13), ADJACENCIES[index % 2]
+        if epsilon > 2 or items * rate * rounds < 0.1:
+            continue  # there the first account finds no noise
+        rounds = min(rounds, 3000)
         z = item_sampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
-        for share in (1.0, 0.99):
-            at = share * epsilon
-            found = (
-                recount.replaced(rate, rounds, wor, at, delta),
-                recount.absent(rate, rounds, absent, at, delta),
-                recount.items(rate, 1, rounds, present, at, delta, "replace-one"),
-                recount.items(rate, items, rounds, z, at, delta, adjacency),
-            )
-            case = found, rate, rounds, epsilon, delta, items, adjacency
-            assert max(found) <= delta * (1 + 1e-9) if share == 1 else min(found) > delta, case
+        found = recount.items(rate, items, rounds, z, epsilon, delta, adjacency)
+        assert least * delta <= found <= delta * (1 + 1e-9), (rate, items, rounds, epsilon, delta, adjacency)
