@@ -24,7 +24,8 @@ Complexes = NDArray[np.complex128]
 CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
 _COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
 _OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
-_FINER = (16, 4, 1)  # times as fine is the lattice from below: the first that is not too long
+_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
+_FEW = 64  # rounds up to which four times finer yet
 _RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
 
@@ -59,7 +60,7 @@ def least(parts: Parts, epsilon: float, near: float) -> float:
     if tilt is None:
         return max(0.0, lost * (1 - 1e-12))
     gap = _gap(parts, epsilon, tilt)
-    for finer in _FINER:
+    for finer in (4 * _FINER[0], *_FINER) if rounds <= _FEW else _FINER:
         laws = [(one.below(law, gap / finer, cut), times) for law, times in parts]
         rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
         tail = _tail(laws, epsilon + _over(laws, tilt, rare), tilt, None)

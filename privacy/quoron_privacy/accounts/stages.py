@@ -68,9 +68,10 @@ class Items:
         """Of one round."""
         from dp_accounting import dp_event  # heavy
 
-        if self.adjacency == "replace-one":  # of one item: a value in a ball of one unit, read under replace-one
-            coin = dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(self.z))
-            return coin if self.most == 1 else None
+        if self.most == 1:
+            return dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(self.z))
+        if self.adjacency == "replace-one":
+            return None
         chances, numbers, _ = binomial(self.most, self.rate)
         return dp_event.MixtureOfGaussiansDpEvent(self.z, tuple(numbers), tuple(chances))
 

@@ -159,9 +159,9 @@ class AcceleratedERMParameters(Parameters):
             if not isinstance(phase.accounting, Clipped):
                 return ()
             mu = phase.accounting.recounted_mu(phase.radius, phase.noise_scale, problem.dimension)
+            drawn: sampled.Sampling = "poisson-replaced" if phase.accounting.coins else "without-replacement"
             numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
-            coins = phase.accounting.coins
-            found += sampled.by_coins(*numbers, adjacency) if coins else sampled.fixed_size(*numbers)
+            found += sampled.pairs(drawn, adjacency, *numbers)
         return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:

@@ -44,8 +44,8 @@ class MeanSGDParameters(Parameters):
     @property
     def noise(self) -> GaussianNoise:
         """For means of unit rows."""
-        sensitivity = mean_sensitivity(1.0, self.cohort_size, sampled.how_moved(self.sampling))
-        return GaussianNoise(sensitivity, self.noise_scale)
+        moved: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, moved), self.noise_scale)
 
     @property
     def poisson_sampling(self) -> bool:
@@ -83,19 +83,14 @@ class MeanSGDParameters(Parameters):
         return bool(self.smoothing)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of cohorts that are drawn, or of everybody in every round."""
-        users, cohort, rounds, d = problem.users, self.cohort_size, self.rounds, problem.dimension
-        if not self.poisson_sampling:
-            return sampled.fixed_size(users, cohort, rounds, self.recounted_mu(d), d)
-        return sampled.by_coins(users, cohort, rounds, self.recounted_mu(d), d, adjacency)
+        """Of drawn cohorts, or of everybody in every round."""
+        mu, users = self.recounted_mu(problem.dimension), problem.users
+        return sampled.pairs(self.sampling, adjacency, users, self.cohort_size, self.rounds, mu, problem.dimension)
 
     def recounted_mu(self, dimension: int) -> float:
-        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range.
-
-        Of one who is replaced, with coins of one who is left out.
-        """
-        rows = moved.rows(1.0, self.cohort_size, sampled.how_moved(self.sampling))
-        mean = moved.mu(rows, self.noise_scale, dimension)
+        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        mean = moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension)
         if not self.range_epsilon:
             return mean
         return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))

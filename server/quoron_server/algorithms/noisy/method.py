@@ -124,14 +124,12 @@ class NoisySGDParameters(Parameters):
         once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
         if self.sampling == "disjoint":
             return (Pair.gaussian(mu, total_variation(gaussians=once)),)
-        users, cohort, rounds = problem.users, self.cohort_size, self.rounds
-        if not self.poisson_sampling:
-            return sampled.fixed_size(users, cohort, rounds, mu, once)
-        return sampled.by_coins(users, cohort, rounds, mu, once, adjacency)
+        users, size = problem.users, self.cohort_size
+        return sampled.pairs(self.sampling, adjacency, users, size, self.rounds, mu, once)
 
     def recounted_mu(self, dimension: int) -> float:
         """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
-        how = sampled.how_moved(self.sampling)
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
         unit = self.clip_norm if self.adaptive is None else 1.0
         mean = moved.mu(moved.rows(unit, self.cohort_size, how), self.noise_scale, dimension)
         if self.adaptive is None:

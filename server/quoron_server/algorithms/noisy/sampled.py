@@ -23,20 +23,16 @@ def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> t
     return (Pair.sampled(min(1.0, rate), mu, rounds, "replace-one").lacking(total_variation(gaussians=rounds * drawn)),)
 
 
-def by_coins(users: int, cohort: int, rounds: int, mu: float, drawn: int, adjacency: Adjacency) -> tuple[Pair]:
-    """T rounds of Gaussian sums that each user joins with chance B/n; μ of one who is there against absent.
-
-    Whoever is replaced is there in both worlds, and moved apart: one place for one item.
-    """
+def pairs(
+    sampling: Sampling, adjacency: Adjacency, users: int, cohort: int, rounds: int, mu: float, drawn: int
+) -> tuple[Pair]:
+    """T rounds whose cohorts are drawn so, each of so many samples; with coins μ is that of a user who is left out."""
+    if sampling not in COINS:
+        return fixed_size(users, cohort, rounds, mu, drawn)
     lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
-    replaced = adjacency == "replace-one"
-    pair = Pair.items(rate, 1, rounds, 1 / mu, adjacency) if replaced else Pair.sampled(rate, mu, rounds, adjacency)
-    return (pair.lacking(lack),)
-
-
-def how_moved(sampling: Sampling) -> Adjacency:
-    """What a round's μ is about: a row that is replaced in its cohort, or with coins one that is left out."""
-    return "zero-out" if sampling in COINS else "replace-one"
+    if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
+        return (Pair.items(rate, 1, rounds, 1 / mu, adjacency).lacking(lack),)
+    return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
 
 
 def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
