@@ -165,7 +165,9 @@ def test_coins_of_a_replace_one_plan_are_read_under_replace_one(name: str) -> No
     """Their accountant's pair of values in a ball is that of subsampling#k3: it finds the very promise."""
     plan = make_plan(name)
     event = event_of(plan)
-    assert event.event == dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(1 / plan.parameters.round_mu))
+    assert isinstance(event.event, dp_event.PoissonSampledDpEvent)
+    assert event.event.sampling_probability == 0.1
+    assert event.event.event.noise_multiplier == pytest.approx(1 / plan.parameters.round_mu, rel=1e-6)
 
     def found(event: dp_event.DpEvent) -> float:
         accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID)
