@@ -150,8 +150,9 @@ def _law(forward: Profile, backward: Profile, gap: float, reach: tuple[float, fl
 
 def _jumps(drops: Vector, widths: Vector) -> Vector:
     """Masses of the own law at all places but the first, from what its profile falls by before and behind them."""
-    behind = np.append(drops[1:] / np.expm1(widths[1:]), 0.0)
-    return drops / -np.expm1(-widths) - behind
+    found: Vector = drops / -np.expm1(-widths)
+    found[:-1] -= drops[1:] / np.expm1(widths[1:])
+    return found
 
 
 def _places(most: int, fine: int) -> NDArray[np.int64]:

@@ -95,7 +95,8 @@ def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
     inside = np.where(share > 0, share, 1.0)
     with np.errstate(over="ignore"):
         found = inside * np.asarray(gdp.delta_for(mu, np.log1p(excess / inside)))
-    return np.where(share > 0, found, 0.0)
+    most: Vector = np.where(share > 0, found, 0.0)
+    return most
 
 
 def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:

@@ -84,14 +84,14 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
 
 
 def verify(plan: Plan) -> None:
-    """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
+    """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p = plan.parameters_of(MeanSGDParameters)
     users = plan.problem.users
     rough, promise = plan.problem.smoothness is None, plan.guarantee
-    draws = DRAWS.get(p.sampling)
+    drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     checks.require(
         NAME,
-        ("cohorts drawn for the adjacency promised", draws and draws.adjacency == promise.adjacency, p.sampling),
+        ("cohorts drawn for the adjacency promised", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
