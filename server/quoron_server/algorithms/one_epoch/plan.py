@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.prefix.factorisations import factorise, returning
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
@@ -47,7 +47,8 @@ class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
     """Planning options of `dp-ftrl`; None lets the plan choose by predicted excess risk."""
 
     epochs: int = 1  # k: how often a user is asked, at most
-    factorisation: str | None = None  # None: blt; for several epochs the quieter of blt and banded
+    factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
+    noise_memory: int = 2**25  # bytes; with several epochs, of what is kept of earlier noise and written every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,12 @@ class _Scene:
         return self.problem.users // self.batches(rounds) - self.options.reserve
 
     def factorisation(self, rounds: int) -> str:
-        """The one that is asked for, else the one with the least root mean square noise."""
-        if self.options.factorisation is not None or self.epochs == 1:
-            return self.options.factorisation or "blt"
-        made = [PrefixNoise(rounds, 1.0, 1.0, name, self.epochs, self.batches(rounds)) for name in ("blt", "banded")]
-        return min(made, key=lambda noise: noise.column_norm * noise.rms_std).factorisation
+        """The one that is asked for, else the quietest that fits: for several epochs `banded` is quieter than `blt`."""
+        options, epochs = self.options, self.epochs
+        if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
+            return options.factorisation or "blt"
+        kept = 8 * factorise("banded", rounds, epochs, self.batches(rounds)).slots * self.problem.dimension
+        return "banded" if kept <= options.noise_memory else "blt"
 
 
 def plan(
@@ -179,6 +181,11 @@ def verify(plan: Plan) -> None:
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
     counts = noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    if p.epochs > 1:
+        norm = returning.shown_norm(factorise(p.factorisation, p.rounds, p.epochs, p.batches), p.epochs, p.batches)
+        shown = norm * p.sensitivity / p.noise_scale
+        if not p.mu >= shown * (1 - 1e-9):
+            raise VerificationError(f"Expected mu >= {shown}, got {p.mu}: users who come back move sums further.")
     truth = math.hypot(p.noise.effective_mu(plan.problem.dimension), math.sqrt(p.epochs) * counts)
     if not p.mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
@@ -257,10 +264,13 @@ def _clips(
 
 
 def _kernel(scene: _Scene, rounds: int) -> NDArray[np.float64]:
-    """What a unit of seed noise adds to later sums, per round of lag; near enough for ranking."""
-    factorisation = scene.factorisation(rounds)
+    """What a unit of seed noise adds to later sums, per round of lag; for a single epoch near enough for ranking."""
+    factorisation, epochs = scene.factorisation(rounds), scene.epochs
     if scene.gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
+    if epochs > 1:  # B is Toeplitz, and nowhere negative
+        rows = factorise(factorisation, rounds, epochs, scene.batches(rounds)).row_norms
+        return np.sqrt(np.diff(rows**2, prepend=0.0))
     lags = np.arange(1, rounds)
     toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
     kernel: NDArray[np.float64] = toeplitz * (
