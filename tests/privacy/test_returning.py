@@ -1,5 +1,7 @@
 """How quiet prefix sums are for users who come back: several-epochs, "How good", against the published ways."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import scipy
@@ -170,6 +172,17 @@ def test_a_band_that_is_no_toeplitz_matrix_is_at_most_four_per_cent_quieter(roun
     found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 80})
     best = np.sqrt(participations * np.exp(found.fun) / rounds)
     assert best <= loudness(made, participations, separation) <= 1.04 * best
+
+
+@pytest.mark.parametrize("shape", [(40, 4, 10), (60, 2, 30), (90, 30, 3)])
+def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
+    """In exact rational arithmetic, on noise as large as the proof allows, all of one sign."""
+    made, past = factorise("banded", *shape), np.random.default_rng(3).integers(2**35, 2**36, shape[0])
+    table, memory = [Fraction(c) for c in made.coefficients.tolist()], np.zeros((made.slots, 1))
+    for t in range(shape[0]):
+        exact = sum((table[t - j] * int(past[j]) for j in range(t)), Fraction(0))
+        assert abs(int(np.rint(made.predict(t, memory))[0]) - exact) <= made.rounding
+        memory = made.remember(t, memory, np.array([float(past[t])]))
 
 
 def test_the_reciprocal_of_a_long_series_is_that_of_the_recursion():

@@ -4,8 +4,8 @@
     >>> for k, b in ((2, 50), (10, 10), (100, 1)):
     ...     made = factorise("banded", 100, k, b)
     ...     print(f"{made.coefficients[1]:.3f}", made.slots, f"{loudness(made, k, b):.2f}")
-    0.492 49 3.15
-    0.605 9 10.16
+    0.492 49 3.33
+    0.609 9 9.32
     0.000 0 71.06
 
 What is minimised is κ(k, b) times the root mean square over rounds of ‖B[t, :]‖: the noise of a prefix sum per unit of

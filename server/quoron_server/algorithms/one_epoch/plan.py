@@ -48,7 +48,7 @@ class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
 
     epochs: int = 1  # k: how often a user is asked, at most
     factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
-    noise_memory: int = 2**25  # bytes; with several epochs, of what is kept of earlier noise and written every round
+    noise_memory: int = 2**24  # bytes; with several epochs, of what is kept of earlier noise and written every round
 
 
 @dataclass(frozen=True, slots=True)
