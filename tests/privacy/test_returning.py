@@ -73,7 +73,7 @@ def free_band(rounds: int, participations: int, separation: int) -> float:
 @pytest.mark.parametrize(("rounds", "participations", "separation"), [*MANY_COHORTS, *OTHERS])
 def test_banded_noise_is_within_one_per_cent_of_the_best_band(rounds, participations, separation):
     shape = rounds, participations, separation
-    ours = loudness(factorise("banded", *shape), participations, separation)
+    ours = loudness(factorise("banded", shape[0], shape[2], shape[1]), participations, separation)
     assert ours <= 1.01 * free_band(*shape)
     assert ours <= min(square_root(*shape), inverse_square_root(*shape))
 
@@ -81,7 +81,7 @@ def test_banded_noise_is_within_one_per_cent_of_the_best_band(rounds, participat
 @pytest.mark.parametrize(("rounds", "participations", "separation"), [*MANY_COHORTS, (200, 2, 100), (400, 20, 20)])
 def test_a_few_buffers_are_as_good_as_the_inverse_square_root(rounds, participations, separation):
     shape = rounds, participations, separation
-    made = factorise("blt", *shape)
+    made = factorise("blt", shape[0], shape[2], shape[1])
     assert made.slots <= 4
     assert loudness(made, participations, separation) <= 1.002 * inverse_square_root(*shape)
 
@@ -95,7 +95,7 @@ def test_where_cohorts_are_many_noise_falls_by_a_fifth_or_more(rounds, participa
         error(root, inverse, participations, separation),
         error(narrow, inverse_of(narrow), participations, separation),
     )
-    assert before >= 1.2 * loudness(factorise("banded", rounds, participations, separation), participations, separation)
+    assert before >= 1.2 * loudness(factorise("banded", rounds, separation, participations), participations, separation)
 
 
 @pytest.mark.parametrize(("rounds", "participations", "separation"), [(1000, 10, 100), *OTHERS])
@@ -107,7 +107,7 @@ def test_the_fitted_number_is_the_best_of_a_fine_grid(rounds, participations, se
         return error(column, inverse_of(column), participations, separation)
 
     least = min(band(power) for power in np.arange(1, 200) / 200)
-    ours = loudness(factorise("banded", rounds, participations, separation), participations, separation)
+    ours = loudness(factorise("banded", rounds, separation, participations), participations, separation)
     assert ours <= least * (1 + 1e-4)
 
 
@@ -119,7 +119,7 @@ def test_the_fitted_number_is_the_best_of_a_fine_grid(rounds, participations, se
 )
 @fast
 def test_row_norms_are_those_of_b_and_b_is_nowhere_negative(name, rounds, participations, separation):
-    made = factorise(name, rounds, participations, separation)
+    made = factorise(name, rounds, separation, participations)
     column = scipy.linalg.solve_triangular(
         scipy.linalg.toeplitz(made.coefficients, np.zeros(rounds)), np.ones(rounds), lower=True
     )
@@ -129,7 +129,7 @@ def test_row_norms_are_those_of_b_and_b_is_nowhere_negative(name, rounds, partic
 
 @pytest.mark.parametrize("name", ["banded", "blt"])
 def test_users_who_cannot_come_back_in_time_are_users_of_one_round(name):
-    assert factorise(name, 50, 7, 50).coefficients.tobytes() == factorise(name, 50).coefficients.tobytes()
+    assert factorise(name, 50, 50, 7).coefficients.tobytes() == factorise(name, 50).coefficients.tobytes()
     assert PrefixNoise(50, 1.0, 1.0, name, 7, 90).column_norm == PrefixNoise(50, 1.0, 1.0, name).column_norm
 
 
@@ -167,7 +167,7 @@ def test_a_band_that_is_no_toeplitz_matrix_is_at_most_four_per_cent_quieter(roun
         slope = -2 * scipy.linalg.solve_triangular(c, b.T @ b, lower=True).T
         return np.log(np.sum(b**2)), ((slope - c * np.sum(slope * c, axis=0)) / norms)[free] / np.sum(b**2)
 
-    made = factorise("banded", rounds, participations, separation)
+    made = factorise("banded", rounds, separation, participations)
     start = scipy.linalg.toeplitz(made.coefficients, np.zeros(rounds))[free]
     found = scipy.optimize.minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 80})
     best = np.sqrt(participations * np.exp(found.fun) / rounds)
@@ -177,7 +177,7 @@ def test_a_band_that_is_no_toeplitz_matrix_is_at_most_four_per_cent_quieter(roun
 @pytest.mark.parametrize("shape", [(40, 4, 10), (60, 2, 30), (90, 30, 3)])
 def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
     """In exact rational arithmetic, on noise as large as the proof allows, all of one sign."""
-    made, past = factorise("banded", *shape), np.random.default_rng(3).integers(2**35, 2**36, shape[0])
+    made, past = factorise("banded", shape[0], shape[2], shape[1]), np.random.default_rng(3).integers(2**35, 2**36, shape[0])
     table, memory = [Fraction(c) for c in made.coefficients.tolist()], np.zeros((made.slots, 1))
     for t in range(shape[0]):
         exact = sum((table[t - j] * int(past[j]) for j in range(t)), Fraction(0))
@@ -186,5 +186,5 @@ def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
 
 
 def test_the_reciprocal_of_a_long_series_is_that_of_the_recursion():
-    column = factorise("banded", 5000, 17, 300).coefficients
+    column = factorise("banded", 5000, 300, 17).coefficients
     np.testing.assert_allclose(reciprocal(column), inverse_of(column), atol=1e-13)

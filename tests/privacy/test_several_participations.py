@@ -24,7 +24,7 @@ fast = settings(derandomize=True, deadline=None, max_examples=60)
 
 def strategy_matrix(name: str, rounds: int, participations: int, separation: int) -> np.ndarray:
     """C, by streaming the unit vectors."""
-    factors = factorise(name, rounds, participations, separation)
+    factors = factorise(name, rounds, separation, participations)
     memory, rows = np.zeros((factors.slots, rounds)), []
     for t in range(rounds):
         rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
@@ -53,7 +53,7 @@ def test_the_reach_is_that_of_the_worst_pattern_with_the_worst_signs(
     together = max(
         np.linalg.norm(c[:, list(chosen)].sum(axis=1)) for chosen in patterns(rounds, participations, separation)
     )
-    reach = factorise(name, rounds, participations, separation).reach(participations, separation)
+    reach = factorise(name, rounds, separation, participations).reach(participations, separation)
     assert reach == pytest.approx(together, rel=1e-9)
     signed = max(
         np.linalg.norm(c[:, list(chosen)] @ np.array(signs))
@@ -84,7 +84,7 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
         change[at] = vector / np.linalg.norm(vector)
         at += separation + int(draw.integers(3))
     moved = np.linalg.norm(strategy_matrix(name, rounds, participations, separation) @ change)
-    assert moved <= factorise(name, rounds, participations, separation).reach(participations, separation) * (1 + 1e-9)
+    assert moved <= factorise(name, rounds, separation, participations).reach(participations, separation) * (1 + 1e-9)
 
 
 @given(
@@ -97,7 +97,7 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
 def test_the_stream_alone_shows_the_same_column_norm(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
-    made = factorise(name, rounds, participations, separation)
+    made = factorise(name, rounds, separation, participations)
     assert shown_norm(made, participations, separation) == pytest.approx(
         made.reach(participations, separation), rel=1e-12
     )
@@ -106,7 +106,7 @@ def test_the_stream_alone_shows_the_same_column_norm(
 def test_a_stream_whose_columns_grow_shows_no_norm() -> None:
     weights, decays = np.array([1.5]), np.array([0.5])
     grows = replace(
-        factorise("blt", 6, 2, 3),
+        factorise("blt", 6, 3, 2),
         slots=1,
         predict=lambda t, memory: combine(weights, memory),
         remember=lambda t, memory, own: decays[:, None] * memory + own,
@@ -115,7 +115,7 @@ def test_a_stream_whose_columns_grow_shows_no_norm() -> None:
 
 
 def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
-    factors = factorise("banded", 60, 5, 10)
+    factors = factorise("banded", 60, 10, 5)
     assert factors.coefficients is not None
     assert np.count_nonzero(factors.coefficients) == 10
     assert factors.reach(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
@@ -156,7 +156,7 @@ def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu
 ) -> None:
     """several-epochs#c3 in the code's own integers: rerun a transcript in the other world, solve for its noise."""
     noise = PrefixNoise(rounds, 1.0, 0.7, name, participations, separation)
-    factors, d = factorise(name, rounds, participations, separation), 4
+    factors, d = factorise(name, rounds, separation, participations), 4
     rng = np.random.default_rng(seed)
     mine = {separation * number for number in range(participations)}
     state, memory, square, last = noise.start(d), np.zeros((factors.slots, d)), 0.0, np.zeros(d)

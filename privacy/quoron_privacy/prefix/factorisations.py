@@ -68,19 +68,20 @@ def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=32)
-def factorise(name: str, rounds: int, participations: int = 1, separation: int = 1) -> Factorisation:
+def factorise(name: str, rounds: int, separation: int | None = None, participations: int | None = None) -> Factorisation:
     """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
 
-    Users take part in `participations` of them at most, any two `separation` or more apart.
+    `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
+    do not come back, and as often as they may.
     """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")
-    count(rounds=rounds, participations=participations, separation=separation)
+    count(rounds=rounds)
     if rounds > LONGEST:
         raise ConfigError(f"Expected rounds <= {LONGEST}, got rounds={rounds}. Use larger cohorts.")
-    times = min(participations, -(-rounds // separation))
-    if times > 1 and name in FITTED:
-        made: Factorisation = getattr(returning, name)(rounds, times, separation)
-    else:
-        made = getattr(ways, name.replace("-", "_"))(rounds)
+    apart = separation or rounds
+    times = min(participations or rounds, -(-rounds // apart))
+    fitted = times > 1 and name in FITTED
+    way = getattr(returning if fitted else ways, name.replace("-", "_"))
+    made: Factorisation = way(rounds, times, apart) if fitted else way(rounds)
     return made

@@ -164,7 +164,9 @@ class PrefixNoise:
 
     @property
     def _factors(self) -> Factorisation:
-        return factorise(self.factorisation, self.rounds, self.participations, self.separation)
+        return factorise(
+            self.factorisation, self.rounds, self.separation if self.participations > 1 else None, self.participations
+        )
 
     def _grid_mu(self, dimension: int) -> float:
         """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""

@@ -2,7 +2,7 @@
 
     >>> from quoron_privacy.prefix.factorisations import factorise
     >>> for k, b in ((2, 50), (10, 10), (100, 1)):
-    ...     made = factorise("banded", 100, k, b)
+    ...     made = factorise("banded", 100, b)
     ...     print(f"{made.coefficients[1]:.3f}", made.slots, f"{loudness(made, k, b):.2f}")
     0.492 49 3.33
     0.609 9 9.32

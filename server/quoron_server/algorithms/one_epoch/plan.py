@@ -95,7 +95,7 @@ class _Scene:
         options, epochs = self.options, self.epochs
         if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
             return options.factorisation or "blt"
-        kept = 8 * factorise("banded", rounds, epochs, self.batches(rounds)).slots * self.problem.dimension
+        kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
         return "banded" if kept <= options.noise_memory else "blt"
 
 
@@ -269,7 +269,7 @@ def _kernel(scene: _Scene, rounds: int) -> NDArray[np.float64]:
     if scene.gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
     if epochs > 1:  # B is Toeplitz, and nowhere negative
-        rows = factorise(factorisation, rounds, epochs, scene.batches(rounds)).row_norms
+        rows = factorise(factorisation, rounds, scene.batches(rounds)).row_norms
         return np.sqrt(np.diff(rows**2, prepend=0.0))
     lags = np.arange(1, rounds)
     toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
