@@ -157,6 +157,34 @@ def test_renyi_divergences_of_fixed_size_cohorts_are_never_below_the_promise_and
     assert renyi(with_half_the_noise(event_of(plan))) > 2.5 * plan.guarantee.epsilon
 
 
+REPLACED = ("dp-sgd-poisson/replaced", "mean-sgd/coins")
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_coins_of_a_replace_one_plan_are_read_under_replace_one(name: str) -> None:
+    """Their accountant's pair of values in a ball is that of subsampling#k3: it finds the very promise."""
+    plan = make_plan(name)
+    event = event_of(plan)
+    assert event.event == dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(1 / plan.parameters.round_mu))
+
+    def found(event: dp_event.DpEvent) -> float:
+        accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID)
+        return accountant.compose(event).get_epsilon(left_of_delta(plan))
+
+    assert 0.99 * plan.guarantee.epsilon < found(event) <= plan.guarantee.epsilon * (1 + 1e-6)
+    assert found(with_half_the_noise(event)) > 1.5 * plan.guarantee.epsilon
+
+
+def test_decisions_beside_coins_are_read_under_the_same_relation() -> None:
+    for adjacency, relation in (
+        ("zero-out", NeighboringRelation.ADD_OR_REMOVE_ONE),
+        ("replace-one", NeighboringRelation.REPLACE_ONE),
+    ):
+        event = event_of(make_plan("dp-sgd-poisson", None, replace(QUORUM, adjacency=adjacency)))
+        assert PLDAccountant(relation, GRID).supports(event)
+        assert PLDAccountant(relation).compose(event.events[1]).get_epsilon(1e-12) == pytest.approx(1.7, rel=1e-6)
+
+
 ACCOUNTANTS = {
     (kind, relation): (PLDAccountant(relation, GRID) if kind == "PLD" else RdpAccountant(neighboring_relation=relation))
     for kind in ("PLD", "RDP")
@@ -179,8 +207,12 @@ def test_every_event_is_read_by_accountants_of_others(name: str, privacy: Privac
             event_of(plan)
         return
     event = event_of(plan)
+    if name.startswith(REPLACED):
+        assert ACCOUNTANTS["PLD", NeighboringRelation.REPLACE_ONE].supports(event)
+        return
     readers = {key for key, accountant in ACCOUNTANTS.items() if accountant.supports(event)}
-    assert readers >= ({RENYI} if plan.algorithm in WITHOUT_REPLACEMENT else {DEFAULT, SPECIAL})
+    fixed = plan.algorithm in WITHOUT_REPLACEMENT and not plan.parameters.poisson_sampling
+    assert readers >= ({RENYI} if fixed else {DEFAULT, SPECIAL})
 
 
 @pytest.mark.parametrize(

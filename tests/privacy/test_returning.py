@@ -177,7 +177,10 @@ def test_a_band_that_is_no_toeplitz_matrix_is_at_most_four_per_cent_quieter(roun
 @pytest.mark.parametrize("shape", [(40, 4, 10), (60, 2, 30), (90, 30, 3)])
 def test_predictions_of_a_fitted_band_stay_within_the_bound_of_the_proof(shape):
     """In exact rational arithmetic, on noise as large as the proof allows, all of one sign."""
-    made, past = factorise("banded", shape[0], shape[2], shape[1]), np.random.default_rng(3).integers(2**35, 2**36, shape[0])
+    made, past = (
+        factorise("banded", shape[0], shape[2], shape[1]),
+        np.random.default_rng(3).integers(2**35, 2**36, shape[0]),
+    )
     table, memory = [Fraction(c) for c in made.coefficients.tolist()], np.zeros((made.slots, 1))
     for t in range(shape[0]):
         exact = sum((table[t - j] * int(past[j]) for j in range(t)), Fraction(0))

@@ -13,9 +13,10 @@ from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.prefix.returning import shown_norm, together
+from quoron_privacy.prefix.returning import together
 from quoron_privacy.prefix.ways import combine
 
 NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
@@ -97,13 +98,11 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
 def test_the_stream_alone_shows_the_same_column_norm(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
-    made = factorise(name, rounds, separation, participations)
-    assert shown_norm(made, participations, separation) == pytest.approx(
-        made.reach(participations, separation), rel=1e-12
-    )
+    noise = PrefixNoise(rounds, 1.0, 1.0, name, participations, separation)
+    assert played.mu(noise, 1.0, 3) == pytest.approx(noise.effective_mu(3), rel=1e-12)
 
 
-def test_a_stream_whose_columns_grow_shows_no_norm() -> None:
+def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     weights, decays = np.array([1.5]), np.array([0.5])
     grows = replace(
         factorise("blt", 6, 3, 2),
@@ -111,7 +110,9 @@ def test_a_stream_whose_columns_grow_shows_no_norm() -> None:
         predict=lambda t, memory: combine(weights, memory),
         remember=lambda t, memory, own: decays[:, None] * memory + own,
     )
-    assert shown_norm(grows, 2, 3) == inf
+    noise = PrefixNoise(6, 1.0, 1.0, "blt", 2, 3)
+    monkeypatch.setattr(PrefixNoise, "factors", property(lambda self: grows))
+    assert played.mu(noise, 1.0, 3) == inf
 
 
 def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
@@ -224,7 +225,7 @@ def test_the_audit_catches_a_participation_more_often_than_planned(name: str) ->
 @pytest.mark.parametrize("name", ["banded", "blt"])
 def test_the_audit_catches_the_column_norm_of_one_participation(name: str) -> None:
     noise = honest(name)
-    once = replace(noise, scale=noise.scale * noise._factors.column_norm / noise.column_norm)
+    once = replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
     assert audit(once, (0, 4)) > EPSILON
 
 

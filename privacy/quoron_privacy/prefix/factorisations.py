@@ -68,7 +68,9 @@ def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=32)
-def factorise(name: str, rounds: int, separation: int | None = None, participations: int | None = None) -> Factorisation:
+def factorise(
+    name: str, rounds: int, separation: int | None = None, participations: int | None = None
+) -> Factorisation:
     """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
 
     `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they

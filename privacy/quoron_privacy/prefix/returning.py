@@ -62,23 +62,6 @@ def together(column: Floats, participations: int, separation: int) -> Floats:
     return made
 
 
-def shown_norm(made: Factorisation, participations: int, separation: int) -> float:
-    """κ(k, b) once more, from the stream alone: ‖C x‖ for the user of rounds 0, b, 2b, ... who pushes one way in all.
-
-    Infinite if the first column of C grows or goes below zero: another user might reach further.
-    """
-    rounds = len(made.row_norms)
-    memory, moved = np.zeros((made.slots, 2)), np.zeros((rounds, 2))
-    for t in range(rounds):
-        again, off = divmod(t, separation)
-        own = np.array([t == 0, off == 0 and again < participations], np.float64)
-        moved[t] = own + made.predict(t, memory)
-        memory = made.remember(t, memory, own)
-    first, all_rounds = moved.T
-    fell = first.min() >= 0 and np.diff(first).max(initial=0.0) <= 1e-12
-    return float(np.linalg.norm(all_rounds)) if fell or participations == 1 else inf
-
-
 def loudness(made: Factorisation, participations: int, separation: int) -> float:
     """Root mean square over rounds of the standard deviation of a prefix sum, per unit of sensitivity / μ."""
     return reach(made, participations, separation) * float(np.sqrt(np.mean(made.row_norms**2)))

@@ -14,8 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.prefix.factorisations import factorise
-from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
@@ -296,13 +295,13 @@ class TestSeveralEpochs:
 
     @pytest.mark.parametrize("name", ["banded", "blt"])
     def test_a_column_norm_that_forgets_returns_does_not_pass_verification(self, name, monkeypatch):
-        """Noise of a single participation, and a first check that believes it: the stream shows the right norm."""
+        """Noise and μ of one wrong `reach`: the second account plays the user's rounds through the stream."""
         plan = self.planned(rounds=9, epochs=3, factorisation=name)
         noise, scale = plan.parameters.noise, plan.parameters.noise_scale
-        once = factorise(name, 9, 3, 3).column_norm / noise.column_norm * scale
+        once = noise.factors.column_norm / noise.column_norm * scale
         plan = replace(plan, parameters=replace(plan.parameters, noise_scale=once))
-        monkeypatch.setattr(PrefixNoise, "effective_mu", lambda self, dimension: 0.0)
-        with pytest.raises(VerificationError, match="users who come back move sums further"):
+        monkeypatch.setattr(Factorisation, "reach", lambda self, participations, separation: self.column_norm)
+        with pytest.raises(VerificationError):
             ALGORITHMS["dp-ftrl"].make(plan)
 
     def test_the_band_is_as_wide_as_the_memory_allows_or_there_is_none(self):

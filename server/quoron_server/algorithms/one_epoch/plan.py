@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.prefix.factorisations import factorise, returning
+from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
@@ -180,18 +180,8 @@ def verify(plan: Plan) -> None:
         raise VerificationError(
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
-    counts = noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
-    if p.epochs > 1:
-        norm = returning.shown_norm(factorise(p.factorisation, p.rounds, p.epochs, p.batches), p.epochs, p.batches)
-        shown = norm * p.sensitivity / p.noise_scale
-        if not p.mu >= shown * (1 - 1e-9):
-            raise VerificationError(f"Expected mu >= {shown}, got {p.mu}: users who come back move sums further.")
-    truth = math.hypot(p.noise.effective_mu(plan.problem.dimension), math.sqrt(p.epochs) * counts)
-    if not p.mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
-    rounds, adaptive = 1 if p.gradients == "independent" else p.rounds, p.adaptive is not None
-    if plan.guarantee.proved:
-        checks.require_spent(plan, p.mu, gaussians=rounds * samples(plan.problem, adaptive))
+    noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    checks.require_gaussian(plan, p.mu)
 
 
 def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:
