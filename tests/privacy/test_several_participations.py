@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import combinations, pairwise
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 import pytest
@@ -13,16 +13,19 @@ from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.prefix.returning import together
+from quoron_privacy.prefix.ways import combine
 
 NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 
 
-def strategy_matrix(name: str, rounds: int, separation: int) -> np.ndarray:
+def strategy_matrix(name: str, rounds: int, participations: int, separation: int) -> np.ndarray:
     """C, by streaming the unit vectors."""
-    factors = factorise(name, rounds, separation)
+    factors = factorise(name, rounds, separation, participations)
     memory, rows = np.zeros((factors.slots, rounds)), []
     for t in range(rounds):
         rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
@@ -47,11 +50,11 @@ def patterns(rounds: int, participations: int, separation: int) -> list[tuple[in
 def test_the_reach_is_that_of_the_worst_pattern_with_the_worst_signs(
     name: str, rounds: int, separation: int, participations: int
 ) -> None:
-    c = strategy_matrix(name, rounds, separation)
+    c = strategy_matrix(name, rounds, participations, separation)
     together = max(
         np.linalg.norm(c[:, list(chosen)].sum(axis=1)) for chosen in patterns(rounds, participations, separation)
     )
-    reach = factorise(name, rounds, separation).reach(participations, separation)
+    reach = factorise(name, rounds, separation, participations).reach(participations, separation)
     assert reach == pytest.approx(together, rel=1e-9)
     signed = max(
         np.linalg.norm(c[:, list(chosen)] @ np.array(signs))
@@ -81,15 +84,58 @@ def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
         vector = draw.normal(size=3)
         change[at] = vector / np.linalg.norm(vector)
         at += separation + int(draw.integers(3))
-    moved = np.linalg.norm(strategy_matrix(name, rounds, separation) @ change)
-    assert moved <= factorise(name, rounds, separation).reach(participations, separation) * (1 + 1e-9)
+    moved = np.linalg.norm(strategy_matrix(name, rounds, participations, separation) @ change)
+    assert moved <= factorise(name, rounds, separation, participations).reach(participations, separation) * (1 + 1e-9)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    rounds=st.integers(1, 60),
+    separation=st.integers(1, 80),
+    participations=st.integers(1, 60),
+)
+@fast
+def test_the_stream_alone_shows_the_same_column_norm(
+    name: str, rounds: int, separation: int, participations: int
+) -> None:
+    noise = PrefixNoise(rounds, 1.0, 1.0, name, participations, separation)
+    assert played.mu(noise, 1.0, 3) == pytest.approx(noise.effective_mu(3), rel=1e-12)
+
+
+def test_a_stream_whose_columns_grow_shows_no_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, decays = np.array([1.5]), np.array([0.5])
+    grows = replace(
+        factorise("blt", 6, 3, 2),
+        slots=1,
+        predict=lambda t, memory: combine(weights, memory),
+        remember=lambda t, memory, own: decays[:, None] * memory + own,
+    )
+    noise = PrefixNoise(6, 1.0, 1.0, "blt", 2, 3)
+    monkeypatch.setattr(PrefixNoise, "factors", property(lambda self: grows))
+    assert played.mu(noise, 1.0, 3) == inf
 
 
 def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
-    factors = factorise("banded", 60, 10)
+    factors = factorise("banded", 60, 10, 5)
     assert factors.coefficients is not None
     assert np.count_nonzero(factors.coefficients) == 10
     assert factors.reach(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
+
+
+@given(
+    rounds=st.integers(1, 400),
+    participations=st.integers(1, 400),
+    separation=st.integers(1, 500),
+    seed=st.integers(0, 99),
+)
+@fast
+def test_columns_added_by_doubling_are_the_columns_added_one_by_one(
+    rounds: int, participations: int, separation: int, seed: int
+) -> None:
+    column, one_by_one = np.random.default_rng(seed).random(rounds), np.zeros(rounds)
+    for start in range(0, min(participations * separation, rounds), separation):
+        one_by_one[start:] += column[: rounds - start]
+    np.testing.assert_allclose(together(column, participations, separation), one_by_one, rtol=1e-13)
 
 
 def test_a_factorisation_that_is_no_toeplitz_matrix_is_refused_for_several_participations() -> None:
@@ -111,7 +157,7 @@ def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu
 ) -> None:
     """several-epochs#c3 in the code's own integers: rerun a transcript in the other world, solve for its noise."""
     noise = PrefixNoise(rounds, 1.0, 0.7, name, participations, separation)
-    factors, d = factorise(name, rounds, separation), 4
+    factors, d = factorise(name, rounds, separation, participations), 4
     rng = np.random.default_rng(seed)
     mine = {separation * number for number in range(participations)}
     state, memory, square, last = noise.start(d), np.zeros((factors.slots, d)), 0.0, np.zeros(d)
@@ -147,7 +193,7 @@ def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoi
 
 def audit(noise: PrefixNoise, mine: tuple[int, ...], *, seed: int = 31) -> float:
     """A user that gives all that it may in rounds `mine`, or nothing; wrong with probability at most 1e-8."""
-    matrix = strategy_matrix(noise.factorisation, ROUNDS, noise.separation if noise.participations > 1 else ROUNDS)
+    matrix = strategy_matrix(noise.factorisation, ROUNDS, noise.participations, noise.separation)
     away = matrix[:, list(mine)].sum(axis=1)
 
     def world(own: float, seed: int):
@@ -176,12 +222,18 @@ def test_the_audit_catches_a_participation_more_often_than_planned(name: str) ->
     assert audit(honest(name), (0, 2, 4, 6)) > EPSILON
 
 
+@pytest.mark.parametrize("name", ["banded", "blt"])
+def test_the_audit_catches_the_column_norm_of_one_participation(name: str) -> None:
+    noise = honest(name)
+    once = replace(noise, scale=noise.scale * noise.factors.column_norm / noise.column_norm)
+    assert audit(once, (0, 4)) > EPSILON
+
+
 def test_the_audit_catches_a_user_who_comes_back_sooner_than_planned() -> None:
     """Four rounds in a row at the noise for four rounds two apart, of a band of two."""
     noise = honest("banded", 4, 2)
     assert audit(noise, (0, 2, 4, 6)) <= EPSILON
-    orthogonal = replace(noise, scale=noise.scale * factorise("banded", ROUNDS, 2).column_norm * 2 / noise.column_norm)
-    assert audit(orthogonal, (0, 1, 2, 3)) > EPSILON
+    assert audit(noise, (0, 1, 2, 3)) > EPSILON
 
 
 def test_the_audit_catches_columns_taken_for_orthogonal_that_are_not() -> None:

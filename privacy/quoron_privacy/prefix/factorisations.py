@@ -26,8 +26,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 Floats = NDArray[np.float64]
 
 ways = OnFirstUse("quoron_privacy.prefix.ways")  # each of the same few numbers: who plans with one reads no other
+returning = OnFirstUse("quoron_privacy.prefix.returning")  # what users who come back add
 
 FACTORISATIONS = "blt", "sqrt-toeplitz", "banded", "tree", "independent"
+FITTED = "blt", "banded"  # to how often and how soon users come back
 LONGEST = 1 << 20  # rounds; the error budget of docs/privacy/prefix-noise.md is checked up to here
 
 
@@ -49,18 +51,8 @@ class Factorisation:
         Attained at rounds 0, b, 2b, ... (several-epochs#c3). ConfigError for several participations where C is no
         Toeplitz matrix whose coefficients never grow.
         """
-        if participations == 1:
-            return self.column_norm
-        c = self.coefficients
-        if c is None or np.any(np.diff(c) > 0) or np.any(c < 0):
-            raise ConfigError(
-                "Expected a Toeplitz factorisation for several participations, got another. Use blt, sqrt-toeplitz, "
-                "banded or independent."
-            )
-        together = np.zeros(len(c))
-        for start in range(0, min(participations * separation, len(c)), separation):
-            together[start:] += c[: len(c) - start]
-        return float(np.sqrt(np.sum(together**2)))
+        norm: float = self.column_norm if participations == 1 else returning.reach(self, participations, separation)
+        return norm
 
     @property
     def max_error(self) -> float:
@@ -76,16 +68,22 @@ def sqrt_coefficients(rounds: int) -> tuple[Floats, Floats]:
 
 
 @lru_cache(maxsize=32)
-def factorise(name: str, rounds: int, separation: int | None = None) -> Factorisation:
+def factorise(
+    name: str, rounds: int, separation: int | None = None, participations: int | None = None
+) -> Factorisation:
     """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
 
-    `separation` is after how many rounds users may come back; None: they do not.
+    `separation` is after how many rounds users may come back, and `participations` how often they take part; None: they
+    do not come back, and as often as they may.
     """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")
     count(rounds=rounds)
     if rounds > LONGEST:
         raise ConfigError(f"Expected rounds <= {LONGEST}, got rounds={rounds}. Use larger cohorts.")
-    others = {"separation": separation} if separation is not None and name == "banded" else {}
-    made: Factorisation = getattr(ways, name.replace("-", "_"))(rounds, **others)
+    apart = separation or rounds
+    times = min(participations or rounds, -(-rounds // apart))
+    fitted = times > 1 and name in FITTED
+    way = getattr(returning if fitted else ways, name.replace("-", "_"))
+    made: Factorisation = way(rounds, times, apart) if fitted else way(rounds)
     return made

@@ -165,7 +165,8 @@ class PrefixNoise:
     @property
     def factors(self) -> Factorisation:
         """B C = A over these rounds."""
-        return factorise(self.factorisation, self.rounds, self.separation if self.participations > 1 else None)
+        apart = self.separation if self.participations > 1 else None
+        return factorise(self.factorisation, self.rounds, apart, self.participations)
 
     def _grid_mu(self, dimension: int) -> float:
         """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""

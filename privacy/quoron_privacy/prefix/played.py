@@ -18,19 +18,24 @@ def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
     """GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
 
     C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
-    first round is played, up to 2,048; where there are more, the column norm is believed.
+    first round is played, up to 2,048; where there are more, the column norm is believed. Where it is one, the user of
+    rounds 0, b, 2b, ... is the worst as long as the column of round 0, played beside it, never grows; else inf.
     """
     factors, often, apart = noise.factors, noise.participations, noise.separation
-    firsts = np.arange(1 if factors.coefficients is not None else (apart if often > 1 else noise.rounds))
+    toeplitz, falls, last = factors.coefficients is not None, True, math.inf
+    firsts = np.zeros(1 + (often > 1), np.int64) if toeplitz else np.arange(apart if often > 1 else noise.rounds)
+    times = np.array([often, 1][: len(firsts)]) if toeplitz else often
     if len(firsts) > _PLAYED:
         reach = noise.column_norm
     else:
         memory, square = np.zeros((factors.slots, len(firsts))), np.zeros(len(firsts))
         for t in range(noise.rounds):
             since = t - firsts
-            own = ((since >= 0) & (since % apart == 0) & (since // apart < often)).astype(np.float64)
-            square += (factors.predict(t, memory) + own) ** 2
-            memory = factors.remember(t, memory, own)
-        reach = math.sqrt(float(square.max()))
+            own = ((since >= 0) & (since % apart == 0) & (since // apart < times)).astype(np.float64)
+            now = factors.predict(t, memory) + own
+            memory, square = factors.remember(t, memory, own), square + now**2
+            falls = falls and (not toeplitz or often == 1 or 0 <= now[1] <= last + 1e-12)
+            last = float(now[-1])
+        reach = math.sqrt(float(square.max())) if falls else math.inf
     rounding = (2 * reach + 2 * factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
     return reach * moved / noise.scale * (1 + 1e-9) + rounding

@@ -11,7 +11,7 @@ import scipy
 
 from quoron_privacy.prefix.factorisations import Factorisation, Floats, sqrt_coefficients
 
-BAND = 32  # diagonals of `banded`
+BAND = 32  # diagonals of `banded` where users take part once
 
 
 def toeplitz(
@@ -75,7 +75,12 @@ def blt(rounds: int) -> Factorisation:
     Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), buffered linear Toeplitz; Hale, Higham & Trefethen
     (2008), method 3, for the nodes.
     """
-    weights, decays = nodes(rounds, buffers=1 + (rounds - 1).bit_length() // 2)
+    return buffered(rounds, buffers=1 + (rounds - 1).bit_length() // 2, horizon=rounds)
+
+
+def buffered(rounds: int, buffers: int, horizon: float) -> Factorisation:
+    """C of the coefficients Σ_i w_i p_i^(k-1), one buffer for each i; like (1 - x)^(-1/2) up to about `horizon`."""
+    weights, decays = nodes(horizon, buffers)
     powers = decays[:, None] ** np.arange(rounds - 1)
     coefficients = np.concatenate([[1.0], weights @ powers])
 
@@ -89,13 +94,13 @@ def blt(rounds: int) -> Factorisation:
     return toeplitz(coefficients, inverse, slots=len(decays), predict=predict, remember=remember)
 
 
-def nodes(rounds: int, buffers: int) -> tuple[Floats, Floats]:
+def nodes(horizon: float, buffers: int) -> tuple[Floats, Floats]:
     """Weights w > 0 and decays p in (0, 1), each of shape (buffers,), such that Σ w p^(k-1) is close to c_k, k >= 1.
 
     z^(-1/2) = (2/π) ∫ ds / (z + s²) by the midpoint rule in u, s = √a sc(u), which is best for z in [a, 1]; z = 1 - x
-    and a = 2 / rounds, since x^k with k < rounds resolves nothing nearer to 1.
+    and a = 2 / horizon, since x^k with k < horizon resolves nothing nearer to 1.
     """
-    least = min(1.0, 2 / rounds)
+    least = min(1.0, 2 / horizon)
     quarter = scipy.special.ellipkm1(least)
     sn, cn, dn, _ = scipy.special.ellipj((np.arange(buffers) + 0.5) * quarter / buffers, 1 - least)
     decays = 1 / (1 + least * (sn / cn) ** 2)
@@ -126,21 +131,19 @@ def sqrt_toeplitz(rounds: int) -> Factorisation:
     return history(*sqrt_coefficients(rounds), length=rounds - 1)
 
 
-def banded(rounds: int, separation: int = BAND) -> Factorisation:
+def banded(rounds: int) -> Factorisation:
     """The square-root factorisation cut to a band of `BAND` diagonals: memory does not depend on the rounds.
 
-    Equal to `sqrt-toeplitz` up to BAND rounds; beyond that its noise grows with the root of rounds / BAND. Where users
-    come back after fewer rounds than that, the band is as wide as that: a user's columns are then orthogonal.
+    Equal to `sqrt-toeplitz` up to BAND rounds; beyond that its noise grows with the root of rounds / BAND.
 
-    C of `sqrt-toeplitz` with everything below the first min(BAND, separation) diagonals replaced by zero.
+    C of `sqrt-toeplitz` with everything below the first BAND diagonals replaced by zero.
 
     Source: Kalinin & Lampert (2024), banded square root.
     """
-    band = min(BAND, separation)
     coefficients, _ = sqrt_coefficients(rounds)
-    coefficients[band:] = 0.0
-    inverse = scipy.signal.lfilter([1.0], coefficients[:band], np.eye(1, rounds)[0])
-    return history(coefficients, inverse, length=min(band, rounds) - 1)
+    coefficients[BAND:] = 0.0
+    inverse = scipy.signal.lfilter([1.0], coefficients[:BAND], np.eye(1, rounds)[0])
+    return history(coefficients, inverse, length=min(BAND, rounds) - 1)
 
 
 def tree(rounds: int) -> Factorisation:

@@ -14,6 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
@@ -291,6 +292,25 @@ class TestSeveralEpochs:
         plan = make_plan("srgd")
         with pytest.raises(VerificationError, match="one epoch"):
             ALGORITHMS["srgd"].make(replace(plan, parameters=replace(plan.parameters, epochs=2)))
+
+    @pytest.mark.parametrize("name", ["banded", "blt"])
+    def test_a_column_norm_that_forgets_returns_does_not_pass_verification(self, name, monkeypatch):
+        """Noise and μ of one wrong `reach`: the second account plays the user's rounds through the stream."""
+        plan = self.planned(rounds=9, epochs=3, factorisation=name)
+        noise, scale = plan.parameters.noise, plan.parameters.noise_scale
+        once = noise.factors.column_norm / noise.column_norm * scale
+        plan = replace(plan, parameters=replace(plan.parameters, noise_scale=once))
+        monkeypatch.setattr(Factorisation, "reach", lambda self, participations, separation: self.column_norm)
+        with pytest.raises(VerificationError):
+            ALGORITHMS["dp-ftrl"].make(plan)
+
+    def test_the_band_is_as_wide_as_the_memory_allows_or_there_is_none(self):
+        """Three columns, 20 cohorts: 19 vectors of 24 bytes."""
+        many = {"rounds": 60, "epochs": 3}
+        assert self.planned(**many, noise_memory=456).parameters.factorisation == "banded"
+        assert self.planned(**many, noise_memory=455).parameters.factorisation == "blt"
+        assert self.planned(**many, noise_memory=0, factorisation="banded").parameters.factorisation == "banded"
+        assert self.planned(rounds=6, epochs=6, noise_memory=0).parameters.factorisation == "banded"  # it keeps nothing
 
     def test_the_quieter_factorisation_is_taken_unless_one_is_named(self):
         assert self.planned(rounds=60, epochs=6).parameters.factorisation == "banded"

@@ -47,7 +47,8 @@ class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
     """Planning options of `dp-ftrl`; None lets the plan choose by predicted excess risk."""
 
     epochs: int = 1  # k: how often a user is asked, at most
-    factorisation: str | None = None  # None: blt; for several epochs the quieter of blt and banded
+    factorisation: str | None = None  # None: blt; for several epochs banded, where its noise fits into `noise_memory`
+    noise_memory: int = 2**24  # bytes; with several epochs, of what is kept of earlier noise and written every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,12 @@ class _Scene:
         return self.problem.users // self.batches(rounds) - self.options.reserve
 
     def factorisation(self, rounds: int) -> str:
-        """The one that is asked for, else the one with the least root mean square noise."""
-        if self.options.factorisation is not None or self.epochs == 1:
-            return self.options.factorisation or "blt"
-        made = [PrefixNoise(rounds, 1.0, 1.0, name, self.epochs, self.batches(rounds)) for name in ("blt", "banded")]
-        return min(made, key=lambda noise: noise.column_norm * noise.rms_std).factorisation
+        """The one that is asked for, else the quietest that fits: for several epochs `banded` is quieter than `blt`."""
+        options, epochs = self.options, self.epochs
+        if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
+            return options.factorisation or "blt"
+        kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
+        return "banded" if kept <= options.noise_memory else "blt"
 
 
 def plan(
@@ -252,10 +254,13 @@ def _clips(
 
 
 def _kernel(scene: _Scene, rounds: int) -> NDArray[np.float64]:
-    """What a unit of seed noise adds to later sums, per round of lag; near enough for ranking."""
-    factorisation = scene.factorisation(rounds)
+    """What a unit of seed noise adds to later sums, per round of lag; for a single epoch near enough for ranking."""
+    factorisation, epochs = scene.factorisation(rounds), scene.epochs
     if scene.gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
+    if epochs > 1:  # B is Toeplitz, and nowhere negative
+        rows = factorise(factorisation, rounds, scene.batches(rounds)).row_norms
+        return np.sqrt(np.diff(rows**2, prepend=0.0))
     lags = np.arange(1, rounds)
     toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
     kernel: NDArray[np.float64] = toeplitz * (
