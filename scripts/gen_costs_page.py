@@ -35,7 +35,7 @@ def counts(dimension: int, asked: int) -> Counts:
     """Of a round that asks for average gradients, without any computing."""
     question = Question(ROUND, np.zeros(asked, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
     down, up = encoded(question, dimension)
-    moved = traffic(round_=ROUND, messages=asked, down=down, up=up, run=NAME, seconds=SECONDS)
+    moved = traffic(messages=asked, down=down, up=up, run=NAME, seconds=SECONDS)
     return Counts(asked, moved.down, moved.up)
 
 

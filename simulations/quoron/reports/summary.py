@@ -49,7 +49,7 @@ class Summary:
     peak_memory_bytes: int = 0
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
-    wire_down: int = 0  # bytes to clients as on the wire: questions and receipts
+    wire_down: int = 0  # bytes to clients as on the wire: questions
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
 
     @classmethod
