@@ -175,7 +175,9 @@ def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_ope
             ):
                 await tell(peer, each)
             for user in cohort:
-                await taken(peers[user], answer if user == first.user else honest(user, await peers[user].next("question")))
+                await taken(
+                    peers[user], answer if user == first.user else honest(user, await peers[user].next("question"))
+                )
             second = [user for user in range(USERS) if user not in cohort]
             working = [asyncio.create_task(peers[user].work(honest)) for user in second]
             model = await complete(running)
