@@ -29,7 +29,7 @@ LOG = "keeper.log"
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts
 # What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
 ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
-# gRPC's completion queues look at the sockets themselves, without a thread between: an eighth of the coordinator's time.
+# Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
 # A release that no longer knows these words passes them over.
 POLLING = {
     "GRPC_EXPERIMENTS": "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints",
