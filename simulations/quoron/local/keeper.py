@@ -148,6 +148,8 @@ class Keeper:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
+                if not child.numbers:
+                    self.here = 0
                 child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
                 if child.short == TRIES:
