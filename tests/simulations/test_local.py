@@ -14,6 +14,7 @@ from quoron import api
 from quoron.config import parse
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.local import engine, launch
+from quoron.local import order as orders
 from quoron.local.faults import Faults, Kill, Slow
 from quoron.local.folder import Folder
 from quoron.local.launch import Local
@@ -275,6 +276,16 @@ def test_only_the_engine_service_has_clients_and_faults() -> None:
 def test_a_run_that_goes_on_has_the_clients_of_its_beginning(choice: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither clients nor keep to resume"):
         api.resume(tmp_path, engine=EngineChoice.of("service", **choice))
+
+
+def test_too_little_memory_keeps_nobody_from_a_run_that_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = api.simulate(parse(TOML), keep=Keep(tmp_path / "run"))
+    prepared = runs.prepare(done.config, tmp_path)
+    monkeypatch.setattr(orders, "free_memory", lambda: 0)
+    with pytest.raises(ConfigError, match="free memory"):
+        engine.simulate(prepared, RunFolder(tmp_path / "new"), tmp_path)
+    again = engine.simulate(prepared, RunFolder(tmp_path / "run"), tmp_path)
+    np.testing.assert_array_equal(again.model, done.model)
 
 
 def test_a_federation_that_cannot_begin_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
