@@ -179,6 +179,16 @@ class TestSweeping:
         assert locked.exists()
 
 
+def test_nobody_is_here_while_the_coordinator_is_away(tmp_path: Path) -> None:
+    kept_by, died = keeper.Keeper(Folder(tmp_path), ORDERED, None), subprocess.Popen([sys.executable, "-c", ""])
+    kept_by.children, kept_by.here = [keeper.Child(process=died.pid)], 7
+    kept_by.pipes = (-1, -1, os.open(os.devnull, os.O_RDONLY))
+    while kept_by.here:
+        kept_by._reap()
+    died.returncode = 0  # who waited for it was the keeper
+    os.close(kept_by.pipes[2])
+
+
 class TestAClientThatFails:
     """Is named at once, with its reason, whoever shares its process."""
 
