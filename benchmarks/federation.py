@@ -122,7 +122,7 @@ async def answering(
     metadata: tuple[tuple[str, str], ...],
     answer_to: Callable[[pb.Question], np.ndarray],
 ) -> int:
-    """A client's conversation to the end of a run; how many answers were taken."""
+    """A client's conversation to the end of a run; how many answers it gave that nobody refused."""
     taken = 0
     call = stub.Work(metadata=metadata)
     await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
@@ -132,8 +132,9 @@ async def answering(
             asked = message.question
             answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, answer_to(asked), Status.ANSWERED)
             await call.write(pb.ClientMessage(answer=answer))
+            taken += 1
         elif kind == "receipt":
-            taken += message.receipt.verdict == pb.VERDICT_TAKEN
+            taken -= 1
         elif kind == "run":
             await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
         elif kind == "ended":

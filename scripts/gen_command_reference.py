@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import typer
+import written
 from typer.models import ArgumentInfo
 
 from quoron.cli.app import app
@@ -87,16 +88,5 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" not in sys.argv:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE} is out of date: run python scripts/gen_command_reference.py", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.page(PAGE, page()))

@@ -5,6 +5,7 @@ import sys
 from inspect import cleandoc
 from pathlib import Path
 
+import written
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -89,16 +90,5 @@ def _options() -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" not in sys.argv:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE} is out of date: run python scripts/gen_config_reference.py", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.page(PAGE, page()))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import written
 
 from quoron import sources
 from quoron.network import PRESETS, Counts, Network, Times, duration
@@ -35,7 +36,7 @@ def counts(dimension: int, asked: int) -> Counts:
     """Of a round that asks for average gradients, without any computing."""
     question = Question(ROUND, np.zeros(asked, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
     down, up = encoded(question, dimension)
-    moved = traffic(round_=ROUND, messages=asked, down=down, up=up, run=NAME, seconds=SECONDS)
+    moved = traffic(messages=asked, down=down, up=up, run=NAME, seconds=SECONDS)
     return Counts(asked, moved.down, moved.up)
 
 
@@ -111,16 +112,5 @@ def _table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *lines))
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE} is out of date: run python scripts/gen_costs_page.py", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(written.page(PAGE, page()))

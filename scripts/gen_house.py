@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import written
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- the ratchet: scripts/gen_house.py -->", "<!-- end of the ratchet -->"
@@ -40,13 +42,5 @@ def page() -> str:
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"
 
 
-def main() -> None:
-    """Write the page, or compare."""
-    if "--check" not in sys.argv:
-        PAGE.write_text(page(), encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != page():
-        sys.exit("docs/architecture.md is out of date: run scripts/gen_house.py")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(written.page(PAGE, page()))

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import written
+
 from quoron import sources
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import Infeasible, QuoronError
@@ -214,13 +216,7 @@ def main() -> int:
     """Write or check the page."""
     told = set(sys.argv[1:])
     afresh = "--figures" in told or not told & {"--check", "--text"}
-    text = page(compute() if afresh else known())
-    if "--check" not in told:
-        PAGE.write_text(text, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE} is out of date: run python scripts/gen_tables_page.py", file=sys.stderr)
-        return 1
-    return 0
+    return written.page(PAGE, page(compute() if afresh else known()))
 
 
 if __name__ == "__main__":

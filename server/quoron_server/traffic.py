@@ -6,8 +6,8 @@
 On the wire is what TCP carries, in both directions, once a run has begun and nothing is lost: a message encoded by
 protobuf, in parts where it is long, with gRPC's prefix (5 bytes), in frames of HTTP/2 (9 bytes for each 16 KiB) and
 records of TLS 1.3 (22 bytes for each 16 KiB), and the flow control that goes with what is said next (two frames of 13
-bytes for a question and its receipt, two for an answer). Headers of TCP and IP are not in it, nor what a connection
-costs once (`once`) and while nothing happens (`idle`). docs/network.md has how that was measured.
+bytes for a question, two for an answer). Headers of TCP and IP are not in it, nor what a connection costs once (`once`)
+and while nothing happens (`idle`). docs/network.md has how that was measured.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ CONNECTING = (3541, 2567)  # bytes (down, up)
 class Traffic:
     """Of one round, over all users asked."""
 
-    messages: int  # questions, answers and receipts
-    down: int  # bytes to users: questions and receipts
+    messages: int  # questions and answers
+    down: int  # bytes to users: questions
     up: int  # bytes from users: answers
 
 
@@ -89,14 +89,13 @@ def _outline(value: Any) -> Any:
     return value if names is None else (type(value), *[_outline(getattr(value, name)) for name in names])
 
 
-def traffic(*, round_: int, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:
+def traffic(*, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:
     """On the wire, from the `encoded` (down, up) of `messages` planned users; round open for `seconds`, run named."""
     name = _field(len(run.encode()))
     questions = round_bytes(encoded=down, messages=messages, extra=name + _optional(seconds))
-    receipts = round_bytes(encoded=0, messages=messages, extra=name + _optional(round_))
     answers = round_bytes(encoded=up, messages=messages, extra=name)
     windows = messages * WINDOWS
-    return Traffic(3 * messages, questions + receipts + windows, answers + windows)
+    return Traffic(2 * messages, questions + windows, answers + windows)
 
 
 def once(*, run: str, description: int) -> tuple[int, int]:

@@ -1,12 +1,16 @@
 """`python -m quoron` and the `quoron` command."""
 
 import gc
+import importlib.util
 import os
 import sys
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    if importlib.util.find_spec("fcntl") is None:
+        print(f"Expected Linux or macOS, got {sys.platform}. On Windows, run quoron in WSL.", file=sys.stderr)
+        return 2
     from quoron import caches  # imported here, so that `import quoron.__main__` stays cheap
     from quoron.cli.app import invoke
 

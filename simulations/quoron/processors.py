@@ -1,10 +1,60 @@
-"""How many processors there are, and what tells libraries how many threads to start."""
+"""What this machine has for a process: processors, and memory. And what tells libraries how many threads to start."""
 
 import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from resource import struct_rusage
 
 THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Of a control group, by version: its limit, what it holds, and what of that is files that make way.
+_GROUPS = {
+    "v2": ("memory.max", "memory.current", "inactive_file"),
+    "v1": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory(*, swap: bool = False, root: Path = Path("/")) -> int:
+    """Bytes that the system, and every control group that this process is in, would still give, as far as they say so.
+
+    With what can be swapped out, if so asked. `root` is where the system tells of itself.
+    """
+    found = []
+    with suppress(OSError, KeyError, ValueError):
+        said = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+        names = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+        found.append(1024 * sum(int(said[name].split()[0]) for name in names))
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds in ("", "memory"):
+                version, mounted = ("v1", "sys/fs/cgroup/memory") if kinds else ("v2", "sys/fs/cgroup")
+                found += _left(root / mounted, path.strip("/"), *_GROUPS[version])
+    with suppress(AttributeError, ValueError, OSError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return max(0, min(found, default=1 << 62))
+
+
+def _left(mounted: Path, path: str, most: str, now: str, files: str) -> list[int]:
+    """What a control group and those above it would give, as far as they are seen: a container sees its own as root."""
+    found, group = [], mounted / path
+    while True:
+        with suppress(OSError, KeyError, ValueError):  # "max" is no number: no limit
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            found.append(int((group / most).read_text()) - int((group / now).read_text()) + int(stat[files]))
+        if group == mounted:
+            return found
+        group = group.parent
+
+
+def largest(used: "struct_rusage") -> int:
+    """The largest resident memory of a process, in bytes, which systems tell in different units."""
+    return used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

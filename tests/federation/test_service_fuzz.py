@@ -168,7 +168,8 @@ def test_a_hundred_thousand_wrong_messages_change_nothing(tmp_path: Path) -> Non
 
 
 def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) -> None:
-    """A right answer, and answers with NaN, infinity, another shape or type: each is taken, in the same words."""
+    """A right answer, and answers with NaN, infinity, another shape or type: each is taken without a word, and whoever
+    sends it again hears that it was there already."""
     wanted = specification(NAME, seconds=3600.0)
     lies = [
         np.full(3, 0.1),
@@ -188,8 +189,9 @@ def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) 
             first = peers[min(await cohort(running))]
             question = await first.next("question")
             answer = wire.answer_to_wire(question.run, question.round, question.digest, values, Status.ANSWERED)
-            await first.send(answer=answer)
-            return (await first.next("receipt")).SerializeToString()
+            for _ in range(2):
+                await first.send(answer=answer)
+            return (await first.call.read()).receipt.SerializeToString()
 
     found = set()
     for number, values in enumerate(lies):

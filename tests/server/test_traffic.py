@@ -64,19 +64,18 @@ def test_a_round_moves_exactly_the_bytes_of_its_messages(name: str) -> None:
         asked = wire.question_to_wire(question, slot, run=RUN, user=slot, seconds=SECONDS)
         values = np.ones(task.answer_shape(dimension(task)))
         answer = wire.answer_to_wire(RUN, 3, asked.digest, values, Status.ANSWERED)
-        receipt = pb.Receipt(run=RUN, round=3, verdict=pb.VERDICT_TAKEN)
-        down += on_the_wire(pb.ServerMessage(question=asked)) + on_the_wire(pb.ServerMessage(receipt=receipt))
+        down += on_the_wire(pb.ServerMessage(question=asked))
         up += on_the_wire(pb.ClientMessage(answer=answer))
     sizes = dict(zip(("down", "up"), encoded(question, dimension(task)), strict=True))
-    counted = traffic(round_=3, messages=USERS, **sizes, run=RUN, seconds=SECONDS)
+    counted = traffic(messages=USERS, **sizes, run=RUN, seconds=SECONDS)
     windows = USERS * WINDOWS
-    assert (counted.messages, counted.down, counted.up) == (3 * USERS, down + windows, up + windows)
+    assert (counted.messages, counted.down, counted.up) == (2 * USERS, down + windows, up + windows)
 
 
 def told(task: Task, dimension: int) -> tuple[int, int]:
     question = Question(3, np.arange(1), task)
     sizes = dict(zip(("down", "up"), encoded(question, dimension), strict=True))
-    counted = traffic(round_=3, messages=1, **sizes, run=RUN, seconds=SECONDS)
+    counted = traffic(messages=1, **sizes, run=RUN, seconds=SECONDS)
     return counted.down, counted.up
 
 

@@ -25,7 +25,7 @@ from quoron.sections import Keep
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from simulations.test_local import TABLE
+from simulations.test_local_items import TABLE
 
 programs = pytest.mark.programs
 MADE_UP = """
@@ -189,6 +189,19 @@ def test_whoever_loses_the_keeper_ends_and_says_so(tmp_path: Path) -> None:
         gone(numbers(running))
         assert list(simulation.passing.iterdir()) == []
     assert "The local federation has ended" in simulation.log.read_text()
+
+
+@programs
+def test_a_client_that_cannot_go_on_is_named_at_once_and_ends_the_run(tmp_path: Path) -> None:
+    """It shares a process with others, which would wait for it in every round, and have other bits without it."""
+    slow = ("--keep", "--workers", 3, "--slow", "100%:300ms")
+    place = Folder(tmp_path / "run" / "federation")
+    with command(tmp_path, *ordered(tmp_path, MADE_UP.replace("rounds = 3", "rounds = 400"), *slow)) as simulation:
+        running = simulation.running(12, place)
+        (place.client(5) / "record.sqlite").write_text("nothing")
+        assert simulation.process.wait(HANGS) == 1
+        gone(numbers(running))
+    assert "has ended. Client 5 has failed: Expected to read" in simulation.log.read_text()
 
 
 @programs

@@ -240,7 +240,7 @@ def test_a_run_is_projected_round_by_round(small: Path) -> None:
         assert row["network.computing"] == pytest.approx(5 / 1000)
         assert row["network.upload"] == pytest.approx(8 * row["wire_up"] / row["messages"] / 1e6)
         assert row["network.serving"] == pytest.approx(row["messages"] / SERVER)
-        assert row["wire_messages"] == 3 * row["messages"]
+        assert row["wire_messages"] == 2 * row["messages"]
     assert shown["seconds"]["total"] == pytest.approx(sum(row["network.total"] for row in rows))
     assert (shown["bytes_up"], shown["bytes_down"]) == (result.summary.wire_up, result.summary.wire_down)
     assert result.summary.wire_up == sum(row["wire_up"] for row in rows) > result.summary.bytes_up

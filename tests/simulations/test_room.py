@@ -33,6 +33,7 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server import rounds
+from quoron_server.rounds import Observer, RoundEvent
 
 MOST = 3
 
@@ -52,6 +53,13 @@ def shuffled() -> pa.Table:
     """Rows of users of whom many have more than MOST, in no order."""
     people = row_files.rows(200)
     return people.take(pa.array(np.random.Generator(np.random.Philox(7)).permutation(people.num_rows)))
+
+
+class Interrupting(Observer):
+    """Ends a run after its first round."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        raise KeyboardInterrupt
 
 
 class TestTheFirstRows:
@@ -165,6 +173,19 @@ class TestRoom:
         by_url = charged_in(tmp_path, (tmp_path / "rows.parquet").as_uri())
         prepared = run.prepare(by_url, tmp_path, name="trial")
         run.carry_out(prepared, claim(by_url, "trial"))
+        assert charges(prepared) == 1
+
+    def test_is_not_asked_for_again_where_the_run_began(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Neither for its items nor for answers of a round: it is charged, and may be all that its group can pay."""
+        monkeypatch.setattr(table, "BLOCK", 100)
+        config = charged_in(tmp_path, written(tmp_path, 2000, 5))
+        config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=PHASED)})
+        folder = claim(config, "trial")
+        with pytest.raises(KeyboardInterrupt):
+            run.carry_out(run.prepare(config, tmp_path, name="trial"), folder, [Interrupting()])
+        monkeypatch.setattr(room, "_available", lambda: 0)
+        prepared = run.prepare(config, tmp_path, name="trial", folder=folder)
+        run.carry_out(prepared, folder)
         assert charges(prepared) == 1
 
     @pytest.mark.parametrize("kind", ["csv", "parquet"])

@@ -11,9 +11,10 @@
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
-nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. A run is charged in
-full with its first answer, or at a start without one (`witness`); the charges of all runs add up, which is sound
-however the coordinator composes them, and stay within the owner's limits.
+nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. On Flower nobody
+tells of books, and rounds may go back: there, too, each has one answer. A run is charged in full with its first answer,
+or at a start without one (`witness`); the charges of all runs add up, which is sound however the coordinator composes
+them, and stay within the owner's limits.
 
 Stored in SQLite with full synchronisation: an answer that was sent survives a crash and a loss of power. Between two
 writes all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a

@@ -53,17 +53,16 @@ class Body(NamedTuple):
     """The task of one user as bytes: the end of a question's message, the same for all who are asked the same."""
 
     data: bytes
-    begins: int  # where in them the task's own message does
+    digest: bytes  # of them: made once, however many are asked
     follows: federation.Follows | None  # of those that are too long for one message
 
     @classmethod
     def of(cls, task: Task) -> "Body":
         """Of a task that is the part of one user."""
         kind, encode, _ = _CODECS[type(task)]
-        part = encode(task)
-        data = federation.Question(**{kind: part}).SerializeToString(deterministic=True)
-        follows = None if parts.fits(len(data) + parts.BESIDE) else parts.follows(data)
-        return cls(data, len(data) - part.ByteSize(), follows)
+        data = federation.Question(**{kind: encode(task)}).SerializeToString(deterministic=True)
+        end = parts.follows(data)
+        return cls(data, end.digest, None if parts.fits(len(data) + parts.BESIDE) else end)
 
 
 def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
@@ -75,12 +74,8 @@ def question_to_wire(question: Question, slot: int, *, run: str, user: int, seco
 
 
 def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) -> federation.Question:
-    """All of a question to `user` but its task; as bytes it is what stands before the body.
-
-    A body that follows in parts is named by its digest: it may be long, and many are asked the same.
-    """
-    named = memoryview(body.data)[body.begins :] if body.follows is None else body.follows.digest
-    digest = question_digest(run, round, user, named)
+    """All of a question to `user` but its task; as bytes it is what stands before the body."""
+    digest = question_digest(run, round, user, body.digest)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
 
 
@@ -89,12 +84,10 @@ def task_name(task: Task) -> str:
     return _CODECS[type(task)][0]
 
 
-def question_digest(run: str, round: int, user: int, task: bytes | memoryview) -> bytes:
-    """The name of a question to one user, 16 bytes; `task` is the task's message as bytes."""
-    label = f"{len(run)}/{run}/{round}/{user}/".encode()
-    found = blake2b(label, digest_size=DIGEST_SIZE, person=b"quoron-question")
-    found.update(task)
-    return found.digest()
+def question_digest(run: str, round: int, user: int, body: bytes) -> bytes:
+    """The name of a question to one user, 16 bytes; `body` is the digest of its task."""
+    label = f"{len(run)}/{run}/{round}/{user}/".encode() + body
+    return blake2b(label, digest_size=DIGEST_SIZE, person=b"quoron-question").digest()
 
 
 def question_name(message: federation.Question) -> tuple[str, int, bytes]:
@@ -133,7 +126,7 @@ def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], st
 
 
 def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
-    """Values of that shape and a status; never raises. Whatever is not a usable answer is zeros.
+    """Values of that shape, to be read, and a status; never raises. Whatever is not a usable answer is zeros.
 
     | what was sent                                        | status         |
     | ---------------------------------------------------- | -------------- |
@@ -142,17 +135,16 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
     | another type, shape or length, or a number not finite | REJECTED      |
     | a status of another protocol                         | REJECTED       |
     """
-    nothing = np.zeros(shape)
     status, sent = int(message.status), message.values
     if status in (Status.MISSING, Status.REJECTED):
-        return nothing, Status(status)
-    if status != Status.ANSWERED or sent.dtype != "float64" or tuple(sent.shape) != shape:
-        return nothing, Status.REJECTED
-    data = sent.data  # every look at it is a copy
-    if len(data) != 8 * prod(shape):
-        return nothing, Status.REJECTED
-    found = np.frombuffer(data, "<f8").astype(np.float64).reshape(shape)
-    return (found, Status.ANSWERED) if np.isfinite(found).all() else (nothing, Status.REJECTED)
+        return np.zeros(shape), Status(status)
+    if status == Status.ANSWERED and sent.dtype == "float64" and tuple(sent.shape) == shape:
+        data = sent.data  # every look at it is a copy
+        if len(data) == 8 * prod(shape):
+            found = np.frombuffer(data, "<f8").astype(np.float64, copy=False)
+            if np.count_nonzero(np.isfinite(found)) == len(found):  # several times as fast as `all`
+                return found.reshape(shape), Status.ANSWERED
+    return np.zeros(shape), Status.REJECTED
 
 
 def array_to_wire(array: NDArray[Any]) -> values.Array:

@@ -103,7 +103,7 @@ class ClientPlane:
         return pb.EnrolReply(user=user, agreed=charges, books=books).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""
+        """Hello, then announcements, consents, questions and answers until either side leaves."""
         try:
             with _foreseen():
                 user, caller = await self._greeted(requests, context)
@@ -120,7 +120,7 @@ class ClientPlane:
         catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
         try:
             with _foreseen():
-                async for data in requests:
+                while (data := await context.read()) is not grpc.aio.EOF:  # as `requests`, with less between
                     limit = max(8 * sessions.longest_answer(user) + parts.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
                     said = _parsed(data, parts.MOST + parts.BESIDE if arriving.open else limit)
@@ -236,6 +236,8 @@ class ClientPlane:
 
     def _answered(self, conversation: Conversation, answer: pb.Answer, size: int) -> None:
         verdict = self._manager.sessions.answer(conversation.user, answer, size)
+        if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
+            return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)
         conversation.send(pb.ServerMessage(receipt=receipt))
 

@@ -113,9 +113,9 @@ class Backlog:
         """A conversation was ended in the middle of a write."""
         self._unread.add(conversation)
 
-    def writing(self, conversation: "Conversation") -> None:
-        """The transport has begun to take a message."""
-        self._since[conversation] = asyncio.get_running_loop().time()
+    def writing(self, conversation: "Conversation", now: float) -> None:
+        """At loop time `now` the transport has begun to take a message."""
+        self._since[conversation] = now
 
     def written(self, conversation: "Conversation") -> None:
         """It has taken it, or never will."""
@@ -143,7 +143,9 @@ class Conversation:
         self.code = grpc.StatusCode.ABORTED  # with which it does
         self.parting = _PARTING_SECONDS
         self._backlog = backlog
-        self._unsent: asyncio.Queue[tuple[pb.ServerMessage, wire.Body | None, int]] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()  # who asks for it again asks the system for the process's number
+        self._unsent: deque[tuple[pb.ServerMessage, wire.Body | None, int]] = deque()
+        self._news: asyncio.Future[None] | None = None  # of who waits for something to say
         self._waiting = 0  # bytes of these, and of what is being written
         self._writing = 0  # bytes of the latter
         self._saying: str | None = None  # the run whose question is being said in parts
@@ -166,12 +168,14 @@ class Conversation:
             which = kind, getattr(message, kind).run
             self._largest[which] = max(self._largest.get(which, 0), size)
         allowed = sum(self._largest.values()) + _SPARE
-        if self._unsent.qsize() >= _MOST_WAITING or self._waiting + size > allowed:
+        if len(self._unsent) >= _MOST_WAITING or self._waiting + size > allowed:
             self.hang_up()
             return 0
         self._waiting += size
         self._backlog.grew(size)
-        self._unsent.put_nowait((message, body, size))
+        self._unsent.append((message, body, size))
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
         return length
 
     def over(self, run: str) -> None:
@@ -182,17 +186,18 @@ class Conversation:
         if self._saying == run:
             self.hang_up()
             return
-        waiting = [self._unsent.get_nowait() for _ in range(self._unsent.qsize())]
+        waiting = list(self._unsent)
+        self._unsent.clear()
         for item in waiting:
             message, body, size = item
             if body is not None and body.follows is not None and message.question.run == run:
                 self._less(size)
             else:
-                self._unsent.put_nowait(item)
+                self._unsent.append(item)
 
     def hang_up(self) -> None:
         """End with a client that does not read; it may come back. One that is leaving already leaves now."""
-        self._backlog.slow[self.user] = asyncio.get_running_loop().time()
+        self._backlog.slow[self.user] = self._loop.time()
         if self.ending is not None and self._handler is not None:
             self._handler.cancel()  # from its parting
         self.parting = _LATE_PARTING_SECONDS
@@ -208,7 +213,7 @@ class Conversation:
         if self.ending is not None:
             return False
         self.ending, self.code = why, code
-        self._unsent = asyncio.Queue()  # who does not read may keep the call for a while, not the memory
+        self._unsent.clear()  # who does not read may keep the call for a while, not the memory
         self._less(self._waiting - self._writing)
         if self._writing:
             self._backlog.left(self)
@@ -235,11 +240,14 @@ class Conversation:
         try:
             with suppress(Exception):  # a write fails when the client has gone, of which the reader hears as well
                 while self.ending is None:
-                    message, body, size = await self._unsent.get()
+                    while not self._unsent:
+                        self._news = self._loop.create_future()
+                        await self._news
+                    message, body, size = self._unsent.popleft()
                     self._saying = message.question.run if body is not None and body.follows is not None else None
                     for data in packets(message, body):
                         self._writing = min(size, len(data))
-                        self._backlog.writing(self)
+                        self._backlog.writing(self, self._loop.time())
                         await context.write(data)
                         self._backlog.written(self)
                         self._writing = 0
@@ -250,7 +258,7 @@ class Conversation:
                     del message, body, data
                     if not self._waiting:
                         self._largest.clear()
-                    if self._unsent.qsize() < MOST_UNSENT:
+                    if len(self._unsent) < MOST_UNSENT:
                         self._space.set()
         finally:
             self._writing = 0
@@ -258,7 +266,7 @@ class Conversation:
 
     async def wait_for_space(self) -> None:
         """Wait until the client has read most of what it was sent."""
-        while self._unsent.qsize() >= MOST_UNSENT:
+        while len(self._unsent) >= MOST_UNSENT:
             self._space.clear()
             await self._space.wait()
 

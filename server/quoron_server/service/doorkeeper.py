@@ -83,10 +83,11 @@ class Doorkeeper:
 
 def _inode(file: int) -> int | None:
     """Of a socket."""
-    with suppress(OSError):  # it was closed meanwhile
+    try:
         status = os.fstat(file)
-        return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
-    return None
+    except OSError:  # it was closed meanwhile
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
 
 
 def _far_end(file: int, port: int) -> Place | None:

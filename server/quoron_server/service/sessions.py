@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,7 +57,8 @@ class _Open:
     shape: tuple[int, ...]  # of one answer
     values: Matrix
     status: NDArray[np.uint8]
-    opened: float  # loop time
+    clock: Callable[[], float]  # loop time
+    opened: float  # by it
     closes: float
     patience: float  # seconds with those who do not read what they are asked
     left: int  # users not heard of
@@ -252,6 +253,7 @@ class Sessions:
             shape=shape,
             values=np.zeros((len(users), *shape)),
             status=np.full(len(users), Status.MISSING, np.uint8),
+            clock=loop.time,
             opened=opened,
             closes=opened + seconds,
             patience=_PATIENCE * seconds,
@@ -302,8 +304,8 @@ class Sessions:
 
     def _in_secret_order(self, users: Sequence[int]) -> list[int]:
         """Anew in each round: when a question leaves says nothing of whose it is. Who did not read comes last."""
-        order = secrets.SystemRandom().sample(users, len(users))
-        return sorted(order, key=lambda user: user in self.backlog.slow)
+        drawn = np.frombuffer(secrets.token_bytes(8 * len(users)), np.uint64)  # two are alike once in 2^64 pairs
+        return sorted((users[place] for place in np.argsort(drawn)), key=self.backlog.slow.__contains__)
 
     async def _put_all(self, session: RunSession, current: _Open, users: Sequence[int]) -> None:
         for start in range(0, len(users), _BATCH):
@@ -332,7 +334,7 @@ class Sessions:
     def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
         """The open question to a user: what stands before its task, the task, and a note of it."""
         question, row = current.question, current.rows[user]
-        seconds = max(1, math.ceil(current.closes - asyncio.get_running_loop().time()))
+        seconds = max(1, math.ceil(current.closes - current.clock()))
         body = current.made.get(row if question.task.own else 0) or _made(question.task, [row])[row]
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
         asked = session.asked[user] = _Asked(question.round, head.digest)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Json, Quiet, Settings, Source, Workers, progress
+from quoron.cli.common import Json, Quiet, Settings, Source, progress
 from quoron.cli.connection import CLIENTS, CONTROL
 from quoron_privacy.errors import RunError
 
@@ -23,7 +23,10 @@ def start(
     folder: Place = HERE,
     listen: Annotated[str, typer.Option(help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(help="Where operators connect.")] = CONTROL,
-    workers: Workers = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that clients share; as many as memory bears unless told."),
+    ] = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,

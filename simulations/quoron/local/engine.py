@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from typing import Any
 
 import numpy as np
 
 from quoron.local import rehearsal
-from quoron.local.folder import Folder
+from quoron.local.folder import PASSING, Folder, sweep
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
 from quoron.local.people import columns_of, give, settle
@@ -50,14 +50,14 @@ class Ordered:
     slow: str | None = None
     keep: bool = False  # leave a federation, in the run folder, to operate
 
-    def order(self, prepared: Prepared[Setup]) -> Order:
-        """For the users of a run. ConfigError for more than a coordinator takes."""
+    def order(self, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
+        """For the users of a run. ConfigError for more than a coordinator or, unless it is resumed, memory takes."""
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
         listen, control = free_ports(2)
         order = Order(
             clients=population.users,
-            processes=min(population.users, self.processes or processes_for(population.users)),
+            processes=min(population.users, self.processes or processes_for(population.users, resumed=resumed)),
             listen=f"127.0.0.1:{listen}",
             control=f"127.0.0.1:{control}",
             simulation_seed=run.simulation_seed,
@@ -83,10 +83,11 @@ def simulate(
     Raises ConfigError for more clients than a coordinator takes, RunError, with nothing left running, if it fails.
     """
     ordered = Ordered() if ordered is None else ordered
-    order = ordered.order(prepared)
+    order = ordered.order(prepared, resumed=folder.ledger.is_file())
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
-    place = Folder(folder.path / KEPT if ordered.keep else Path(mkdtemp(prefix="quoron-local-")))
+    sweep(Path(gettempdir()))
+    place = Folder(folder.path / KEPT if ordered.keep else Path(mkdtemp(prefix=PASSING)))
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
@@ -152,6 +153,7 @@ def _carry_out(local: Local, prepared: Prepared[Setup], observers: Sequence[Obse
                 raise RunError(f"The coordinator has been away for {AWAY:g} s. {error}") from None
         if ended is None:
             time.sleep(LOOK)
+    local.check()
     if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"The run has ended without a quorum: {ended.get('error')}")
     if ended.get("how") != "complete":

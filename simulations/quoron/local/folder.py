@@ -33,6 +33,7 @@ from quoron_server.service import certificates, revocation, tokens
 
 HOSTS = ("coordinator", "localhost", "127.0.0.1")  # by which a coordinator is reached, in containers too
 DAYS = 365
+PASSING, OLD = "quoron-local-", 600.0  # a folder that is to pass begins so; seconds after which it may be swept away
 LOOKS = 1.0  # seconds that whoever wants a folder waits for those who look whether it runs
 ITEMS, SOURCE, RUN, ORDER, RUNNING, BOOKS = (
     "items.parquet",
@@ -165,6 +166,33 @@ class Folder:
             except BlockingIOError:
                 return True
         return False
+
+
+def sweep(parent: Path) -> None:
+    """Remove folders of federations that were to pass and whose processes, keeper and all, were killed together.
+
+    Only of this user, with nobody in them, and older than a start takes; links are not followed.
+    """
+    for name in [each.name for each in parent.glob(f"{PASSING}*")]:
+        with suppress(OSError):
+            here = os.open(parent / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                about = os.fstat(here)
+                if about.st_uid == os.getuid() and time.time() - about.st_mtime > OLD and _nobodys(here):
+                    shutil.rmtree(parent / name, ignore_errors=True)
+            finally:
+                os.close(here)
+
+
+def _nobodys(folder: int) -> bool:
+    """Whether nobody holds the lock of an open folder, or there is none."""
+    with suppress(FileNotFoundError):
+        lock = os.open(".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(lock)
+    return True
 
 
 _TRUSTED = (("authority.pem", "authority.pem"),)

@@ -25,6 +25,7 @@ from typing import Any
 from quoron.local import programs, rehearsal
 from quoron.local.folder import ORDER, RUNNING, Folder
 from quoron.local.order import Order
+from quoron.processors import largest
 from quoron_server.service.coordinator import allow_many_files
 
 AGAIN, QUICK, TRIES = 0.2, 2.0, 5  # seconds until whoever died is started again; a life so short is none, so many times
@@ -60,6 +61,7 @@ class Keeper:
     figures: dict[str, float] = field(default_factory=dict)  # seconds of processors, and largest memory, of who ended
     here: int = 0  # clients in conversation
     leaving: bool = False
+    failed: bool = False  # somebody without whom a simulation cannot go on
     heard: bytes = b""  # of a line of the children's
     told: bytes = b""  # of a line of whoever started it
     pipes: tuple[int, int, int] = (-1, -1, -1)  # what keeps children alive; what they say on; what is heard of it
@@ -87,6 +89,9 @@ class Keeper:
                 for key, _ in selector.select(self._until_due()):
                     key.data()
                 self._reap()
+                if self.failed:
+                    self._end()
+                    self.failed = False
         self._end()
         if self.ear is not None:
             self.ear.close()
@@ -143,6 +148,8 @@ class Keeper:
         for child in self.children:
             if child.process is not None and self._has_ended(child):
                 self._hear()
+                if not child.numbers:
+                    self.here = 0
                 child.short = child.short + 1 if child.by_itself and time.monotonic() - child.began < QUICK else 0
                 child.due = time.monotonic() + AGAIN * 2 ** min(child.short, 6)
                 if child.short == TRIES:
@@ -151,7 +158,7 @@ class Keeper:
                         if not child.numbers
                         else self.folder.client(child.numbers[0]) / "client.log"
                     )
-                    self._tell(failed=f"One of the {child.kind} does not live: {_last_words(self.folder.path / log)}")
+                    self._fail(f"One of the {child.kind} does not live: {_last_words(self.folder.path / log)}")
         self.children = [
             child for child in self.children if not child.numbers or not all(map(self._gone, child.numbers))
         ]
@@ -163,7 +170,7 @@ class Keeper:
         if not number:
             return False
         child.process, child.by_itself = None, os.WIFEXITED(status)
-        for name, value in (("seconds", used.ru_utime + used.ru_stime), ("mebibytes", used.ru_maxrss / 1024)):
+        for name, value in (("seconds", used.ru_utime + used.ru_stime), ("mebibytes", largest(used) / (1 << 20))):
             key = f"{child.kind}_{name}"
             before = self.figures.get(key, 0.0)
             self.figures[key] = before + value if name == "seconds" else max(before, value)
@@ -175,7 +182,7 @@ class Keeper:
             while data := os.read(self.pipes[2], 1 << 16):
                 self.heard += data
         *lines, self.heard = self.heard.split(b"\n")
-        for kind, *rest in (line.decode().split() for line in lines):
+        for kind, *rest in (line.decode(errors="replace").split(maxsplit=2) for line in lines):
             if kind == "listening":
                 self._listens(*rest)
             elif kind == "here":
@@ -184,6 +191,8 @@ class Keeper:
                 self._tell(here=self.here)
             elif kind == "dying":
                 self.died.add(int(rest[0]))
+            elif kind == "failed":
+                self._fail(f"Client {' has failed: '.join(rest)}")
 
     def _listens(self, listen: str, control: str) -> None:
         """From now on at these addresses, however often it dies; clients come once they are known."""
@@ -217,6 +226,11 @@ class Keeper:
                 self.ear.close()
                 self.ear = None
                 return
+
+    def _fail(self, words: str) -> None:
+        """Whoever waits is told at once. A simulation ends: with a client less it would have other bits."""
+        self._tell(failed=words)
+        self.failed = self.order.simulation_seed is not None
 
     def _tell(self, **what: Any) -> None:
         if self.ear is not None:

@@ -29,6 +29,11 @@ LOG = "keeper.log"
 PATIENCE = 300.0  # seconds between two signs of life while a federation starts
 # What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
 ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# Completion queues of gRPC look at sockets themselves, with no thread between: an eighth of the coordinator's time.
+# A release that no longer knows these words passes them over.
+POLLING = {
+    "GRPC_EXPERIMENTS": "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints",
+}
 PROGRAM = "import gc; gc.disable(); from quoron.local import keeper; keeper.main()"
 Shown = Callable[[str], None]
 
@@ -65,7 +70,7 @@ class Local:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=os.environ | ALONE,
+                    env=POLLING | os.environ | ALONE,
                     start_new_session=True,  # an interrupt at the terminal is for this process
                 )
         except BaseException as error:
@@ -110,15 +115,26 @@ class Local:
             if (tenth := 10 * here // self.order.clients) != told:
                 told = tenth
                 shown(f"{here:,} of {self.order.words}")
-            said = self._next()
+            said = self._next(f"{here:,} of {self.order.clients:,} clients are here.")
+            if "failed" in said:
+                raise RunError(f"The local federation does not start. {said['failed']}")
             if "listening" in said:
                 self.listen, self.control = said["listening"]
             here = said.get("here", here)
         shown(f"{self.order.words}: all here after {time.monotonic() - began:.1f} s")
 
     def check(self) -> None:
-        """RunError if its processes are gone."""
+        """RunError if its processes are gone, or one of them has failed."""
         assert self._process is not None
+        assert self._ours is not None
+        self._ours.setblocking(False)
+        with suppress(OSError):
+            while data := self._ours.recv(1 << 16):
+                self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        for line in lines:
+            if failed := json.loads(line).get("failed"):
+                raise RunError(f"The local federation has ended. {failed}")
         if self._process.poll() is not None:
             raise RunError(f"The local federation has ended. {self._last_words()}")
 
@@ -144,24 +160,24 @@ class Local:
         with suppress(OSError):
             self._ours.sendall(word)
 
-    def _next(self) -> dict[str, Any]:
+    def _next(self, so_far: str = "") -> dict[str, Any]:
         assert self._ours is not None
         self._ours.settimeout(PATIENCE)
         while b"\n" not in self._heard:
             try:
                 data = self._ours.recv(1 << 16)
             except TimeoutError:
-                data = b""
+                raise RunError(
+                    f"Expected a sign of life of the local federation within {PATIENCE:g} s, got none. {so_far} Its "
+                    f"logs are in {self.folder.path}: {self._last_words()}"
+                ) from None
             if not data:
                 raise RunError(
                     f"The local federation has ended. Its logs are in {self.folder.path}: {self._last_words()}"
                 )
             self._heard += data
         line, _, self._heard = self._heard.partition(b"\n")
-        told = dict(json.loads(line))
-        if "failed" in told:
-            raise RunError(f"The local federation does not start. {told['failed']}")
-        return told
+        return dict(json.loads(line))
 
     def _last_words(self) -> str:
         """The last line of a log that says something: the folder may be gone when it is looked for."""

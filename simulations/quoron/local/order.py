@@ -1,13 +1,12 @@
 """What a local federation is started with: how many clients in how many processes, where, and what is to go wrong."""
 
 import ipaddress
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from quoron.local.faults import Faults
+from quoron.processors import free_memory
 from quoron_privacy.errors import ConfigError
 
 EACH, MORE = 18 << 20, 3 << 20  # bytes of a process with a client, beside what all share, and of each client more in it
@@ -89,22 +88,20 @@ def reached(address: str) -> str:
     return f"{f'[{host}]' if ':' in host else host}:{address.rpartition(':')[2]}"
 
 
-def processes_for(clients: int, memory: int | None = None) -> int:
-    """As many as clients, or as fit into three quarters of the memory that is free."""
-    left = 3 * (free_memory() if memory is None else memory) // 4 - BASE - MORE * clients
+def processes_for(clients: int, memory: int | None = None, *, resumed: bool = False) -> int:
+    """As many as clients, or as fit into three quarters of the memory that is free.
+
+    ConfigError where the clients do not fit even if all are in one process, unless their run is `resumed`: that was
+    let in when it began.
+    """
+    free = free_memory() if memory is None else memory
+    left = 3 * free // 4 - BASE - MORE * clients
+    if left < EACH - MORE and not resumed:
+        fewer = max(0, (3 * free // 4 - BASE - EACH + MORE) // MORE)
+        raise ConfigError(
+            f"Expected {-(-4 * (BASE + EACH + MORE * (clients - 1)) // 3 >> 20):,} MiB of free memory for {clients:,} "
+            f"clients, all in one process, of which three quarters are taken, got {free >> 20:,} MiB. "
+            + (f"Say --clients {fewer}, or free some; " if fewer else "Free some; ")
+            + "--workers 1 tries it all the same."
+        )
     return max(1, min(clients, left // (EACH - MORE)))
-
-
-def free_memory() -> int:
-    """Bytes that this process and its children may still take, of the machine or of its control group."""
-    found = [4 << 30]
-    with suppress(OSError, ValueError):
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")] or found
-    with suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
-        most, now = ((group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
-        found.append(int(most) - int(now))  # "max" is no number: no limit
-    if hasattr(os, "sysconf"):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return min(found)

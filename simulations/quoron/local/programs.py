@@ -1,6 +1,7 @@
 """What a local federation's processes do once they are there: coordinate, or be clients."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,6 +48,8 @@ EPSILON, DELTA = 8.0, 1e-4  # what a client's owner allows in a federation that 
 GATHER = 75.0  # seconds in which clients come back to a coordinator of such a federation
 LARGEST = 64 << 20  # bytes of an answer in a simulation; for real as `quoron serve`
 LOOK = 0.05
+LATER = 60.0  # seconds until a client that has failed tries again
+LONGEST = 1000  # characters of why a client has failed, which are written to the keeper at once or not at all
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 _LOG = logging.getLogger("quoron")
 _lifeline: int = -1
@@ -75,6 +78,7 @@ def _begin() -> None:
 def coordinator(folder: Folder, order: Order, status: int) -> None:
     """Coordinate until SIGTERM; say on `status` where it listens and how many clients are here."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    gc.set_threshold(200_000, 20, 20)  # as of a command
     _begin()
     own, before = folder.coordinator, (folder.path / "books" / "coordinator.sqlite-acknowledged").exists()
     transport = Transport(
@@ -146,7 +150,7 @@ async def _clients(folder: Folder, order: Order, numbers: tuple[int, ...], died:
             if links:
                 where = (await stack.enter_async_context(Relay(links[number - 1], where))).address
             works.append(
-                _client(folder.client(number), where, order, number, _dies(number, died, status, faults), stop)
+                _client(folder.client(number), where, order, number, _dies(number, died, status, faults), stop, status)
             )
         await asyncio.gather(*works)
 
@@ -161,8 +165,15 @@ def _dies(number: int, died: frozenset[int], status: int, faults: Faults) -> Cal
 
 
 async def _client(
-    place: Path, where: str, order: Order, number: int, dies: Callable[[int], None], stop: asyncio.Event
+    place: Path,
+    where: str,
+    order: Order,
+    number: int,
+    dies: Callable[[int], None],
+    stop: asyncio.Event,
+    status: int,
 ) -> None:
+    """Until `stop`. What ends it before is said on `status`, ends no other client of this process, and may pass."""
     simulated = order.simulation_seed is not None
     made = simulated and (place / MADE).exists()
     config = ClientConfig(
@@ -177,17 +188,22 @@ async def _client(
         accept_exposures=EXPOSURES if simulated else ("broadcast", "local"),
         simulation_seed=order.simulation_seed,
     )
-    try:
-        if not simulated:
-            await run_client(config, stop=stop)
-            return
-        corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST
-        user = User(number, order, Corruption(corruption), dies)
-        await converse(
-            config, stop=stop, worker=lambda owner, record: SimulatedWorker.of(owner, record, user, made=made)
-        )
-    except QuoronError as error:
-        _LOG.error("client %d: %s", number, error)
+    corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST
+    user = User(number, order, Corruption(corruption), dies)
+    while not stop.is_set():
+        try:
+            if simulated:
+                await converse(
+                    config, stop=stop, worker=lambda owner, record: SimulatedWorker.of(owner, record, user, made=made)
+                )
+            else:
+                await run_client(config, stop=stop)
+        except Exception as error:
+            words = str(error) if isinstance(error, QuoronError) else f"{type(error).__name__}: {error}"
+            _LOG.error("client %d: %s", number, words, exc_info=not isinstance(error, QuoronError))
+            _say(status, f"failed {number} {' '.join(words.split())[:LONGEST]}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), LATER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class Costs:
 
     algorithm: str
     rounds: float
-    messages: float  # answers asked for, each with its question and its receipt
+    messages: float  # answers asked for, each with its question
     bytes_down: float  # to all users, as on the wire
     bytes_up: float
     seconds: Figures  # by network; None where answers could not be there by the deadline

@@ -25,7 +25,7 @@ class Projection:
 
     network: str  # as it was given
     seconds: Mapping[str, float]  # by part, and the total
-    messages: int  # questions, answers and receipts
+    messages: int  # questions and answers
     bytes_down: int  # as on the wire
     bytes_up: int
     measured: tuple[str, ...]  # parts whose speed was measured, not given; a plan has measured nothing
@@ -72,7 +72,7 @@ def of_plan(plan: Plan, text: str, network: Network) -> Projection:
     measures count as nothing.
     """
     rounds, moved = max(1, plan.cost.rounds), _average(plan, network)
-    asked = moved.messages // 3
+    asked = moved.messages // 2
     counts = Counts(asked, moved.down, moved.up, items=plan.cost.gradient_evaluations / max(1, plan.cost.messages))
     network.require_time(counts)
     ends = network.held() if held(plan) else network
@@ -98,7 +98,6 @@ def _average(plan: Plan, network: Network | None) -> Traffic:
     sizes = zip(encoded(nominal, like.dimension), nominal.payload(like.dimension), strict=True)
     down, up = (size - numbers for size, numbers in sizes)
     average = {
-        "round": rounds // 2,
         "messages": asked,
         "encoded_down": asked * (cost.bytes_down // messages + down),
         "encoded_up": asked * (cost.bytes_up // messages + up),
@@ -131,7 +130,6 @@ def _counts(event: Event, moved: Traffic) -> Counts:
 def _traffic(event: Event, run: str, network: Network | None) -> Traffic:
     deadline = DEADLINE if network is None else network.deadline
     return traffic(
-        round_=event["round"],
         messages=event["messages"],
         down=event["encoded_down"],
         up=event["encoded_up"],

@@ -12,7 +12,7 @@ DESCRIPTION = 1_200  # bytes of a run's announcement, about
 FRONT = "●"  # behind a cost: on its front
 LEGEND = (
     f"{FRONT} on the front: no other has as little of it with as little risk. Messages are answers asked for; bytes "
-    "are of questions, answers and receipts, on the wire. Time is projected: what it leaves out is in docs/network.md."
+    "are of questions and answers, on the wire. Time is projected: what it leaves out is in docs/network.md."
 )
 EARLY = (
     "Over named networks a round ends once all have answered, as with `--early-ends`; without it each lasts its "

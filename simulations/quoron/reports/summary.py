@@ -1,12 +1,12 @@
 """What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report."""
 
 import resource
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
+from quoron.processors import largest
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
@@ -49,7 +49,7 @@ class Summary:
     peak_memory_bytes: int = 0
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
     wire_up: int = 0  # bytes from clients as on the wire: answers
-    wire_down: int = 0  # bytes to clients as on the wire: questions and receipts
+    wire_down: int = 0  # bytes to clients as on the wire: questions
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
 
     @classmethod
@@ -200,5 +200,4 @@ def size(count: float) -> str:
 
 def peak_memory() -> int:
     """Largest resident memory of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return largest(resource.getrusage(resource.RUSAGE_SELF))

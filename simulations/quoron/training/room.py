@@ -13,13 +13,13 @@ rows at once, to the bit: a row's numbers depend on that row alone.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron.processors import free_memory
 from quoron.simulation import again
 from quoron_client.data.encoding import Encoding, Owners
 from quoron_client.data.items import ItemBatch
@@ -32,6 +32,7 @@ from quoron_server.plan import Plan
 BLOCK = 1 << 22  # numbers that are encoded at a time; a table of fewer needs no room of its own
 _BESIDE = 64  # bytes a row, of what else is made of all rows: norms, labels within bounds
 UNCHARGED = "Nothing is charged now."
+ONCE = "The run is charged, and will not be again: give the same command where there is more, and it goes on."
 ELSEWHERE = (
     "Train on a machine with more, or write the table as Parquet and name its folder, or the file by a URL "
     "(file:///...): then it is read piece by piece, and its items lie on disk."
@@ -78,12 +79,16 @@ class Room:
     users: int  # n
 
     @classmethod
-    def made(cls, *, rows: int, users: int, features: int, weighted: bool) -> "Room":
-        """The room, which is then this process's, and as much again was there a moment ago. RunError if it is not."""
+    def made(cls, *, rows: int, users: int, features: int, weighted: bool, begun: bool = False) -> "Room":
+        """The room, which is then this process's, and as much again was there a moment ago. RunError if it is not.
+
+        A run that has `begun` was let in: whether as much is there again is not asked.
+        """
         most = rows + users
         needed = most * (2 * (4 * features + 8 * (1 + weighted)) + _BESIDE)
-        with memory_for(f"the items of this table ({needed:,} bytes)", f"{UNCHARGED} {ELSEWHERE}"):
-            if needed > (left := _available()):
+        then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
+        with memory_for(f"the items of this table ({needed:,} bytes)", then):
+            if not begun and needed > (left := _available()):
                 raise MemoryError(f"{left:,} are left")
             made = cls(
                 np.full((most, features), 0.0, np.float32),  # np.zeros would take pages when they are written
@@ -91,7 +96,8 @@ class Room:
                 np.full(most, 0.0) if weighted else None,
                 users,
             )
-            np.full(needed - most * (4 * features + 8 * (1 + weighted)), 0, np.uint8)
+            if not begun:
+                np.full(needed - most * (4 * features + 8 * (1 + weighted)), 0, np.uint8)
         return made
 
     def fill(self, encoding: Encoding, table: pa.Table, owners: Owners, *, zero_rows: bool) -> ItemBatch:
@@ -140,17 +146,4 @@ class Room:
 
 
 def _available() -> int:
-    """Bytes that the system and its container would still give, as far as they say so."""
-    left = []
-    try:
-        said = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        left.append(1024 * sum(int(said[key].split()[0]) for key in ("MemAvailable", "SwapFree")))
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
-        most, now = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
-        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
-        left.append(int(most) - int(now) + int(stat["inactive_file"]))
-    except (OSError, KeyError, ValueError):
-        pass
-    return max(0, min(left, default=1 << 62))
+    return free_memory(swap=True)

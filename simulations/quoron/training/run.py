@@ -35,7 +35,7 @@ from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.result import TrainedTable
-from quoron.training.room import make_sure_of_answers, memory_for
+from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, HeldTable, hold
 from quoron_client.data.items import ItemBatch
@@ -51,8 +51,6 @@ from quoron_server.runs import end, other_run
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
-
-ONCE = "The run is charged, and will not be again: give the same command where there is more, and it goes on."
 
 
 def prepare(
@@ -135,10 +133,12 @@ def carry_out(
             f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
             "with `quoron.load`, or choose another folder."
         )
-    room = held.room()
-    make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
-    if folder.ledger.exists() and not folder.is_training:
+    begun = folder.ledger.exists()
+    if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
+    room = held.room(begun=begun)
+    if not begun:
+        make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):

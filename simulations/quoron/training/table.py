@@ -50,8 +50,10 @@ class HeldRows(ABC):
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
 
-    def room(self) -> Room | None:
+    def room(self, *, begun: bool = False) -> Room | None:
         """Memory for the items, made sure of before anything is charged; None if they are few. RunError if it is not.
+
+        A run that has `begun` is not refused by what the system says: it gets what there is.
 
         It depends on how many rows count, and on no value of theirs.
         """
@@ -98,13 +100,14 @@ class HeldTable(HeldRows):
     _table: pa.Table = field(repr=False)
     _owners: Owners = field(repr=False)
 
-    def room(self) -> Room | None:
+    def room(self, *, begun: bool = False) -> Room | None:
         """As it says."""
         encoding, rows = self.encoding, len(self._owners)
         if rows * encoding.dimension <= BLOCK:
             return None
         weighted = encoding.weight is not None
-        return Room.made(rows=rows, users=self.declared.users, features=encoding.dimension, weighted=weighted)
+        users = self.declared.users
+        return Room.made(rows=rows, users=users, features=encoding.dimension, weighted=weighted, begun=begun)
 
     def items(self, room: Room | None = None) -> ItemBatch:
         """As it says."""

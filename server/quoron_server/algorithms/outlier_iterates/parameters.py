@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
+
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
@@ -52,6 +55,10 @@ class OutlierIterateParameters(Parameters):
     def cohorts(self) -> tuple[int, ...]:
         """A user of every chain."""
         return (self.cohort_size,) * sum(phase.users for phase in self.phases)
+
+    def asks(self, problem: Problem) -> LocalSGD:
+        """A local pass."""
+        return LocalSGD(np.zeros((1, problem.dimension)), self.phases[0].step_size, problem.domain)
 
     def answer_length(self, problem: Problem) -> int:
         """The last iterate of a local pass, and their mean."""

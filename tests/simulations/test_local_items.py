@@ -1,0 +1,231 @@
+"""A federation on this machine: whose items its clients hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from federation.crowd import DIMENSION, items
+from quoron.config import TableSection, parse
+from quoron.local import people, rehearsal
+from quoron.local.folder import ITEMS, RUN, Folder
+from quoron.local.items import load_items
+from quoron.local.people import columns_of, cut, give, give_tables, settle
+from quoron.local.programs import MADE
+from quoron.operate.submission import declared
+from quoron.populations import Synthetic
+from quoron.simulation import run as runs
+from quoron_client.data.items import ItemBatch
+from quoron_client.federation.own_table import own_items
+from quoron_client.federation.terms import read_terms
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_server.specification import describe, make_plan
+from small_run import TOML
+
+TABLE = f"""
+[population]
+kind = "table"
+path = "people.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+test_fraction = 0.25
+
+[domain]
+radius = 2.0
+
+[problem]
+items_per_user = 4
+
+[privacy]
+epsilon = 8.0
+delta = 1e-2
+allow_large_delta = true
+
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 3 }}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Twelve users of four rows each, of whom one has none that can be used."""
+    whole = items(12)
+    broken = [
+        None if who == "person-00004" else x
+        for who, x in zip(whole["who"].to_pylist(), whole["x0"].to_pylist(), strict=True)
+    ]
+    pq.write_table(
+        whole.set_column(whole.column_names.index("x0"), "x0", pa.array(broken)), tmp_path / "people.parquet"
+    )
+    return tmp_path
+
+
+class TestItems:
+    def test_a_split_table_holds_each_users_items_to_the_bit(self, table: Path, tmp_path: Path) -> None:
+        prepared, folder = runs.prepare(parse(TABLE), table), Folder(tmp_path / "f")
+        population = prepared.scene.population
+        for number in range(1, population.users + 1):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, table)
+        made = 0
+        for number in range(1, population.users + 1):
+            place = folder.client(number)
+            wanted = population.held.of(np.array([number - 1]))
+            if (place / MADE).exists():
+                made, found = made + 1, load_items(place / MADE)
+            else:
+                terms = read_terms("r", _description(prepared))
+                found = own_items(place / ITEMS, terms).batch
+                assert "who" not in pq.read_schema(place / ITEMS).names
+            assert _same(found, wanted)
+        assert made == 1, "whose rows cannot be used"
+
+    def test_made_up_users_items_come_as_they_are(self, tmp_path: Path) -> None:
+        prepared, folder = (
+            runs.prepare(parse(TOML, settings=("population.users=30",)), tmp_path),
+            Folder(tmp_path / "f"),
+        )
+        for number in range(1, 31):
+            folder.client(number).mkdir(parents=True)
+        give(folder, prepared, tmp_path)
+        for number in (1, 7, 30):
+            wanted = prepared.scene.population.items(np.array([number - 1]))
+            assert _same(load_items(folder.client(number) / MADE), wanted)
+
+    def test_so_many_clients_are_the_first_users_by_name(self, table: Path) -> None:
+        config, frame = cut(parse(TABLE), table, None, 6)
+        assert isinstance(config.population, TableSection)
+        assert frame is not None
+        assert sorted(set(frame["who"].to_pylist())) == [f"person-{user:05d}" for user in range(8)]
+        assert runs.prepare(config, table, frame=frame).scene.population.users == 6
+        with pytest.raises(ConfigError, match="got 12"):
+            cut(parse(TABLE), table, None, 12)
+        assert cut(parse(TOML), table, None, 9)[0].population.users == 9
+
+    def test_tables_for_real_say_how_they_are_submitted(self, table: Path, tmp_path: Path) -> None:
+        for source, name in ((TABLE, "table"), (TOML, "made")):
+            folder = Folder(tmp_path / name)
+            for number in range(1, 9):
+                folder.client(number).mkdir(parents=True)
+            give_tables(folder, parse(source), table, 8)
+            told = parse((folder.path / RUN).read_text())
+            assert declared(told, 8).items_per_user == (4 if source is TABLE else 5)
+            assert pq.read_metadata(folder.client(8) / ITEMS).num_rows == (4 if source is TABLE else 5)
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_started_again_everybody_keeps_their_items_and_only_new_clients_get_some(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        folder = _empty(tmp_path / "f", 9)
+        give_tables(folder, parse(source), table, 6)
+        before = {path: path.read_bytes() for path in _items(folder)}
+        folder.client(2).joinpath(ITEMS).write_bytes(b"theirs")
+        before[folder.client(2) / ITEMS] = b"theirs"
+        told = (folder.path / RUN).read_bytes()
+        give_tables(folder, None, table, 6)
+        give_tables(folder, None, table, 8)
+        give_tables(folder, parse(source), table, 9)
+        assert {path: path.read_bytes() for path in before} == before
+        assert (folder.path / RUN).read_bytes() == told
+        assert len(_items(folder)) == 9
+        fresh = _empty(tmp_path / "fresh", 9)
+        give_tables(fresh, parse(source), table, 9)
+        assert (fresh.client(9) / ITEMS).read_bytes() == (folder.client(9) / ITEMS).read_bytes()
+
+    @pytest.mark.parametrize("other", [TABLE, TOML])
+    def test_a_folder_is_of_one_source(self, other: str, table: Path, tmp_path: Path) -> None:
+        folder, first = _empty(tmp_path / "f", 3), parse(TOML, settings=("population.users=40",))
+        give_tables(folder, first, table, 3)
+        before = [path.read_bytes() for path in _items(folder)]
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(other), table, 3)
+        assert [path.read_bytes() for path in _items(folder)] == before
+
+    @pytest.mark.parametrize("source", [TABLE, TOML])
+    def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
+        folder, config = _empty(tmp_path / "f", 20), parse(source)
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, config, table, 10**6)
+        assert not _items(folder)
+        give_tables(folder, parse(TOML), table, 2)
+
+    def test_a_table_that_is_cut_off_is_not_there(
+        self, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = _empty(tmp_path / "f", 2)
+        monkeypatch.setattr(people.pq, "write_table", _half)
+        with pytest.raises(KeyboardInterrupt):
+            give_tables(folder, parse(TABLE), table, 2)
+        assert not _items(folder)
+
+    @pytest.mark.parametrize(
+        "source", [TABLE, TABLE.replace("test_fraction", "outlier_fraction = 0.3\ntest_fraction"), TOML]
+    )
+    def test_after_a_simulation_everybody_has_a_table_and_nothing_else_of_it_is_left(
+        self, source: str, table: Path, tmp_path: Path
+    ) -> None:
+        prepared = runs.prepare(parse(source), table)
+        users = prepared.scene.population.users
+        folder = _empty(tmp_path / "f", users)
+        give(folder, prepared, table)
+        rehearsal.write(folder, prepared)
+        with pytest.raises(ConfigError, match="has not ended"):
+            give_tables(folder, None, table, users)
+        settle(folder, prepared, table)
+        assert {path.name for path in folder.path.rglob("*") if path.is_file()} == {ITEMS, RUN}
+        assert len(_items(folder)) == users
+        before = [path.read_bytes() for path in _items(folder)]
+        give_tables(folder, None, table, users)
+        assert [path.read_bytes() for path in _items(folder)] == before
+        if source is not TOML:
+            plain = _empty(tmp_path / "plain", users)
+            give(plain, runs.prepare(parse(TABLE), table), table)
+            assert [path.read_bytes() for path in _items(plain)] == before, "their own rows, whatever was made of them"
+        with pytest.raises(ConfigError, match="Say fewer"):
+            give_tables(folder, None, table, users + 1)
+        with pytest.raises(ConfigError, match="Leave the source away"):
+            give_tables(folder, parse(source), table, users)
+
+    @pytest.mark.parametrize("family", ["logistic", "least_squares", "linear", "quadratic"])
+    def test_every_made_up_family_has_columns_that_its_loss_takes(self, family: str) -> None:
+        people = Synthetic(family, users=4, items_per_user=2, dimension=3, domain=L2Ball(2.0), signal_norm=0.5)
+        rules = columns_of(parse(TOML), people)
+        rules.check_public()
+        rules.check_meant()
+        rules.check_loss(people.loss)
+        assert rules.dimension == 3
+
+
+def _description(prepared: runs.Prepared) -> str:
+    import json
+
+    from quoron.local.engine import specification
+
+    wanted = specification(prepared).model_copy(update={"run": "r"})
+    return json.dumps(describe(wanted, make_plan(wanted)))
+
+
+def _same(one: ItemBatch, other: ItemBatch) -> bool:
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in ("features", "labels", "offsets"))
+
+
+def _empty(path: Path, clients: int) -> Folder:
+    for number in range(1, clients + 1):
+        Folder(path).client(number).mkdir(parents=True)
+    return Folder(path)
+
+
+def _items(folder: Folder) -> list[Path]:
+    return sorted(folder.path.glob(f"clients/*/{ITEMS}"))
+
+
+def _half(_: pa.Table, where: object) -> None:
+    if isinstance(where, Path):
+        where.write_bytes(b"PAR1")
+    raise KeyboardInterrupt
