@@ -113,6 +113,32 @@ class GaussianPromise:
 
 
 @dataclass(frozen=True, slots=True)
+class NearGaussianPromise:
+    """Everything that a run releases is μ-GDP but for t, up to a total variation, for *replacing* one user.
+
+    With every pair (μ, t) of `near` at once (lifetime#lt6), under the plan's assumptions, whatever its adjacency.
+    """
+
+    near: tuple[tuple[float, float], ...]
+    variation: float  # s, rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSamples:
+    """Rounds on secret samples, which with exact noise tell of one user's *replacement* no more than such a pair.
+
+    Without `items`, those of subsampling#k1: a round is `mu`-GDP for replacing one member of its uniform cohort. With
+    so many at most, those of group-privacy#g2: coins choose each, which moves the round by `mu`, there against absent.
+    """
+
+    rate: float
+    rounds: int
+    mu: float  # rounded up
+    variation: float  # s: how far the run as drawn is from one with exact noise; rounded up
+    items: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
@@ -158,6 +184,14 @@ class Parameters(ABC):
         """
         del problem
         return None
+
+    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
+        """Of a run that is not μ-GDP as a whole, but nearly so, as a lifetime counts it (lifetime#lt6); else nothing.
+
+        Of several a user is in one, and which that is does not depend on data.
+        """
+        del problem
+        return ()
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""

@@ -46,9 +46,10 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
         "runs": 1,
         "mu": 0.0,
         "variation": 0.0,
+        "lost": 0.0,
         "limit": "ε = 0.8, δ = 1e-05",
-        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
-        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
+        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0, "lost": 0.0},
+        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0},
     }
     assert (printed["phones"]["counted"], printed["phones"]["fits"]) == (None, None)
     assert (printed["phones"]["mu"], printed["phones"]["variation"], printed["phones"]["limit"]) == (0.05, 1e-13, None)
@@ -185,9 +186,10 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
             "runs": 1,
             "mu": 0.0,
             "variation": 0.0,
+            "lost": 0.0,
             "limit": "ε = 0.8, δ = 1e-05",
-            "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
-            "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
+            "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0, "lost": 0.0},
+            "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0},
         }
         assert verified == head
         with pytest.raises(IdentityError, match="role operator"):

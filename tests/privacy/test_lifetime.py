@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quoron_privacy.accounts.lifetime import SAMPLERS, Charge, Limit, below, compose
+from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, below, compose
 from quoron_privacy.errors import ConfigError
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -299,7 +299,7 @@ def test_a_total_variation_that_is_none_is_refused(mu, variation):
 def test_a_gaussian_run_that_no_longer_fits_its_share_may_use_the_other():
     limit = Limit("everyone", 2.0, 1e-4, 0.5)
     whole = charge(0.4, 1e-6, limit.mu)
-    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS))
+    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS - LOST))
     assert limit.has_room([whole, whole], whole)  # one in its own account, two as (0.4, 1e-6) in the other
     assert not limit.has_room([whole, whole, whole], whole)
 

@@ -18,10 +18,10 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, look
+from quoron_server.algorithms import checks, lifetime, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
-from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -185,6 +185,26 @@ class Registered(AlgorithmInfo):
             lacks = math.nextafter(own.variation + slack, 1.0)
             own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
         return own
+
+    def near_gaussian(self, plan: Plan) -> NearGaussianPromise | None:
+        """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved.
+
+        Beside the samples themselves what is read is only the promise of the algorithm without its quorum.
+        """
+        if not (self.may_be_near_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
+            return None
+        self.verify(plan)
+        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        samples = own.parameters.secret_samples(own.problem)
+        near = lifetime.points(samples, own.guarantee)
+        if plan.guarantee.health is not None or not near:
+            return None
+        lacks = max(each.variation for each in samples)
+        if quorum is not None:  # a user moves each count by one at most, replaced or left out
+            near = lifetime.beside(near, quorum.mu)
+            lacks += total_variation(laplaces=quorum.draws(plan.cost.rounds))
+        # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
+        return NearGaussianPromise(near, lacks * (1 + plan.guarantee.delta) * (1 + 2.0**-50))
 
     def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
         """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.

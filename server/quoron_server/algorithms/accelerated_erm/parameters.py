@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease, SecretSamples
 from quoron_server.problem import Problem
 
 
@@ -119,6 +120,17 @@ class AcceleratedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
+        """Of the phases, where none has a test."""
+        found = []
+        for each in self.phases:
+            if not isinstance(each.accounting, Clipped):
+                return ()
+            lacks = total_variation(gaussians=each.rounds * problem.dimension)
+            rate = min(1.0, each.cohort_size / max(each.users - 1, 1))  # as subsampled_lottery.sampling_rate says it
+            found.append(SecretSamples(rate, each.rounds, each.accounting.round_mu, lacks))
+        return tuple(found)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""

@@ -7,7 +7,7 @@ from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease, SecretSamples
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ class MeanSGDParameters(Parameters):
         if self.cohort_size != problem.users:
             return None
         return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
+
+    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
+        """Of drawn cohorts."""
+        if self.cohort_size == problem.users:
+            return ()
+        return sampled.fixed_size(problem.users, self.cohort_size, self.rounds, self.round_mu, problem.dimension)
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
         """Of cohorts of a fixed size."""

@@ -21,12 +21,12 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease, SecretSamples
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -79,6 +79,11 @@ class GroupSGDParameters(Parameters):
     def participations(self) -> int:
         """In every round."""
         return self.rounds
+
+    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
+        """Of drawn items."""
+        lacks = total_variation(gaussians=self.rounds * problem.dimension)
+        return (SecretSamples(self.rate, self.rounds, (1 + 2.0**-50) / self.multiplier, lacks, items=self.items),)
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """T rounds of a mixture of Gaussians: the own items chosen, by their number, against none."""

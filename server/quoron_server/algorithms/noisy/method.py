@@ -31,7 +31,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease, SecretSamples
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -123,6 +123,16 @@ class NoisySGDParameters(Parameters):
         if self.cohort_size != problem.users:
             return None
         return sampled.everybody_every_round(self.rounds, self.round_mu, once)
+
+    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
+        """Of drawn cohorts."""
+        users, size, once = problem.users, self.cohort_size, drawn(problem, self.adaptive is not None)
+        if self.sampling == "disjoint" or size == users:
+            return ()
+        if not self.poisson_sampling:
+            return sampled.fixed_size(users, size, self.rounds, self.round_mu, once)
+        lacks = total_variation(gaussians=self.rounds * once)
+        return (SecretSamples(size / users, self.rounds, self.round_mu, lacks, items=1),)
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of sampled rounds."""

@@ -4,7 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.parameters import Assumption, GaussianPromise, Kind
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, SecretSamples
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -19,6 +19,14 @@ def everybody_every_round(rounds: int, mu: float, drawn: int) -> GaussianPromise
     A sampled run is √T μ-GDP too, but that forgets the sampling: it is worth far less than the run's (ε, δ).
     """
     return GaussianPromise(math.sqrt(rounds) * mu * (1 + 2.0**-50), total_variation(gaussians=rounds * drawn))
+
+
+def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[SecretSamples]:
+    """T rounds, each μ-GDP given a uniform cohort, and each drawing so many samples of noise.
+
+    Given that a curious client is not in a cohort, another is with chance B/(n - 1).
+    """
+    return (SecretSamples(cohort / (users - 1), rounds, mu, total_variation(gaussians=rounds * drawn)),)
 
 
 def fixed_size_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
