@@ -28,7 +28,7 @@ Vector = NDArray[np.float64]
 Deltas = Callable[[float, float], float]  # δ at ε > 0, the worse of both orders, never below the truth; near what it is
 
 SHARES = (0.3, 0.1, 0.03, 0.01, 0.001)  # t, of a run's own δ
-_STEPS = 32  # of the lattice, up to the run's own ε
+_STEPS = 48  # of the lattice, up to the run's own ε
 _MOST = 5 * _STEPS  # of the lattice
 _FAR = 300.0  # ε beyond which nothing is looked at
 _DIGITS = 4  # of μ, so that the last bits of a library's functions are in no book
