@@ -1,8 +1,7 @@
 """How near a run on secret samples comes to a Gaussian one: the least μ for which it is that, but for a chance t.
 
-    >>> from functools import partial
-    >>> from quoron_privacy.accounts import recount
-    >>> points(partial(recount.replaced, 0.05, 100, 0.2), 0.5, 1e-7)[-1]
+    >>> from quoron_privacy.accounts.pair import Pair
+    >>> points(Pair.sampled(0.05, 0.2, 100, "replace-one").delta, 0.5, 1e-7)[-1]
     (0.1097, 1e-10)
 
 `points` finds, and takes nothing that `holds` does not prove again: one reads μ off the corners of what is known of the
@@ -20,15 +19,15 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import recount_once
-from quoron_privacy.accounts.recount_once import FARTHEST
+from quoron_privacy.accounts import mixtures
+from quoron_privacy.accounts.mixtures import FARTHEST
 from quoron_privacy.errors import positive, probability
 
 Vector = NDArray[np.float64]
 Deltas = Callable[[float, float], float]  # δ at ε > 0, the worse of both orders, never below the truth; near what it is
 
 SHARES = (0.3, 0.1, 0.03, 0.01, 0.001)  # t, of a run's own δ
-_STEPS = 48  # of the lattice, up to the run's own ε
+_STEPS = 32  # of the lattice, up to the run's own ε
 _MOST = 5 * _STEPS  # of the lattice
 _FAR = 300.0  # ε beyond which nothing is looked at
 _DIGITS = 4  # of μ, so that the last bits of a library's functions are in no book
@@ -140,7 +139,7 @@ def holds(known: Profile, mu: float, lost: float) -> bool:
 def _above(threshold: float) -> tuple[float, float]:
     """P(N(0, 1) > threshold), from below and from above."""
     law = np.ones(1), np.zeros(1)
-    mass, wrong = recount_once.masses(law, np.array([threshold, np.inf]))
+    mass, wrong = mixtures.masses(law, np.array([threshold, np.inf]))
     return float(mass[0] - wrong[0]), float(mass[0] + wrong[0])
 
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from quoron_privacy.accounts import gdp, near_gaussian, recount
+from quoron_privacy.accounts import gdp, near_gaussian
+from quoron_privacy.accounts.pair import Pair
 from quoron_server.parameters import SecretSamples
 from quoron_server.plan import Guarantee
 
@@ -25,7 +26,8 @@ def points(samples: tuple[SecretSamples, ...], own: Guarantee) -> tuple[tuple[fl
 
 @lru_cache(maxsize=64)
 def _points(samples: tuple[SecretSamples, ...], epsilon: float, delta: float) -> tuple[tuple[float, float], ...]:
-    return near_gaussian.points(lambda at, near: max(_delta(each, at, near) for each in samples), epsilon, delta)
+    pairs = [_pair(each) for each in samples]
+    return near_gaussian.points(lambda at, near: max(pair.delta(at, near) for pair in pairs), epsilon, delta)
 
 
 def beside(near: Sequence[tuple[float, float]], mu: float) -> tuple[tuple[float, float], ...]:
@@ -33,8 +35,7 @@ def beside(near: Sequence[tuple[float, float]], mu: float) -> tuple[tuple[float,
     return tuple((math.nextafter(gdp.compose(each, mu), math.inf), lost) for each, lost in near)
 
 
-def _delta(samples: SecretSamples, epsilon: float, near: float) -> float:
-    rate, rounds, mu = samples.rate, samples.rounds, samples.mu
+def _pair(samples: SecretSamples) -> Pair:
     if samples.items is None:
-        return recount.replaced(rate, rounds, mu, epsilon, near)
-    return recount.items(rate, samples.items, rounds, (1 - 2.0**-50) / mu, epsilon, near, "replace-one")
+        return Pair.sampled(samples.rate, samples.mu, samples.rounds, "replace-one")
+    return Pair.items(samples.rate, samples.items, samples.rounds, (1 - 2.0**-50) / samples.mu, "replace-one")
