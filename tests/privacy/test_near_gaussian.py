@@ -108,13 +108,12 @@ def rounds():
 
 
 def test_less_noise_or_a_smaller_t_never_means_a_smaller_mu():
-    by_noise = [points(Pair.sampled(0.05, mu, 10, "replace-one").delta, 0.5, 1e-7) for mu in (0.3, 0.5, 0.7)]
+    by_noise = [points(Pair.sampled(0.05, mu, 1, "replace-one").delta, 0.5, 1e-7) for mu in (0.4, 0.7, 1.0)]
     for less, more in pairwise(map(dict, (((lost, mu) for mu, lost in each) for each in by_noise))):
         assert all(less[lost] < mu for lost, mu in more.items())
     for each in by_noise:
-        assert len(each) == len(SHARES)
-        assert [lost for _, lost in each] == sorted((lost for _, lost in each), reverse=True)
-        assert [mu for mu, _ in each] == sorted(mu for mu, _ in each)
+        assert len(each) > 1
+        assert all(large < small and rare < often for (large, often), (small, rare) in pairwise(each))
 
 
 def test_what_is_found_is_proved_again_and_a_smaller_mu_is_not():
@@ -129,7 +128,7 @@ def test_what_is_found_is_proved_again_and_a_smaller_mu_is_not():
 
 def test_where_the_far_end_of_the_lattice_costs_more_than_t_nothing_is_promised():
     told = lambda epsilon, near: max(delta_for(0.1, epsilon), 2.9e-9)  # noqa: E731
-    assert [lost for _, lost in points(told, 0.5, 1e-7)] == [3e-8, 1e-8, 3e-9]
+    assert [lost for _, lost in points(told, 0.5, 1e-7)] == [3e-9]
     assert points(lambda epsilon, near: 1e-6, 0.5, 1e-7) == ()
 
 

@@ -40,7 +40,7 @@ class Charge:
     mu: float | None = None  # everything that the run releases is μ-GDP up to `variation`
     adjacency: str = "replace-one"
     variation: float = 0.0  # s, total variation from the run whose noise is exact where one user needs it; 0 without μ
-    near: tuple[tuple[float, float], ...] = ()  # (μ, t): it is μ-GDP but for t, up to s, for *replacing* one user
+    near: tuple[tuple[float, float], ...] = ()  # (μ, t), t falling: μ-GDP but for t, up to s, for *replacing* a user
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -50,7 +50,7 @@ class Charge:
         if self.mu is not None:
             positive(mu=self.mu)
         if self.near and self.mu is not None:
-            raise ConfigError(f"Expected mu, or near, got both: mu={self.mu}, near={self.near}.")
+            raise ConfigError(f"Expected mu or near, got mu={self.mu} and near={self.near}.")
         for mu, lost in self.near:
             positive(mu=mu)
             if not 0 < lost < 0.5:
@@ -96,10 +96,9 @@ class Charge:
         text = f"ε = {self.epsilon:g}, δ = {self.delta:g}{gaussian} ({self.adjacency})"
         if not self.near:
             return text
-        (least, largest), (most, smallest) = min(self.near), max(self.near)
-        lost = f"t = {largest:.2g}" if len(self.near) == 1 else f"t = {largest:.2g} to {smallest:.2g}"
-        mus = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-        return f"{text}; μ = {mus} but for {lost}{far} (replace-one)"
+        (mu, lost), (most, least) = self.near[0], self.near[-1]
+        between = f"μ = {mu:g} but for t = {lost:.2g}" + (f", to {most:g} but for {least:.2g}" if most > mu else "")
+        return f"{text}; {between}{far} (replace-one)"
 
 
 def gaussian(mu: float | None, lost: float) -> dict[str, Any]:

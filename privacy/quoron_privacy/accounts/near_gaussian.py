@@ -52,7 +52,8 @@ def points(delta: Deltas, epsilon: float, at: float) -> tuple[tuple[float, float
     """
     positive(epsilon=epsilon)
     probability(delta=at)
-    known, found = profile(delta, epsilon, SHARES[-1] * at), []
+    known = profile(delta, epsilon, SHARES[-1] * at)
+    found: list[tuple[float, float]] = []
     for share in SHARES:
         lost = float(f"{share * at:.3g}")
         mu = least_mu(known, lost)
@@ -61,6 +62,7 @@ def points(delta: Deltas, epsilon: float, at: float) -> tuple[tuple[float, float
                 break
             mu = _up(mu)
             if holds(known, mu, lost):
+                found = [each for each in found if each[0] < mu]  # a larger t for the same μ is worth nothing
                 found.append((mu, lost))
                 break
             mu = math.nextafter(mu, math.inf)

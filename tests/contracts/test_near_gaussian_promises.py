@@ -1,0 +1,118 @@
+"""What a lifetime is told of runs on secret samples: true of every (μ, t) by an account of its own, and re-checked."""
+
+import math
+from dataclasses import replace
+from functools import cache, reduce
+
+import pytest
+
+from contracts.scenes import PROBLEM, make_plan
+from contracts.test_gaussian_promises import shrunk
+from cover import by_default
+from quoron_privacy.accounts import recount
+from quoron_privacy.accounts.gdp import delta_for
+from quoron_privacy.accounts.lifetime import Charge
+from quoron_privacy.accounts.near_gaussian import SHARES
+from quoron_privacy.errors import VerificationError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMParameters
+from quoron_server.algorithms.mean.parameters import MeanSGDParameters
+from quoron_server.algorithms.noisy.group_method import GroupSGDParameters
+from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.plan import Plan, Privacy
+from quoron_server.runs import charge_of
+
+PRIVACY = Privacy(1.0, 1e-6)
+OPTIONS = {
+    "dp-sgd-wor": {"rounds": 20, "rate": 0.05},
+    "dp-sgd-poisson": {"rounds": 20, "rate": 0.05},
+    "mean-sgd": {"rounds": 20, "rate": 0.05},
+    "group-dp-sgd": {"rounds": 20, "rate": 0.03},
+    "group-dp-sgd-zero-out": {"rounds": 20, "rate": 0.03},
+    "accelerated-erm": {"test": "clip", "rounds": 20},
+}
+OTHERS = tuple(name for name in ALGORITHMS if name not in OPTIONS)
+SCALES = ("noise_scale", "multiplier")
+
+
+@cache
+def planned(name: str, privacy: Privacy = PRIVACY) -> Plan:
+    info = ALGORITHMS[name]
+    return info.plan(PROBLEM, privacy, info.options(**OPTIONS[name]), "calibrated", 7)
+
+
+def truth(plan: Plan, epsilon: float) -> float:
+    """δ at ε of replacing one user, by the account of sampled rounds that the lifetime does not ask."""
+    p, n, near = plan.parameters, plan.problem.users, 1e-9
+    if isinstance(p, GroupSGDParameters):
+        return recount.items(p.rate, p.items, p.rounds, p.multiplier, epsilon, near, "replace-one")
+    if isinstance(p, NoisySGDParameters) and p.poisson_sampling:
+        return recount.items(p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, epsilon, near, "replace-one")
+    if isinstance(p, AcceleratedERMParameters):
+        phases = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
+        return max(recount.replaced(min(1.0, rate), rounds, mu, epsilon, near) for rate, rounds, mu in phases)
+    assert isinstance(p, NoisySGDParameters | MeanSGDParameters)
+    return recount.replaced(p.cohort_size / (n - 1), p.rounds, p.round_mu, epsilon, near)
+
+
+every = pytest.mark.parametrize("name", OPTIONS)
+
+
+@every
+def test_every_mu_and_t_is_true_of_the_run_and_hardly_any_smaller_mu_is(name: str) -> None:
+    plan = planned(name)
+    promise = ALGORITHMS[name].near_gaussian(plan)
+    assert promise is not None
+    assert promise.near[-1][1] == pytest.approx(SHARES[-1] * 1e-6)
+    twice = 1 if plan.guarantee.adjacency == "replace-one" else 2
+    known = {epsilon: truth(plan, epsilon) for epsilon in (0.05, 0.2, 0.5, 0.8, 1.0, 1.3, 1.6, 2.0, 2.5, 3.0)}
+    for mu, lost in promise.near:
+        claimed = {epsilon: lost + (1 - lost) * delta_for(mu, epsilon) for epsilon in known}
+        assert all(known[epsilon] <= claimed[epsilon] * (1 + 1e-3) for epsilon in known)
+        smaller = {epsilon: lost + (1 - lost) * delta_for(0.95 * mu, epsilon) for epsilon in known}
+        assert any(known[epsilon] > smaller[epsilon] for epsilon in known)
+    assert 0 < promise.variation < 1e-30
+    charge = Charge("run", "everyone", **charge_of(plan))
+    assert (charge.mu, charge.near, charge.variation) == (None, promise.near, promise.variation)
+    assert charge.replace_one[0] == twice
+    assert f"μ = {promise.near[0][0]:g} but for t = " in charge.words()
+
+
+@every
+def test_less_noise_than_the_plan_says_is_no_promise(name: str) -> None:
+    plan = planned(name)
+    numbers = reduce(lambda held, _: shrunk(held, SCALES), range(20), plan.parameters)
+    broken = replace(plan, parameters=numbers)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[name].near_gaussian(broken)
+    unproved = replace(plan, guarantee=replace(plan.guarantee, proved=False))
+    assert ALGORITHMS[name].near_gaussian(unproved) is None
+
+
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson"])
+def test_a_quorum_is_counted_beside_it(name: str) -> None:
+    info = ALGORITHMS[name]
+    privacy = replace(PRIVACY, epsilon=2.0, quorum=0.5, quorum_epsilon=1.0)
+    plan = info.plan(PROBLEM, privacy, info.options(rounds=4, rate=0.25), "calibrated", 7)
+    quorum = plan.guarantee.quorum
+    own, whole = (info.near_gaussian(each) for each in (plan.without_quorum(), plan))
+    assert quorum is not None
+    assert own is not None
+    assert whole is not None
+    for (alone, lost), (both, same) in zip(own.near, whole.near, strict=True):
+        assert same == lost
+        assert math.hypot(alone, quorum.mu) <= both < math.hypot(alone, quorum.mu) * 1.02
+    assert whole.variation > own.variation
+
+
+def test_whoever_asks_everybody_is_gaussian_and_nothing_nearly() -> None:
+    info = ALGORITHMS["dp-sgd-wor"]
+    plan = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=1.0), "calibrated", 7)
+    assert info.gaussian(plan) is not None
+    assert info.near_gaussian(plan) is None
+    assert charge_of(plan)["near"] == ()
+
+
+@pytest.mark.parametrize("name", by_default(OTHERS, ("tracking-srgd", "outlier-iterates", "local-model", "sgd")))
+def test_without_secret_samples_there_is_none(name: str) -> None:
+    assert ALGORITHMS[name].near_gaussian(make_plan(name)) is None
