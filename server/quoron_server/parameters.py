@@ -14,13 +14,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
     from quoron_client.protocol.questions import Task
 
 
@@ -124,21 +123,6 @@ class NearGaussianPromise:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretSamples:
-    """Rounds on secret samples, which with exact noise tell of one user's *replacement* no more than such a pair.
-
-    Without `items`, those of subsampling#k1: a round is `mu`-GDP for replacing one member of its uniform cohort. With
-    so many at most, those of group-privacy#g2: coins choose each, which moves the round by `mu`, there against absent.
-    """
-
-    rate: float
-    rounds: int
-    mu: float  # rounded up
-    variation: float  # s: how far the run as drawn is from one with exact noise; rounded up
-    items: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
@@ -176,27 +160,15 @@ class Parameters(ABC):
         del problem
         return None
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Of a whole run; None where the theorem proves (ε, δ) only, as for secret samples, private tests and filters.
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """What a whole run costs one user, by its scales alone; nothing where the theorem proves (ε, δ) only.
 
-        So it does for local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits
-        where vectors with Gaussian noise were planned.
+        Of several pairs every user is in one, whichever that is: the run is worth the worst. Private tests and filters
+        have none. Nor have local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for
+        bits where vectors with Gaussian noise were planned.
         """
-        del problem
-        return None
-
-    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
-        """Of a run that is not μ-GDP as a whole, but nearly so, as a lifetime counts it (lifetime#lt6); else nothing.
-
-        Of several a user is in one, and which that is does not depend on data.
-        """
-        del problem
-        return ()
-
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""
         del problem, adjacency
-        return None
+        return ()
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What a promise of these numbers rests on."""

@@ -109,9 +109,4 @@ class AlgorithmInfo:
     @property
     def may_be_gaussian(self) -> bool:
         """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
-        return self.exposure != "none" and self.parameters.gaussian is not Parameters.gaussian
-
-    @property
-    def may_be_near_gaussian(self) -> bool:
-        """Whether any plan of it draws secret samples of which a lifetime knows what they are worth."""
-        return self.exposure != "none" and self.parameters.secret_samples is not Parameters.secret_samples
+        return self.exposure != "none" and self.parameters.pairs is not Parameters.pairs

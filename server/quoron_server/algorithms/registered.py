@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, lifetime, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
@@ -29,6 +31,7 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
 
@@ -114,18 +117,45 @@ class Registered(AlgorithmInfo):
 
         Everything is checked again, independently of how it was found.
         """
-        if plan.guarantee.health is not None:
-            check_numbers(plan.guarantee.health, "health")
+        promise, own = plan.guarantee, plan.without_quorum()
+        if promise.health is not None:
+            check_numbers(promise.health, "health")
             self.verify(plan.without_health())
             look.verify_look(plan, self._gaussian(plan.without_health()))
-            return
-        self._check_promise(plan)
-        verify_quorum(plan)
-        own = plan.without_quorum()
-        self.verifier(replace(own, problem=own.problem.without_beliefs()))
-        if len(own.parameters.cohorts()) != plan.cost.rounds:  # budgets and clients are told the cost's
+        else:
+            self._check_promise(plan)
+            verify_quorum(plan)
+            self.verifier(replace(own, problem=own.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
-            raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+            if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
+                raise VerificationError(
+                    f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
+                )
+        if promise.proved and promise.exposure != "none":
+            checks.require_spent(own, self._pairs(own))
+            checks.require_spent(plan, self._pairs(plan))
+
+    def pairs(self, plan: Plan) -> tuple[Pair, ...]:
+        """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
+
+        Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
+        worst pair that is (ε, δ)-DP.
+        """
+        self.verify(plan)
+        promise = plan.guarantee
+        return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
+
+    def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+        """The same of parts that are verified, under the plan's own adjacency or another."""
+        promise, own = plan.guarantee, plan.without_health().without_quorum()
+        pairs = own.parameters.pairs(own.problem, adjacency or promise.adjacency)
+        pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
+        if promise.health is not None:
+            pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
+        if promise.quorum is not None and promise.exposure != "local":
+            decisions = promise.quorum.pair(plan.cost.rounds)
+            pairs = tuple(pair.and_(decisions) for pair in pairs)
+        return pairs
 
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
@@ -171,40 +201,31 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: Plan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise = plan.guarantee
-        if not promise.proved or promise.exposure == "none":
+        promise, own = plan.guarantee, plan.without_quorum()
+        if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
             return None
-        own = plan.parameters.gaussian(plan.problem)
-        if own is None:
+        pairs = self._pairs(own)
+        if not all(pair.is_gaussian for pair in pairs):
             return None
-        if promise.health is not None:
-            lacks = math.nextafter(own.variation + promise.health.variation, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.health.effective_mu), lacks)
+        mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
         if promise.quorum is not None:
             slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
-            lacks = math.nextafter(own.variation + slack, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
-        return own
+            mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
+        return GaussianPromise(mu, lacks)
 
     def near_gaussian(self, plan: Plan) -> NearGaussianPromise | None:
-        """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved.
-
-        Beside the samples themselves what is read is only the promise of the algorithm without its quorum.
-        """
-        if not (self.may_be_near_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
+        """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
+        promise, replaced = plan.guarantee, REPLACED
+        if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
             return None
-        self.verify(plan)
-        own, quorum = plan.without_quorum(), plan.guarantee.quorum
-        samples = own.parameters.secret_samples(own.problem)
-        near = lifetime.points(samples, own.guarantee)
-        if plan.guarantee.health is not None or not near:
+        pairs = self.pairs(plan) and self._pairs(plan, replaced)
+        if not plan.parameters.pairs(plan.problem, replaced) or {pair.adjacency for pair in pairs} != {replaced}:
             return None
-        lacks = max(each.variation for each in samples)
-        if quorum is not None:  # a user moves each count by one at most, replaced or left out
-            near = lifetime.beside(near, quorum.mu)
-            lacks += total_variation(laplaces=quorum.draws(plan.cost.rounds))
+        # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
+        near = lifetime.points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
-        return NearGaussianPromise(near, lacks * (1 + plan.guarantee.delta) * (1 + 2.0**-50))
+        lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
+        return NearGaussianPromise(near, lack) if near else None
 
     def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
         """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
@@ -232,11 +253,8 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        gaussian = self._gaussian(plan.without_quorum())  # with the look at the table, beside which there is no quorum
-        if gaussian is not None:
-            event = dp_event.GaussianDpEvent(1 / gaussian.mu)
-        else:
-            event = plan.parameters.event(plan.problem, promise.adjacency)
+        pairs = self._pairs(plan.without_quorum())
+        event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "

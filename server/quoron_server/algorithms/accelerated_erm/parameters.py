@@ -4,14 +4,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease, SecretSamples
+from quoron_server.algorithms.noisy import sampled
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -121,16 +124,17 @@ class AcceleratedERMParameters(Parameters):
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
 
-    def secret_samples(self, problem: Problem) -> tuple[SecretSamples, ...]:
-        """Of the phases, where none has a test."""
-        found = []
-        for each in self.phases:
-            if not isinstance(each.accounting, Clipped):
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of the phases, which share no user, where none has a test."""
+        del adjacency
+        found: list[Pair] = []
+        for phase in self.phases:
+            if not isinstance(phase.accounting, Clipped):
                 return ()
-            lacks = total_variation(gaussians=each.rounds * problem.dimension)
-            rate = min(1.0, each.cohort_size / max(each.users - 1, 1))  # as subsampled_lottery.sampling_rate says it
-            found.append(SecretSamples(rate, each.rounds, each.accounting.round_mu, lacks))
-        return tuple(found)
+            far = moved.rows(phase.radius, phase.cohort_size, "replace-one")
+            mu = moved.mu(far, phase.noise_scale, problem.dimension)
+            found += sampled.fixed_size(phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension)
+        return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""
