@@ -25,7 +25,7 @@ from quoron_privacy.accounts.gdp import epsilon_for, mu_for
 from quoron_privacy.errors import ConfigError, non_negative, positive, probability
 
 SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (lifetime#lt2)
-LOST = 0.02  # of the Gaussian share's δ: what its runs are but for which they are Gaussian (lifetime#lt2)
+LOST = 2.0**-5  # of the Gaussian share's δ: what its runs are but for which they are Gaussian (lifetime#lt2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
 
 

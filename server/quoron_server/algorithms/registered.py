@@ -219,8 +219,9 @@ class Registered(AlgorithmInfo):
         if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
             return None
         pairs = self.pairs(plan) and self._pairs(plan, replaced)
-        if not plan.parameters.pairs(plan.problem, replaced) or {pair.adjacency for pair in pairs} != {replaced}:
-            return None
+        sampled = [pair.adjacency == replaced for pair in pairs]
+        if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.health is None)):
+            return None  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
         # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
         near = lifetime.points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
