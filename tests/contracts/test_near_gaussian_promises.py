@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import cache, reduce
+from functools import cache, partial, reduce
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from contracts.scenes import PROBLEM, make_plan
 from contracts.test_gaussian_promises import shrunk
 from cover import by_default
-from quoron_privacy.accounts import recount
+from quoron_privacy.accounts import item_sampling, subsampling
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.accounts.near_gaussian import SHARES
@@ -42,18 +42,22 @@ def planned(name: str, privacy: Privacy = PRIVACY) -> Plan:
     return info.plan(PROBLEM, privacy, info.options(**OPTIONS[name]), "calibrated", 7)
 
 
-def truth(plan: Plan, epsilon: float) -> float:
-    """δ at ε of replacing one user, by the account of sampled rounds that the lifetime does not ask."""
-    p, n, near = plan.parameters, plan.problem.users, 1e-9
+def known(plan: Plan) -> list[tuple[float, float]]:
+    """(ε, δ) of replacing one user, by the account that finds noise, which the lifetime does not ask."""
+    p, n = plan.parameters, plan.problem.users
     if isinstance(p, GroupSGDParameters):
-        return recount.items(p.rate, p.items, p.rounds, p.multiplier, epsilon, near, "replace-one")
-    if isinstance(p, NoisySGDParameters) and p.poisson_sampling:
-        return recount.items(p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, epsilon, near, "replace-one")
-    if isinstance(p, AcceleratedERMParameters):
-        phases = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
-        return max(recount.replaced(min(1.0, rate), rounds, mu, epsilon, near) for rate, rounds, mu in phases)
-    assert isinstance(p, NoisySGDParameters | MeanSGDParameters)
-    return recount.replaced(p.cohort_size / (n - 1), p.rounds, p.round_mu, epsilon, near)
+        epsilon = partial(item_sampling.epsilon, p.rate, p.items, p.rounds, p.multiplier, adjacency="replace-one")
+    elif isinstance(p, NoisySGDParameters) and p.poisson_sampling:
+        epsilon = partial(
+            item_sampling.epsilon, p.cohort_size / n, 1, p.rounds, 1 / p.round_mu, adjacency="replace-one"
+        )
+    elif isinstance(p, AcceleratedERMParameters):
+        kinds = {(each.cohort_size / (each.users - 1), each.rounds, each.accounting.round_mu) for each in p.phases}
+        epsilon = lambda delta: max(subsampling.wor_epsilon(*each, delta) for each in kinds)  # noqa: E731
+    else:
+        assert isinstance(p, NoisySGDParameters | MeanSGDParameters)
+        epsilon = partial(subsampling.wor_epsilon, p.cohort_size / (n - 1), p.rounds, p.round_mu)
+    return [(found, delta) for delta in np.geomspace(2e-9, 0.05, 24).tolist() if (found := epsilon(delta=delta)) > 0]
 
 
 every = pytest.mark.parametrize("name", by_default(tuple(OPTIONS), ("dp-sgd-wor",)))
@@ -66,12 +70,11 @@ def test_every_mu_and_t_is_true_of_the_run_and_hardly_any_smaller_mu_is(name: st
     assert promise is not None
     assert promise.near[-1][1] == pytest.approx(SHARES[-1] * 1e-6)
     twice = 1 if plan.guarantee.adjacency == "replace-one" else 2
-    known = {epsilon: truth(plan, epsilon) for epsilon in np.linspace(0.1, 2.8, 28)}
+    points = known(plan)
     for mu, lost in promise.near:
-        claimed = {epsilon: lost + (1 - lost) * delta_for(mu, epsilon) for epsilon in known}
-        assert all(known[epsilon] <= claimed[epsilon] * (1 + 1e-3) for epsilon in known)
-        smaller = {epsilon: lost + (1 - lost) * delta_for(0.94 * mu, epsilon) for epsilon in known}
-        assert any(known[epsilon] > smaller[epsilon] for epsilon in known)
+        claimed, less = ([lost + (1 - lost) * delta_for(size, at) for at, _ in points] for size in (mu, 0.9 * mu))
+        assert all(delta <= most * 1.01 for (_, delta), most in zip(points, claimed, strict=True))
+        assert any(delta > most for (_, delta), most in zip(points, less, strict=True))
     assert 0 < promise.variation < 1e-30
     charge = Charge("run", "everyone", **charge_of(plan))
     assert (charge.mu, charge.near, charge.variation) == (None, promise.near, promise.variation)
