@@ -112,6 +112,17 @@ class GaussianPromise:
 
 
 @dataclass(frozen=True, slots=True)
+class NearGaussianPromise:
+    """Everything that a run releases is μ-GDP but for t, up to a total variation, for *replacing* one user.
+
+    With every pair (μ, t) of `near` at once (lifetime#lt6), under the plan's assumptions, whatever its adjacency.
+    """
+
+    near: tuple[tuple[float, float], ...]
+    variation: float  # s, rounded up
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 

@@ -181,13 +181,17 @@ def other_run(place: Path | str, thing: str) -> OtherVersion:
 
 def charge_of(plan: Plan) -> dict[str, Any]:
     """What a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
-    promise, gaussian = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
+    promise, info = plan.guarantee, ALGORITHMS[plan.algorithm]
+    gaussian = info.gaussian(plan)
+    nearly = info.near_gaussian(plan) if gaussian is None else None
+    charged = gaussian or nearly
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "mu": None if gaussian is None else gaussian.mu,
-        "variation": 0.0 if gaussian is None else gaussian.variation,
+        "variation": 0.0 if charged is None else charged.variation,
         "adjacency": promise.adjacency,
+        "near": () if nearly is None else nearly.near,
     }
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.accounts.lifetime import SAMPLERS
+from quoron_privacy.accounts.lifetime import LOST, SAMPLERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
@@ -193,7 +193,7 @@ class TestChain:
         report = json.loads(text)
         spent = ledger.spent("everyone").epsilon
         assert 1.0 < spent < 1.5
-        total = {"epsilon": spent, "delta": 3e-6, "runs": 3, "mu": 0.1, "variation": 1e-13}
+        total = {"epsilon": spent, "delta": 3e-6, "runs": 3, "mu": 0.1, "variation": 1e-13, "lost": 0.0}
         assert report["groups"]["everyone"] == total
         for spoil in (
             lambda export: export["rows"].pop(),
@@ -266,12 +266,12 @@ class TestCharges:
 
     def test_gaussian_runs_fill_their_share_as_squares(self, ledger):
         ledger.limit("everyone", epsilon=1.0, delta=1e-5, gaussian_share=1.0)
-        quarter = mu_for(1.0, 1e-5 * (1 - SAMPLERS)) / 2
+        quarter = mu_for(1.0, 1e-5 * (1 - SAMPLERS - LOST)) / 2
         for number in range(4):
             ledger.charge(f"run {number}", "everyone", **PROMISE, mu=quarter, variation=1e-300)
         with pytest.raises(BudgetExceeded):
             ledger.charge("one more", "everyone", **PROMISE, mu=quarter / 100, variation=1e-300)
-        assert ledger.spent("everyone", 1e-5 * (1 - SAMPLERS)).epsilon == pytest.approx(1.0, rel=1e-8)
+        assert ledger.spent("everyone", 1e-5 * (1 - SAMPLERS - LOST)).epsilon == pytest.approx(1.0, rel=1e-8)
 
     def test_a_limit_that_is_lowered_stops_further_runs_only(self, ledger):
         filled(ledger)

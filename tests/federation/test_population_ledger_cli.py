@@ -35,6 +35,9 @@ def filled(database_url):
     return database_url
 
 
+SAMPLED = ("--epsilon", "0.5", "--delta", "1e-7", "--mu", "0.1", "--lost", "1e-9", "--variation", "1e-15")
+
+
 def test_a_limit_is_set_shown_and_kept(filled, capsys):
     invoke("limit", "--database", filled, "--epsilon", "0.8", "--delta", "1e-5")
     assert capsys.readouterr().out == "everyone: ε = 0.8, δ = 1e-05\n"
@@ -46,9 +49,10 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
         "runs": 1,
         "mu": 0.0,
         "variation": 0.0,
+        "lost": 0.0,
         "limit": "ε = 0.8, δ = 1e-05",
-        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
-        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
+        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0, "lost": 0.0},
+        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0},
     }
     assert (printed["phones"]["counted"], printed["phones"]["fits"]) == (None, None)
     assert (printed["phones"]["mu"], printed["phones"]["variation"], printed["phones"]["limit"]) == (0.05, 1e-13, None)
@@ -58,6 +62,28 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
     assert "phones" in capsys.readouterr().out
     invoke("show", "--database", filled, "--group", "phones")
     assert "μ = 0.05 up to 1e-13 in total variation" in " ".join(capsys.readouterr().out.split())
+
+
+def test_another_tools_runs_on_secret_samples_count_by_their_mu_but_for_t(filled, capsys):
+    everyone = ("--database", filled, "--group", "everyone")
+    invoke("limit", "--database", filled, "--epsilon", "4", "--delta", "1e-5", "--gaussian-share", "0.8")
+    invoke("fits", *everyone, *SAMPLED)
+    invoke("charge", "opacus", *everyone, *SAMPLED)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "but for t = 2.5e-07" in said
+    assert "opacus charged with ε = 0.5, δ = 1e-07 (replace-one); μ = 0.1 but for t = 1e-09 up to 1e-15" in said
+    invoke("show", "--database", filled, "--json")
+    printed = json.loads(capsys.readouterr().out)["everyone"]
+    assert (printed["counted"]["mu"], printed["counted"]["lost"]) == (pytest.approx(0.1), 1e-9)
+    assert printed["fits"]["lost"] == pytest.approx(2.5e-7 - 1e-9)
+    invoke("show", "--database", filled, "--group", "everyone")
+    assert "t = 1e-09 of 2.5e-07" in " ".join(capsys.readouterr().out.split())
+    for wrong, said in ((("--lost", "1e-9"), "Expected mu with lost"), ((*SAMPLED, "--lost", "0.7"), "every t")):
+        for command in ("fits", "charge"):
+            with pytest.raises(ConfigError, match=said):
+                invoke(command, *(("other",) if command == "charge" else ()), *everyone, "--epsilon", "0.5", *wrong)
+    with pytest.raises(ConfigError, match="variation > 0"):
+        invoke("charge", "other", *everyone, "--epsilon", "0.5", "--mu", "0.1", "--lost", "1e-9")
 
 
 def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
@@ -185,9 +211,10 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
             "runs": 1,
             "mu": 0.0,
             "variation": 0.0,
+            "lost": 0.0,
             "limit": "ε = 0.8, δ = 1e-05",
-            "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
-            "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
+            "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0, "lost": 0.0},
+            "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0, "lost": 0.0},
         }
         assert verified == head
         with pytest.raises(IdentityError, match="role operator"):
@@ -200,7 +227,9 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         with pytest.raises(ConfigError, match="--exceeded"):
             invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5")
         invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
-        charged, fitting, _ = capsys.readouterr().out.splitlines()
+        invoke("charge", "opacus", *where, *SAMPLED, "--spent")
+        charged, fitting, _, sampled = capsys.readouterr().out.splitlines()
+        assert "; μ = 0.1 but for t = 1e-09 up to 1e-15 in total variation (replace-one)" in sampled
         assert charged == "everyone: opendp charged with ε = 0.2, δ = 0 (replace-one)"
         assert "counted so far: ε = 0.7 of 0.8" in fitting
         invoke("export", *where, "--file", str(out))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quoron_privacy.accounts.lifetime import SAMPLERS, Charge, Limit, below, compose
+from quoron_privacy.accounts.lifetime import LOST, SAMPLERS, Charge, Limit, below, compose, gaussian
 from quoron_privacy.errors import ConfigError
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
@@ -299,13 +299,129 @@ def test_a_total_variation_that_is_none_is_refused(mu, variation):
 def test_a_gaussian_run_that_no_longer_fits_its_share_may_use_the_other():
     limit = Limit("everyone", 2.0, 1e-4, 0.5)
     whole = charge(0.4, 1e-6, limit.mu)
-    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS))
+    assert limit.mu == mu_for(1.0, 5e-5 * (1 - SAMPLERS - LOST))
     assert limit.has_room([whole, whole], whole)  # one in its own account, two as (0.4, 1e-6) in the other
     assert not limit.has_room([whole, whole, whole], whole)
 
 
 def test_charges_beyond_a_limit_that_was_set_later_leave_no_room():
     assert not Limit("everyone", 0.5, 1e-4).has_room([charge(1.0)], charge(0.01))
+
+
+def near(*points, epsilon=0.5, delta=1e-7, variation=0.0, adjacency="replace-one"):
+    return Charge("run", "everyone", epsilon, delta, None, adjacency, variation, tuple(points))
+
+
+def told(mus, losts, variation, epsilon):
+    """δ at ε of the worst runs that are μ-GDP but for t, each: where any is told, all is."""
+    some = -math.expm1(sum(math.log1p(-lost) for lost in losts))
+    return min(1.0, some + (1 - some) * inexact_delta(math.sqrt(sum(mu**2 for mu in mus)), variation, epsilon))
+
+
+points_of_runs = st.tuples(st.floats(0.02, 0.6), st.floats(1.0, 1.5), st.floats(1e-12, 1e-7)).map(
+    lambda each: ((each[0], each[2]), (each[0] * each[1], each[2] / 10), (each[0] * each[1] ** 2, each[2] / 100))
+)
+nearly = st.tuples(points_of_runs, st.floats(0.3, 1.0), st.just(1e-300) | st.floats(1e-15, 1e-12)).map(
+    lambda each: near(*each[0], epsilon=each[1], variation=each[2])
+)
+
+
+@quick
+@given(
+    runs=st.lists(nearly | gaussian_or_plain.map(lambda each: promised(*each)), min_size=1, max_size=25),
+    share=st.sampled_from([0.3, 1.0]),
+)
+def test_runs_that_are_gaussian_but_for_t_stay_within_the_limit(runs, share):
+    limit = Limit("everyone", 2.0, 1e-4, share)
+    held, account = admitted(limit, runs), limit.account()
+    mus, losts, variation, plain = [], [], 0.0, []
+    for each in held:
+        after = account.after(each)
+        if after.square > account.square:
+            mu, lost = math.sqrt(after.square - account.square), float(after.lost - account.lost)
+            assert any(mu == pytest.approx(a) and lost == pytest.approx(b) for a, b in each.gaussian)
+            mus, losts, variation = [*mus, mu], [*losts, lost], variation + each.variation
+        else:
+            plain.append(each)
+        account = after
+    assert account.holds
+    assert sum(losts) <= float(limit.lost) * (1 + 1e-12)
+    worst = told(mus, losts, variation, share * 2.0) if mus else 0.0
+    assert worst + sum(each.delta for each in plain) <= 1e-4 * (1 + 1e-9)
+    assert sum(each.epsilon for each in plain) <= (1 - share) * 2.0 * (1 + 1e-12)
+
+
+@quick
+@given(runs=st.lists(nearly, min_size=1, max_size=12))
+def test_the_sum_of_runs_that_are_gaussian_but_for_t_is_never_below_the_truth(runs):
+    for delta in (None, 1e-5):
+        spent = compose(runs, delta)
+        if spent.epsilon == math.inf:
+            continue
+        assert spent.epsilon <= sum(each.epsilon for each in runs) * (1 + 1e-12)
+        if spent.epsilon < sum(each.epsilon for each in runs):  # by one of the points of each
+            which = [
+                k
+                for k in range(3)
+                if sum(each.near[k][1] for each in runs) == pytest.approx(spent.lost, rel=1e-9, abs=0)
+            ]
+            assert which
+            mus, losts = zip(*(each.near[which[0]] for each in runs), strict=True)
+            assert told(mus, losts, spent.variation, spent.epsilon) <= spent.delta * (1 + 1e-9)
+
+
+def most(limit, run):
+    """How many such runs fit."""
+    account, number = limit.account(), 0
+    while (account := account.after(run)).holds:
+        number += 1
+    return number
+
+
+def test_of_its_points_the_one_counts_of_which_most_fit():
+    limit = Limit("everyone", 4.0, 1e-5, 1.0)
+    assert float(limit.lost) == pytest.approx(LOST * 1e-5)
+    rare, often = (0.2, 1e-12), (0.1, 5e-9)
+    both, many = near(often, rare), near((0.1, 1e-12), rare)
+    counted = limit.account([both])
+    assert (float(counted.square), float(counted.lost)) == (pytest.approx(0.01), pytest.approx(5e-9))
+    counted = limit.account([both] * 45)  # at first t is plenty, then it is scarce
+    assert counted.holds
+    assert 45 * 0.01 < counted.square < limit.mu**2
+    assert most(limit, both) > most(limit, near(often)) == 62
+    assert most(limit, both) > most(limit, near(rare)) == 21
+    assert most(limit, many) == 85
+
+
+def test_twins_that_forget_t_or_let_it_double_unseen_are_caught():
+    """Sixty runs of which each tells all with chance t: without t's account they would pass D."""
+    limit, run = Limit("everyone", 4.0, 1e-5, 1.0), near((0.11, 4e-7))
+    honest = most(limit, run)
+    assert honest == 0
+    small = near((0.11, 3e-9))
+    assert told([0.11] * most(limit, small), [3e-9] * 66, 0.0, 4.0) <= 1e-5
+    forgetful = most(limit, charge(0.5, 1e-7, 0.11))  # the same μ, and no t
+    assert told([0.11] * forgetful, [4e-7] * forgetful, 0.0, 4.0) > 2e-5
+    # t is not paid twice by what pays for a total variation: (1 + e^ε) s would admit none of these
+    assert (1 + math.exp(4.0)) * 66 * 3e-9 > 1e-5
+
+
+def test_a_zero_out_run_is_counted_by_what_its_replacement_costs():
+    one, other = (near((0.1, 1e-9), adjacency=each) for each in ("replace-one", "zero-out"))
+    assert compose([one]).mu == compose([other]).mu == 0.1
+    assert other.replace_one[:2] == (1, pytest.approx(Fraction((1 + math.exp(0.5)) * 1e-7)))
+    limit = Limit("everyone", 4.0, 1e-5, 1.0)
+    assert limit.account([one]) == limit.account([other])
+
+
+def test_a_gaussian_run_is_one_way_or_the_other_and_has_numbers():
+    for wrong in ({"mu": 0.1}, {"near": ((0.0, 1e-9),)}, {"near": ((0.1, 0.0),)}, {"near": ((0.1, 0.6),)}):
+        with pytest.raises(ConfigError, match=r"near|mu"):
+            Charge("run", "everyone", 0.5, 1e-7, **{"near": ((0.1, 1e-9),), **wrong})
+    with pytest.raises(ConfigError, match="Expected mu with lost"):
+        gaussian(None, 1e-9)
+    assert gaussian(0.1, 0.0) == {"mu": 0.1, "near": ()}
+    assert gaussian(0.1, 1e-9) == {"mu": None, "near": ((0.1, 1e-9),)}
 
 
 def test_why_the_accounts_are_fixed_beforehand():

@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from quoron_privacy.accounts.gdp import compose as compose_gdp
 from quoron_privacy.accounts.gdp import epsilon_for, mu_for
 from quoron_privacy.errors import ConfigError, non_negative, positive, probability
 
 SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (lifetime#lt2)
+LOST = 2.0**-5  # of the Gaussian share's δ: what its runs are but for which they are Gaussian (lifetime#lt2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
 
 
@@ -38,6 +40,7 @@ class Charge:
     mu: float | None = None  # everything that the run releases is μ-GDP up to `variation`
     adjacency: str = "replace-one"
     variation: float = 0.0  # s, total variation from the run whose noise is exact where one user needs it; 0 without μ
+    near: tuple[tuple[float, float], ...] = ()  # (μ, t), t falling: μ-GDP but for t, up to s, for *replacing* a user
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -46,8 +49,14 @@ class Charge:
             raise ConfigError(f"Expected delta in [0, 1), got delta={self.delta}.")
         if self.mu is not None:
             positive(mu=self.mu)
+        if self.near and self.mu is not None:
+            raise ConfigError(f"Expected mu or near, got mu={self.mu} and near={self.near}.")
+        for mu, lost in self.near:
+            positive(mu=mu)
+            if not 0 < lost < 0.5:
+                raise ConfigError(f"Expected every t of near in (0, 0.5), got {lost}.")
         non_negative(variation=self.variation)
-        if self.variation >= 1 or (self.mu is None and self.variation):
+        if self.variation >= 1 or (self.mu is None and not self.near and self.variation):
             raise ConfigError(f"Expected variation in [0, 1), and 0 without mu, got variation={self.variation}.")
         if self.adjacency not in ("replace-one", "zero-out"):
             raise ConfigError(
@@ -57,7 +66,7 @@ class Charge:
     @property
     def promise(self) -> tuple[object, ...]:
         """All but the name."""
-        return self.group, self.epsilon, self.delta, self.mu, self.adjacency, self.variation
+        return self.group, self.epsilon, self.delta, self.mu, self.adjacency, self.variation, self.near
 
     @cached_property
     def replace_one(self) -> tuple[Fraction, Fraction, float | None]:
@@ -71,11 +80,32 @@ class Charge:
         factor = 1 + Fraction(math.exp(self.epsilon) * (1 + 1e-12))
         return 2 * epsilon, factor * delta, None if self.mu is None else 2 * self.mu
 
+    @property
+    def gaussian(self) -> tuple[tuple[float, float], ...]:
+        """(μ, t) for replacing one user, t falling: with each it is a Gaussian run but for t; none where there is none.
+
+        The run's theorem proves all of them at once, so whoever counts it may take any (lifetime#lt2).
+        """
+        mu = self.replace_one[2]
+        return self.near if mu is None else ((mu, 0.0),)
+
     def words(self) -> str:
         """The promise for people."""
         far = f" up to {self.variation:.2g} in total variation" if self.variation else ""
         gaussian = "" if self.mu is None else f", μ = {self.mu:g}{far}"
-        return f"ε = {self.epsilon:g}, δ = {self.delta:g}{gaussian} ({self.adjacency})"
+        text = f"ε = {self.epsilon:g}, δ = {self.delta:g}{gaussian} ({self.adjacency})"
+        if not self.near:
+            return text
+        (mu, lost), (most, least) = self.near[0], self.near[-1]
+        between = f"μ = {mu:g} but for t = {lost:.2g}" + (f", to {most:g} but for {least:.2g}" if most > mu else "")
+        return f"{text}; {between}{far} (replace-one)"
+
+
+def gaussian(mu: float | None, lost: float) -> dict[str, Any]:
+    """The numbers of a `Charge` of a run that is `mu`-GDP, or with `lost` > 0 but for that, as another tool says it."""
+    if lost and mu is None:
+        raise ConfigError(f"Expected mu with lost, got lost={lost} alone.")
+    return {"mu": mu, "near": ()} if mu is None or not lost else {"mu": None, "near": ((mu, lost),)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +117,7 @@ class Spent:
     runs: int
     mu: float  # of all Gaussian runs together; 0 without
     variation: float  # Σ s of these
+    lost: float = 0.0  # Σ t of these
 
     def words(self) -> str:
         """The sum for people."""
@@ -97,24 +128,36 @@ def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
     """(ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
 
     At δ = Σ δ, or at the given `delta`: either Σ ε, or Σ ε of the runs without μ plus the ε of √(Σ μ²) at what is left
-    of δ, the samplers' total variation paid. `epsilon` is inf if `delta` is too small for the runs. Exact when the
-    promises did not depend on releases; if later promises were chosen in view of earlier releases, it is the limit that
-    holds (lifetime#lt1 and lifetime#lt2).
+    of δ, the Σ t of the others and their samplers' total variation paid. `epsilon` is inf if `delta` is too small for
+    the runs. Exact when the promises did not depend on releases; if later promises were chosen in view of earlier
+    releases, it is the limit that holds (lifetime#lt1 and lifetime#lt2).
     """
     promises = [charge.replace_one for charge in charges]
-    asked = sum((each[1] for each in promises), Fraction(0)) if delta is None else _exact(delta)
+    whole = sum((each[1] for each in promises), Fraction(0))
+    asked = whole if delta is None else _exact(delta)
     variation = _up(sum((_exact(charge.variation) for charge in charges), Fraction(0)))
-    basic, mixed = _bound(promises, asked, None), _bound(promises, asked, variation)
-    mu = compose_gdp(*(each[2] for each in promises if each[2] is not None))
-    return Spent(min(basic, mixed), _up(asked), len(promises), mu, variation)
+    plain = [each for each, charge in zip(promises, charges, strict=True) if not charge.gaussian]
+    counted = [charge.gaussian for charge in charges if charge.gaussian]
+    basic = _up(sum((each[0] for each in promises), Fraction(0))) if whole <= asked else math.inf
+    found = []
+    for which in range(max(map(len, counted), default=1)):  # of every run the same t, in units of its δ
+        chosen = [each[min(which, len(each) - 1)] for each in counted]
+        mu, lost = compose_gdp(*(mu for mu, _ in chosen)), sum((_exact(lost) for _, lost in chosen), Fraction(0))
+        left = asked - lost - sum((each[1] for each in plain), Fraction(0))
+        own = _gaussian_epsilon(mu, variation, left) if chosen else math.inf
+        mixed = _up(sum((each[0] for each in plain), Fraction(own))) if own < math.inf else math.inf
+        found.append((mixed, mu, _up(lost)))
+    mixed, mu, lost_ = min(found)
+    return Spent(min(basic, mixed), _up(asked), len(promises), mu, variation, lost_)
 
 
 @dataclass(frozen=True)
 class Limit:
     """The most that a group's users may ever lose: (ε, δ) in two accounts that are fixed beforehand (lifetime#lt2).
 
-    `gaussian_share` of ε and of δ is kept for runs that promise μ-GDP, which add up as √(Σ μ²), what their samplers
-    lack as a sum; the rest is for all others, and for Gaussian runs that no longer fit, which add up as Σ ε and Σ δ.
+    `gaussian_share` of ε and of δ is kept for runs that promise μ-GDP, or μ-GDP but for t as those on secret samples
+    do: these add up as √(Σ μ²), t and what their samplers lack as sums. The rest is for all others, and for Gaussian
+    runs that no longer fit, which add up as Σ ε and Σ δ.
     """
 
     group: str
@@ -143,13 +186,18 @@ class Limit:
     def mu(self) -> float:
         """The Gaussian account: the most that √(Σ μ²) may reach."""
         share = self.gaussian_share
-        return mu_for(share * self.epsilon, share * self.delta * (1 - SAMPLERS)) if share else 0.0
+        return mu_for(share * self.epsilon, share * self.delta * (1 - SAMPLERS - LOST)) if share else 0.0
 
     @cached_property
     def variation(self) -> float:
         """The most that the total variations of the Gaussian account's runs may add up to, rounded down."""
         epsilon, delta = self.gaussian_share * self.epsilon, self.gaussian_share * self.delta
         return SAMPLERS * delta / (1 + math.exp(epsilon)) * (1 - 1e-12) if epsilon < 700 else 0.0
+
+    @cached_property
+    def lost(self) -> Fraction:
+        """The most that the t of the Gaussian account's runs may add up to."""
+        return _exact(LOST) * _exact(self.gaussian_share) * _exact(self.delta)
 
     def words(self) -> str:
         """The limit for people."""
@@ -176,15 +224,21 @@ class Account:
     delta: Fraction = Fraction(0)  # Σ δ there
     square: Fraction = Fraction(0)  # counted in the Gaussian account: Σ μ²
     variation: Fraction = Fraction(0)  # Σ of the samplers' total variations there
+    lost: Fraction = Fraction(0)  # Σ t there
     runs: int = 0
 
     def after(self, charge: Charge) -> "Account":
         """With one charge more, in the first account that has room for it."""
-        epsilon, delta, mu = charge.replace_one
-        if mu is not None:
-            square, variation = self.square + Fraction(mu) ** 2, self.variation + _exact(charge.variation)
-            if square <= Fraction(self.limit.mu) ** 2 and variation <= Fraction(self.limit.variation):
-                return replace(self, square=square, variation=variation, runs=self.runs + 1)
+        variation = self.variation + _exact(charge.variation)
+        room = Fraction(self.limit.mu) ** 2 - self.square, self.limit.lost - self.lost
+        wanted = [(Fraction(mu) ** 2, _exact(lost)) for mu, lost in charge.gaussian]
+        fitting = [each for each in wanted if each[0] <= room[0] and each[1] <= room[1]]
+        if fitting and variation <= Fraction(self.limit.variation):
+            # The one of which most fit: whichever is scarce, the squares or the t, decides.
+            square, lost = min(fitting, key=lambda each: (max(each[0] * room[1], each[1] * room[0]), each))
+            square, lost = self.square + square, self.lost + lost
+            return replace(self, square=square, lost=lost, variation=variation, runs=self.runs + 1)
+        epsilon, delta, _ = charge.replace_one
         return replace(self, epsilon=self.epsilon + epsilon, delta=self.delta + delta, runs=self.runs + 1)
 
     @property
@@ -221,12 +275,18 @@ class Account:
             mu = math.nextafter(mu, 0.0)
         return mu / (1 if adjacency == "replace-one" else 2)
 
+    @property
+    def largest_lost(self) -> float:
+        """The largest t, rounded down, of a run that is Gaussian but for it and still fits the Gaussian account."""
+        return _down(self.limit.lost - self.lost) if self.holds else 0.0
+
     def words(self) -> str:
         """What is counted, of what, for people."""
         plain = f"ε = {_short(_up(self.epsilon))} of {_short(float(self._plain * _exact(self.limit.epsilon)))}"
         text = f"{plain}, δ = {_short(_up(self.delta))} of {_short(float(self._plain * _exact(self.limit.delta)))}"
         if self.limit.gaussian_share:
             text += f"; μ = {_short(math.sqrt(self.square))} of {_short(self.limit.mu)} for Gaussian runs"
+            text += f", t = {_short(_up(self.lost))} of {_short(float(self.limit.lost))}" if self.lost else ""
         return text
 
     def left_words(self) -> str:
@@ -235,7 +295,7 @@ class Account:
             return "nothing"
         text = f"ε = {below(float(self._epsilon_left))}, δ = {below(float(self._delta_left))}"
         if self.limit.gaussian_share:
-            text += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run"
+            text += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run, but for t = {below(self.largest_lost)}"
         return text
 
     @property
@@ -251,28 +311,14 @@ class Account:
         return self._plain * _exact(self.limit.delta) - self.delta
 
 
-def _bound(
-    promises: Sequence[tuple[Fraction, Fraction, float | None]], delta: Fraction, variation: float | None
-) -> float:
-    """ε at `delta`; runs that promise μ-GDP are composed as such if their samplers' `variation` is given."""
-    gaussian = [each[2] for each in promises if each[2] is not None] if variation is not None else []
-    added = [each for each in promises if not gaussian or each[2] is None]
-    epsilon = sum((each[0] for each in added), Fraction(0))
-    left = delta - sum((each[1] for each in added), Fraction(0))
-    if left < 0 or (left == 0 and gaussian):
-        return math.inf
-    if not gaussian or variation is None:
-        return _up(epsilon)
-    rest = min(math.nextafter(float(left), 0.0), math.nextafter(1.0, 0.0))
-    own = _gaussian_epsilon(compose_gdp(*gaussian), variation, rest)
-    return _up(epsilon + Fraction(own)) if own < math.inf else math.inf
-
-
-def _gaussian_epsilon(mu: float, variation: float, delta: float) -> float:
-    """An ε with δ_μ(ε) + (1 + e^ε) variation <= δ, the smallest up to a relative 1e-9; inf where none is found.
+def _gaussian_epsilon(mu: float, variation: float, most: Fraction) -> float:
+    """An ε with δ_μ(ε) + (1 + e^ε) variation < most, the smallest up to a relative 1e-9; inf where none is found.
 
     From below: whatever is too small for the last ε's price of the samplers is too small.
     """
+    if most <= 0:
+        return math.inf
+    delta = min(math.nextafter(float(most), 0.0), math.nextafter(1.0, 0.0))
     if not variation:
         return epsilon_for(mu, delta)
     epsilon = 0.0

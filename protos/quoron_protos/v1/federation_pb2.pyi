@@ -365,7 +365,7 @@ class LimitRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ..., exceeded: _Optional[bool] = ...) -> None: ...
 
 class ChargeRequest(_message.Message):
-    __slots__ = ("run", "group", "epsilon", "delta", "mu", "variation", "adjacency", "note", "spent")
+    __slots__ = ("run", "group", "epsilon", "delta", "mu", "variation", "adjacency", "note", "spent", "lost")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPSILON_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +375,7 @@ class ChargeRequest(_message.Message):
     ADJACENCY_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     SPENT_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     run: str
     group: str
     epsilon: float
@@ -384,7 +385,8 @@ class ChargeRequest(_message.Message):
     adjacency: str
     note: str
     spent: bool
-    def __init__(self, run: _Optional[str] = ..., group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., mu: _Optional[float] = ..., variation: _Optional[float] = ..., adjacency: _Optional[str] = ..., note: _Optional[str] = ..., spent: _Optional[bool] = ...) -> None: ...
+    lost: float
+    def __init__(self, run: _Optional[str] = ..., group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., mu: _Optional[float] = ..., variation: _Optional[float] = ..., adjacency: _Optional[str] = ..., note: _Optional[str] = ..., spent: _Optional[bool] = ..., lost: _Optional[float] = ...) -> None: ...
 
 class Document(_message.Message):
     __slots__ = ("json",)

@@ -18,11 +18,12 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, look
+from quoron_server.algorithms import checks, lifetime, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
-from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import assumption_text
@@ -30,6 +31,7 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
 
@@ -143,10 +145,10 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
 
-    def _pairs(self, plan: Plan) -> tuple[Pair, ...]:
-        """The same of parts that are verified."""
+    def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
+        """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
-        pairs = own.parameters.pairs(own.problem, promise.adjacency)
+        pairs = own.parameters.pairs(own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.health is not None:
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
@@ -210,6 +212,21 @@ class Registered(AlgorithmInfo):
             slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
         return GaussianPromise(mu, lacks)
+
+    def near_gaussian(self, plan: Plan) -> NearGaussianPromise | None:
+        """What a verified plan on secret samples promises a lifetime; None where nothing of the kind is proved."""
+        promise, replaced = plan.guarantee, REPLACED
+        if not (self.may_be_gaussian and promise.proved and promise.exposure != "none"):
+            return None
+        pairs = self.pairs(plan) and self._pairs(plan, replaced)
+        sampled = [pair.adjacency == replaced for pair in pairs]
+        if not any(sampled) or not (promise.adjacency == replaced or (all(sampled) and promise.health is None)):
+            return None  # what is Gaussian in the pairs of a zero-out plan is for one who is left out
+        # A replacement costs at most twice the ε of a zero-out promise: about there the lattice has to be fine.
+        near = lifetime.points(pairs, promise.epsilon * (1 if promise.adjacency == replaced else 2), promise.delta)
+        # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
+        lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
+        return NearGaussianPromise(near, lack) if near else None
 
     def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
         """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.

@@ -107,6 +107,7 @@ class PopulationLedger:
         mu: float | None = None,
         variation: float = 0.0,
         adjacency: str = "replace-one",
+        near: Sequence[tuple[float, float]] = (),
         statement: str = "",
         elsewhere: bool = False,
         spent: bool = False,
@@ -114,12 +115,13 @@ class PopulationLedger:
         """Charge `run` in full to `group`; call it before the run's first question. The charge that now stands.
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
-        `variation` how far the noise is from that, in total variation. `elsewhere` says that another tool carries it
+        `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
+        it is μ-GDP but for t, for replacing one user. `elsewhere` says that another tool carries it
         out; `spent` that it has done so already, so that it is entered even beyond the limit. BudgetExceeded if the
         group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
-            promise = _promise(epsilon, delta, mu, variation, adjacency)
+            promise = _promise(epsilon, delta, mu, variation, adjacency, near)
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
                 marked = {"elsewhere": True} if elsewhere else {}
@@ -136,9 +138,10 @@ class PopulationLedger:
         mu: float | None = None,
         variation: float = 0.0,
         adjacency: str = "replace-one",
+        near: Sequence[tuple[float, float]] = (),
     ) -> Charge:
         """What `charge` would do now, without doing it; raises what it would raise."""
-        return _admitted(self._now(), run, group, **_promise(epsilon, delta, mu, variation, adjacency))
+        return _admitted(self._now(), run, group, **_promise(epsilon, delta, mu, variation, adjacency, near))
 
     def release(self, run: str, what: dict[str, Any]) -> None:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""
@@ -339,7 +342,8 @@ def export_of(rows: Sequence[Row]) -> str:
 
 
 def _charge(payload: Row) -> Charge:
-    return Charge(**{name: value for name, value in payload.items() if name not in ("statement", "elsewhere")})
+    given = {name: value for name, value in payload.items() if name not in ("statement", "elsewhere")}
+    return Charge(**given | {"near": tuple((mu, lost) for mu, lost in payload.get("near", ()))})
 
 
 def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
@@ -384,15 +388,23 @@ def _changed(sequence: int, row: Row) -> str:
     )
 
 
-def _promise(epsilon: float, delta: float, mu: float | None, variation: float, adjacency: str) -> dict[str, Any]:
-    return {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "adjacency": adjacency}
+def _promise(
+    epsilon: float,
+    delta: float,
+    mu: float | None,
+    variation: float,
+    adjacency: str,
+    near: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
+    numbers = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "adjacency": adjacency}
+    return numbers | {"near": tuple((mu, lost) for mu, lost in near)}
 
 
 def _admitted(
     known: Known, run: str, group: str, *, elsewhere: bool = False, spent: bool = False, **promise: Any
 ) -> Charge:
     """The charge of a run: the one that stands if it is the same promise, otherwise one that the limit has room for."""
-    if promise.get("mu") is not None and not promise.get("variation"):
+    if (promise.get("mu") is not None or promise.get("near")) and not promise.get("variation"):
         raise ConfigError(
             "Expected variation > 0 with mu, got none: no sampler of noise is exact (noise.total_variation)."
         )
@@ -422,7 +434,9 @@ def fitting(account: Account, wanted: Charge) -> str:
     else:
         text = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
     if account.limit.gaussian_share:
-        text += f", or μ = {below(account.largest_mu(wanted.variation, wanted.adjacency))} of a Gaussian run"
+        adjacency = "replace-one" if wanted.near else wanted.adjacency
+        text += f", or μ = {below(account.largest_mu(wanted.variation, adjacency))} of a Gaussian run"
+        text += f", but for t = {below(account.largest_lost)}" if wanted.near else ""
     return text + "."
 
 

@@ -152,10 +152,19 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
         """What another tool spends on a group's users, on the chain."""
         await self._require(context, operator=True)
-        numbers = {"epsilon": request.epsilon, "delta": request.delta, "mu": request.mu or None}
-        numbers |= {"variation": request.variation}
-        about = {"adjacency": request.adjacency, "statement": request.note, "spent": request.spent}
-        charge = await _told(self._manager.charge(request.run, request.group, **numbers, **about), context)
+        charged = self._manager.charge(
+            request.run,
+            request.group,
+            epsilon=request.epsilon,
+            delta=request.delta,
+            mu=request.mu or None,
+            lost=request.lost,
+            variation=request.variation,
+            adjacency=request.adjacency,
+            statement=request.note,
+            spent=request.spent,
+        )
+        charge = await _told(charged, context)
         return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> pb.Document:

@@ -5,7 +5,7 @@ one process at a time. What a coordinator sends is verified here, row by row, be
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +43,10 @@ Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
 Mu = Annotated[float | None, typer.Option("--mu", help="Everything that is released is μ-GDP with exact noise.")]
 Variation = Annotated[
     float, typer.Option("--variation", help="With --mu: how far the noise is from exact, in total variation.")
+]
+Lost = Annotated[
+    float,
+    typer.Option("--lost", help="With --mu, which then is for replacing one user: the chance but for which it is so."),
 ]
 Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
 Head = Annotated[str | None, typer.Option("--head", metavar="HASH", help="The head of an earlier export.")]
@@ -198,18 +202,20 @@ def fits(
     group: Group = "everyone",
     mu: Mu = None,
     variation: Variation = 0.0,
+    lost: Lost = 0.0,
     adjacency: Adjacency = "replace-one",
 ) -> None:
     """Whether a run with this promise would be admitted now, and what fits at most. Exit code 1 if it would not.
 
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
-    from quoron_privacy.accounts.lifetime import Charge
+    from quoron_privacy.accounts.lifetime import Charge, gaussian
     from quoron_privacy.errors import BudgetExceeded
     from quoron_server.books.lifetime_ledger import fitting, known_of
 
     account = known_of(source.rows()).accounts.get(group)
-    wanted = Charge("", group, epsilon, delta, mu, adjacency, variation)
+    own = gaussian(mu, lost)
+    wanted = Charge("", group, epsilon, delta, adjacency=adjacency, variation=variation, **own)
     if account is None:
         typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
         return
@@ -229,6 +235,7 @@ def charge(
     group: Group = "everyone",
     mu: Mu = None,
     variation: Variation = 0.0,
+    lost: Lost = 0.0,
     adjacency: Adjacency = "replace-one",
     note: Annotated[str, typer.Option("--note", help="Which tool, which release: whatever a reader has to know.")] = "",
     spent: Annotated[
@@ -240,16 +247,18 @@ def charge(
 
     Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent.
     """
+    from quoron_privacy.accounts.lifetime import gaussian
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
-    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation}
+    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "variation": variation}
     promise |= {"adjacency": adjacency, "spent": spent}
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
-            words = control.charge(name, group, note=note, **promise)
+            words = control.charge(name, group, mu=mu, lost=lost, note=note, **promise)
     else:
+        promise |= gaussian(mu, lost) | {"statement": note, "elsewhere": True}
         with _found(source, create=create) as opened:
-            words = PopulationLedger(opened).charge(name, group, statement=note, elsewhere=True, **promise).words()
+            words = PopulationLedger(opened).charge(name, group, **promise).words()
     typer.echo(f"{group}: {name} charged with {words}")
 
 
@@ -273,7 +282,7 @@ def _spent(known: "Known", group: str) -> "Spent":
 
 
 def _as_json(spent: "Spent", account: "Account | None") -> dict[str, Any]:
-    totals: dict[str, Any] = {name: getattr(spent, name) for name in ("epsilon", "delta", "runs", "mu", "variation")}
+    totals = asdict(spent)
     if account is None:
         return totals | {"limit": None, "counted": None, "fits": None}
     return totals | {
@@ -282,11 +291,13 @@ def _as_json(spent: "Spent", account: "Account | None") -> dict[str, Any]:
             "epsilon": float(account.epsilon),
             "delta": float(account.delta),
             "mu": float(account.square) ** 0.5,
+            "lost": float(account.lost),
         },
         "fits": {
             "epsilon": account.largest_epsilon(0.0),
             "delta": account.largest_delta,
             "mu": account.largest_mu(0.0),
+            "lost": account.largest_lost,
         },
     }
 

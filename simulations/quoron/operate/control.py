@@ -130,6 +130,7 @@ class Control:
         mu: float | None = None,
         variation: float = 0.0,
         adjacency: str = "replace-one",
+        lost: float = 0.0,
         note: str = "",
         spent: bool = False,
     ) -> str:
@@ -142,6 +143,7 @@ class Control:
             mu=mu or 0.0,
             variation=variation,
             adjacency=adjacency,
+            lost=lost,
             note=note,
             spent=spent,
         )
