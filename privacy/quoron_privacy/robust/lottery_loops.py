@@ -81,7 +81,7 @@ def _largest_step(epsilon, delta, old, mus, chances):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def _excess(epsilon, delta, old, step, mus, chances):  # type: ignore[no-untyped-def]
-    """ln of the worse order's divergence over δ: the higher chance first, or the lower one with its likelier silence."""
+    """ln of the worse order's divergence over δ: the higher chance first, or the lower one with more silence."""
     new = min(old * math.exp(step), 1.0)
     worst = new * profile(epsilon - step, mus, chances)
     silent = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)

@@ -269,9 +269,8 @@ def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Ve
 def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
     """outlier-mean#o2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
     _check(cohort_size, core, 2)
-    low = ramp_floor(cohort_size)
-    _require_core(cohort_size, core, low + 2)
-    return _at_core(OutlierMean("random", cohort_size, core, 2, low, core - 1, (), ()))
+    _require_core(cohort_size, core, ramp_floor(cohort_size) + 2)
+    return _at_core(OutlierMean("random", cohort_size, core, 2, ramp_floor(cohort_size), core - 1, (), ()))
 
 
 def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
@@ -310,13 +309,12 @@ def best_mean(
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
-    """Raises VerificationError unless every shift is at least what exact rational arithmetic gives for its theorem.
+    """Raises VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
 
-    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and outlier-mean#o2's
-    chances are compared as tail sums.
+    Shares no formula with the constructors: weighted means by `certified_shifts`, outlier-mean#o2's chances are
+    compared as tail sums.
     """
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
-    slack = Fraction(10**6 + 1, 10**6)
     sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
     if mean.kappa == 2:
         sound = sound and high == core - 1
@@ -325,62 +323,49 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
     shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
     chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
-        raise VerificationError(
-            f"Expected positive shifts, each with its chance, the chances adding up to 1, got {mean}."
-        )
-    if mean.kind == "random":
-        most, chance = size - core, 1 / (high - low)
-        heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
-        worst = [Fraction(0)] if most == 0 else [Fraction(b) for b in range(most + 1)]
-        needed = [float(slack * (4 + b * heaviest) / core) for b in worst]
-        order = np.argsort(mean.shifts)
-        shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
-        for b, least in enumerate(needed):
-            # P(shift >= Δ_b) must dominate P(flips >= b).
-            place = int(np.searchsorted(shifts, least))
-            have = float(tails[place]) if place < len(tails) else 0.0
-            if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
-                raise VerificationError(
-                    f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}."
-                )
+        raise VerificationError(f"Expected positive shifts with chances that add up to 1, got {mean}.")
+    if mean.kind == "weighted":
+        least = float(certified_shifts(mean, np.array([size * core]))[0][0, 0])
+        if not (mean.chances == (1.0,) and mean.shifts[0] >= least):
+            raise VerificationError(f"Expected a shift of at least {least:.9g}, which fails for {mean}.")
         return
-    if mean.kappa == 2:
-        ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
-        exact = (4 + ramp) / core
-    else:
-        exact = _largest_ratio(mean, size * (size - core))
-    if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
-        raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
+    most, chance = size - core, 1 / (high - low)
+    heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
+    order = np.argsort(mean.shifts)
+    shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
+    for b in range(most + 1):
+        # P(shift >= Δ_b) must dominate P(flips >= b).
+        least = float(Fraction(10**6 + 1, 10**6) * (4 + b * heaviest) / core)
+        place = int(np.searchsorted(shifts, least))
+        have = float(tails[place]) if place < len(tails) else 0.0
+        if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
+            raise VerificationError(f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}.")
 
 
 def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matrix]:
     """`shifts_at` by a second route, rounded up: (shifts, chances) when the larger score is at least scores[r].
 
-    Shares no formula with it: (b) over every height of the ramp in integers, (a) in rational arithmetic, binomial
+    Shares no formula with it: (b) over every height of the ramp, all in integers up to one division, and binomial
     chances from logarithms of factorials. Raises VerificationError where the theorem has no bound.
     """
-    size, low, high = mean.cohort_size, mean.ramp_low, mean.ramp_high
-    losses = [max(size * size - int(score), 0) for score in scores]
+    size, width, rounded = mean.cohort_size, mean.ramp_high - mean.ramp_low, (1 + REMOVAL_SLACK) * (1 + 1e-15)
     if mean.kappa == 1:
-        ratios = [[float(_largest_ratio(mean, lost))] for lost in losses]
-        return np.array(ratios) * (1 + REMOVAL_SLACK) * (1 + 1e-15), np.ones((len(losses), 1))
-    cores = [-(-(size * size - lost) // size) for lost in losses]
-    if not min(cores) >= high + 1:
-        raise VerificationError(f"Expected a core of at least {high + 1} answers at every score, got {min(cores)}.")
-    steps = [Fraction(2) * (2 - Fraction(max(low + core - size, 0), size)) / core for core in cores]
+        ratios = [[float(_largest_ratio(mean, max(size * size - int(score), 0)))] for score in scores]
+        return np.array(ratios) * rounded, np.ones((len(scores), 1))
+    cores = np.minimum(-(-scores // size), size)[:, None]
+    if not cores.min() > mean.ramp_high:
+        raise VerificationError(f"Expected a core of more than {mean.ramp_high} answers, got {cores.min()}.")
+    most, each = size - cores, 2 * (2 * size - np.maximum(mean.ramp_low + cores - size, 0))
     if mean.kind == "weighted":
-        exact = [Fraction(4, core) + step * Fraction(size - core, high - low) for core, step in zip(cores, steps, strict=True)]
-        return np.array([[float(each)] for each in exact]) * (1 + REMOVAL_SLACK) * (1 + 1e-15), np.ones((len(exact), 1))
-    chance, most = 1 / (high - low), np.array([[size - core] for core in cores])
-    largest = float(most.max())
-    flips = np.arange(min(largest, largest * chance + 12 * math.sqrt(largest * chance) + 60) + 1)
-    shifts = np.array([[float(Fraction(4, core) + int(b) * step) for b in flips] for core, step in zip(cores, steps, strict=True)])
-    farthest = np.array([[float(Fraction(4, core) + (size - core) * step)] for core, step in zip(cores, steps, strict=True)])
+        return (4 * size * width + most * each) / (cores * size * width) * rounded, np.ones((len(scores), 1))
+    usual, chance = int(most.max()) / width, 1 / width
+    flips = np.arange(min(int(most.max()), int(usual + 12 * math.sqrt(usual) + 60)) + 1)
     left = np.maximum(most - flips, 0)
     logs = gammaln(most + 1) - gammaln(flips + 1) - gammaln(left + 1) + xlogy(flips, chance) + xlog1py(left, -chance)
     chances = np.where(flips <= most, np.exp(logs) * (1 + 1e-7), 0.0)  # logarithms of large factorials are off by 1e-8
-    every = np.hstack([chances, np.where(most > flips[-1], 1e-20, 0.0)])
-    return np.hstack([shifts, farthest]) * (1 + REMOVAL_SLACK) * (1 + 1e-15), every
+    every = np.hstack([np.broadcast_to(flips, chances.shape), most])  # what lies beyond is charged at the most
+    beyond = np.where(most > flips[-1], 1e-20, 0.0)
+    return (4 * size + every * each) / (cores * size) * rounded, np.hstack([chances, beyond])
 
 
 def _largest_ratio(mean: OutlierMean, lost: int) -> Fraction:

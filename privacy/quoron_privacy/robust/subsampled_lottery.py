@@ -109,6 +109,12 @@ def calibrate(
         raise ConfigError(f"Expected colluders >= 0 and forgiven >= 0, got {colluders} and {forgiven}.")
     rate = sampling_rate(users, cohort_size, colluders)
     found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release, forgiven)
+    if found is None and forgiven:
+        raise Infeasible(
+            "subsampled lottery (subsampled-lottery#o4)",
+            f"{forgiven:,} of {cohort_size:,} answers may be far away",
+            "fewer outliers or a larger cohort",
+        )
     if found is None:
         least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
         raise Infeasible(
