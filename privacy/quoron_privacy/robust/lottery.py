@@ -2,15 +2,16 @@
 
     >>> plan = calibrate(1.0, 1e-6, 1000)
     >>> round(plan.noise_multiplier, 4)
-    0.0215
+    0.0134
     >>> verify_one_shot(plan, 1.0, 1e-6) <= 1e-6
     True
 
 With score S the aggregate plus N(0, σ²) is released with chance π[rung(S)], rung(S) = ⌊(S − Ck)/(2(C − 1))⌋, and never
 when S < Ck. One user moves the rung by at most one. The ladder π starts at δ and climbs as fast as outlier-mean#o3
-allows; a cohort in full agreement stands at its top. Cohorts that may not release and cohorts that may are different
-pairs, so δ is the larger of two costs and not their sum. One coin decides: no Laplace noise, and no floating-point
-attack on it.
+allows; a cohort in full agreement stands at its top. The higher the rung, the less one user can move the mean: a pair
+of cohorts is charged with the shift of its larger score, while σ is the same on all rungs. Cohorts that may not release
+and cohorts that may are different pairs, so δ is the larger of two costs and not their sum. One coin decides: no
+Laplace noise, and no floating-point attack on it.
 
 σ is in units of τ throughout. A noise source whose law is off by s in total variation costs (1 + e^ε)·s: take that off
 δ first.

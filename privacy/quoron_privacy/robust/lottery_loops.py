@@ -95,34 +95,48 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
     """Fills `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
 
     `steps` are the logarithms of the ratios of neighbouring chances; row r of `mus` and `chances` is for pairs whose
-    larger score stands on rung r. Shifts fall with r, so a block of rungs is skipped, or a rung alone, where the bound
-    of its first row shows that it cannot matter. Equal chances π_r are below the pair of π_{r-1} and π_r.
+    larger score stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its
+    last chance, at its first row and the widest step from there on, may be above the largest value so far. Equal
+    chances π_r are below the pair of π_{r-1} and π_r.
     """
     last = len(table) - 1
-    width = max(1, int(math.sqrt(last + 1.0)))
+    widest = steps.copy()
+    for rung in range(last - 2, -1, -1):
+        widest[rung] = max(widest[rung], widest[rung + 1])
+    ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
         growth = math.exp(epsilon)
-        best = table[0]
-        # The higher chance first: the top, and one rung of every block, show where the largest may be.
+        best, waiting = table[0], 0
         if last > 0:
-            best = max(best, table[last] * _upper(epsilon - steps[last - 1], mus[last], chances[last]))
-        for rung in range(width // 2, last, width):
-            best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], mus[rung + 1], chances[rung + 1]))
-        for start in range(0, last, width):
-            end, widest = min(start + width, last), 0.0
-            for rung in range(start, end):
-                widest = max(widest, steps[rung])
-            largest = _upper(epsilon - widest, mus[start + 1], chances[start + 1])
-            for rung in range(start, end):
-                row, weights = mus[rung + 1], chances[rung + 1]
-                if table[rung + 1] * largest > best:
-                    best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], row, weights))
-                # The lower chance first: once its silence counts for nothing, equal chances are worse.
-                silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
-                value = max(silent, 0.0) + 1e-15
-                if silent > -1e-15 and value + table[rung] * largest > best:
-                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], row, weights))
+            ends[0, 0], ends[0, 1], waiting = 0, last, 1
+        # The higher chance first.
+        while waiting:
+            waiting -= 1
+            start, end = ends[waiting]
+            if table[end] <= best:
+                continue
+            bound = table[end] * _upper(epsilon - widest[start], mus[start + 1], chances[start + 1])
+            if bound <= best:
+                continue
+            if end - start == 1:
+                best = max(best, table[end] * _upper(epsilon - steps[start], mus[end], chances[end]))
+                continue
+            middle = (start + end) // 2
+            best = max(best, table[middle] * _upper(epsilon - steps[middle - 1], mus[middle], chances[middle]))
+            ends[waiting, 0], ends[waiting, 1] = start, middle
+            ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
+            waiting += 2
+        # The lower chance first: once its silence counts for nothing, equal chances are worse.
+        alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of rungs up to here
+        for rung in range(last):
+            silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
+            value, row = max(silent, 0.0) + 1e-15, rung + 1
+            if silent > -1e-15 and value + table[rung] > best:
+                if rung >= until:
+                    alike, until = _upper(epsilon, mus[row], chances[row]), rung + width
+                if value + table[rung] * alike > best:
+                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus[row], chances[row]))
         found[place] = min(best * (1 + 1e-11), 1.0)
 
 
