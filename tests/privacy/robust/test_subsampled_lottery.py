@@ -5,14 +5,17 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import binom
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.robust.lottery import Lottery
-from quoron_privacy.robust.outlier_mean import OutlierMean, score_step, weighted_mean
+from quoron_privacy.robust.lottery import Lottery, core_for, ladder_mus, pair_divergence
+from quoron_privacy.robust.lottery_loops import step_profile
+from quoron_privacy.robust.outlier_mean import OutlierMean, random_inclusion, score_step, weighted_mean
 from quoron_privacy.robust.subsampled_lottery import (
     SubsampledLottery,
     calibrate,
@@ -132,6 +135,24 @@ def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
                 worst = max(worst, float(np.maximum(one - math.exp(epsilon) * two, 0).sum()) / claim)
     assert met > 100
     assert 0.05 < worst <= 1
+
+
+@given(size=st.integers(40, 400), rungs=st.integers(1, 9), seed=st.integers(0, 2**32 - 1), random=st.booleans())
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_the_profile_of_a_release_is_the_largest_of_all_pairs_of_rungs(size, rungs, seed, random):
+    """None of the pairs that it skips matters, whatever the ladder's shape."""
+    rng, core = np.random.default_rng(seed), core_for(size, rungs)
+    mean = random_inclusion(size, core) if random else weighted_mean(size, core, 1)
+    table = np.floor(np.sort(10 ** rng.uniform(-6, 0, rungs + 1)) * 2.0**53) / 2.0**53
+    mus, chances = ladder_mus(mean, rungs, mean.sensitivity / rng.uniform(0.05, 6))
+    epsilons = np.concatenate([[0.0], rng.uniform(0, 4, 12)])
+    found = np.empty(len(epsilons))
+    step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
+    for epsilon, value in zip(epsilons, found, strict=True):
+        worst = table[0]
+        for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
+            worst = max(worst, pair_divergence(float(epsilon), p, q, mus[1:], chances[1:]).max())
+        assert value == pytest.approx(min(worst, 1.0), rel=1e-9, abs=1e-14)
 
 
 # Twins: an accountant that forgets one thing, and an instance whose exact divergence exceeds what it claims.
