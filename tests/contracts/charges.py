@@ -73,9 +73,12 @@ def mean_of(plan: Plan, round_: int) -> Any:
 
 
 def _outlier_mean(release: Any, spent: Sequence[Spent]) -> float:
-    """The shift after so many flips; `spent` is one release."""
+    """The shift after so many flips, behind a lottery that of the larger score's rung; `spent` is one release."""
     (one,) = spent
-    return float(release.mean.shifts[min(one.flips, len(release.mean.shifts) - 1)] / release.noise_multiplier)
+    shifts = release.mean.shifts
+    if isinstance(release, OneShot | SubsampledLottery):
+        shifts = release.mean.shifts_at(release.lottery.scores[[one.rung]])[0][0]
+    return float(shifts[min(one.flips, len(shifts) - 1)] / release.noise_multiplier)
 
 
 def _soft_filter(f: SoftFilterParameters, spent: Sequence[Spent]) -> float:

@@ -76,6 +76,9 @@ def _lottery(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
             raise Complaint(f"round {world.round}: the lottery's rung moves from {one} to {other}")
         if self.tickets(score) in ((0,) if first.outcome else (TICKETS,)):
             raise Charged("the lowest rung's chance")
+        world.rung = max(one, other)
+        if first.outcome and world.rung == 0:
+            raise Charged("the lowest rung's chance, wherever the means are")
         return bool(first.outcome)
 
     return forced

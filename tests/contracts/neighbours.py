@@ -171,12 +171,12 @@ def crowd(plan: Plan, round_: int, honest: np.ndarray) -> None:
     """Moves the answers of an outlier mean's users: a core of two halves, and outliers that one of them holds.
 
     Outliers have just as many neighbours as the ramp starts from, so that one user more gives all of them weight
-    (docs/privacy/outlier-mean.md#o1); there are as many as leave the score above C k.
+    (docs/privacy/outlier-mean.md#o1); there are as many as leave the score a rung above C k.
     """
     mean, radius = mean_of(plan, round_), phase_of(plan, round_).radius
     size, reach = mean.cohort_size, mean.removal_radius * 0.995
     lost = 2 * (size - mean.ramp_low) if mean.kappa == 1 else 2 * size  # pairs, for each outlier
-    outliers = max(0, (size * (size - mean.core) - 2 * size) // lost)
+    outliers = max(0, (size * (size - mean.core) - 4 * size) // lost)
     places = np.full(size, -0.01)
     places[: max(0, mean.ramp_low - outliers)] = 0.0
     places[size - outliers :] = reach

@@ -5,7 +5,7 @@
     True
 
 One Laplace draw shifts the threshold of the whole series, a fresh one each score; while they pass, aggregates with
-Gaussian noise are released. What the tests cost does not grow with their number, so from a few hundred releases with
+Gaussian noise are released. What the tests cost does not grow with their number, so from some thousand releases with
 everybody in them (or shuffled epochs) this beats the lottery. There is no amplification by sampling here: batches are
 fixed in advance, and `combinations` refuses anything else.
 

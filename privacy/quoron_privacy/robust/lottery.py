@@ -2,15 +2,16 @@
 
     >>> plan = calibrate(1.0, 1e-6, 1000)
     >>> round(plan.noise_multiplier, 4)
-    0.0215
+    0.0134
     >>> verify_one_shot(plan, 1.0, 1e-6) <= 1e-6
     True
 
 With score S the aggregate plus N(0, σ²) is released with chance π[rung(S)], rung(S) = ⌊(S − Ck)/(2(C − 1))⌋, and never
 when S < Ck. One user moves the rung by at most one. The ladder π starts at δ and climbs as fast as outlier-mean#o3
-allows; a cohort in full agreement stands at its top. Cohorts that may not release and cohorts that may are different
-pairs, so δ is the larger of two costs and not their sum. One coin decides: no Laplace noise, and no floating-point
-attack on it.
+allows; a cohort in full agreement stands at its top. The higher the rung, the less one user can move the mean: a pair
+of cohorts is charged with the shift of its larger score, while σ is the same on all rungs. Cohorts that may not release
+and cohorts that may are different pairs, so δ is the larger of two costs and not their sum. One coin decides: no
+Laplace noise, and no floating-point attack on it.
 
 σ is in units of τ throughout. A noise source whose law is off by s in total variation costs (1 + e^ε)·s: take that off
 δ first.
@@ -38,19 +39,24 @@ from quoron_privacy.robust.outlier_mean import (
     Kind,
     OutlierMean,
     best_mean,
+    certified_shifts,
+    fitting,
     score_step,
     verify_outlier_mean,
-    weighted_shifts,
 )
 from quoron_privacy.robust.valley import cheapest
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Whole = TypeVar("Whole", int, NDArray[np.int64])
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 TICKETS = 2**63
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
+_OPTIONS = 60  # numbers of rungs that are looked at, from the fewest to 18 times as many
+_VANISHING = 1e-4  # share of μ(ε, δ) that is next to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,11 @@ class Lottery:
         """Chance of a release at integer score S in [C, C²]."""
         rung = self.rung(score)
         return 0.0 if rung is None else self.table[rung]
+
+    @property
+    def scores(self) -> Integers:
+        """The least score on each rung, shape (R + 1,)."""
+        return self.cohort_size * self.core + score_step(self.cohort_size) * np.arange(len(self.table))
 
     @property
     def at_concentration(self) -> float:
@@ -130,26 +141,32 @@ def calibrate(
     kappa: Kappa | None = None,
     kind: Kind = "weighted",
     release: float = RELEASE,
+    forgiven: int = 0,
 ) -> OneShot:
     """The least noise for one (ε, δ)-DP release, over the core and (kappa=None) over κ.
 
-    `release` is the chance wanted at full concentration. Random inclusion exists with κ = 2 only.
-    Raises Infeasible naming the smallest cohort that would do.
+    `release` is the chance wanted at full concentration, or where the average count misses C by `forgiven`. Random
+    inclusion exists with κ = 2 only. Raises Infeasible naming the smallest cohort that would do.
     """
-    positive(epsilon=epsilon)
-    probability(delta=delta, release=release)
-    count(cohort_size=cohort_size)
-    if kind == "random" and kappa == 1:
-        raise ConfigError("Expected kappa=2 with random inclusion, got kappa=1: nothing is proved for it.")
-    plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
-    if plan is None:
-        least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
-        raise Infeasible(
-            "lottery (outlier-mean#o3)",
-            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
-            f"cohort_size >= {least:,} (better {2 * least:,})",
-        )
-    return plan
+    _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
+    found = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven)
+    while found is not None:
+        mean, rungs, noise = found
+        mus, chances = ladder_mus(mean, rungs, noise)
+        table = loops.ladder(epsilon, _aim(delta), _aim(delta), mus, chances, release)
+        plan = OneShot(mean, Lottery(cohort_size, mean.core, tuple(map(float, table))), noise)
+        try:
+            verify_one_shot(plan, epsilon, delta)
+        except VerificationError:
+            found = mean, rungs, noise * (1 + 1e-5)
+        else:
+            return plan
+    least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
+    raise Infeasible(
+        "lottery (outlier-mean#o3)",
+        f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
+        f"cohort_size >= {least:,} (better {2 * least:,})",
+    )
 
 
 def estimate(
@@ -160,16 +177,12 @@ def estimate(
     kappa: Kappa | None = None,
     kind: Kind = "weighted",
     release: float = RELEASE,
-) -> tuple[OutlierMean, float] | None:
-    """(aggregate, about the noise) of what `calibrate` finds, or None; for searches, as nothing certifies it."""
-    if kind == "random":
-        plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
-        return None if plan is None else (plan.mean, plan.noise_multiplier)
-    found = _best_core(epsilon, _aim(delta), cohort_size, kappa, kind, release)
-    if found is None:
-        return None
-    mean, rungs, mu = found
-    return mean, mean.sensitivity / _largest_mu(epsilon, _aim(delta), release, rungs, mu)
+    forgiven: int = 0,
+) -> float:
+    """About the noise of what `calibrate` finds, inf where it finds nothing; for searches, as nothing certifies it."""
+    _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
+    found = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven)
+    return math.inf if found is None else found[2]
 
 
 @lru_cache(maxsize=256)
@@ -179,7 +192,7 @@ def smallest_cohort(
     """C_min: the least cohort for which a plan exists, however noisy. Useful noise needs two to three times that."""
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
-    rungs = int(_frontier(epsilon, _aim(delta), release)[0][0])
+    rungs = _fewest_rungs(epsilon, _aim(delta), release)
 
     def exists(size: int) -> bool:
         return best_mean(size, core_for(size, rungs), kappa, kind) is not None
@@ -208,9 +221,9 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
     table = np.asarray(plan.lottery.table)
-    mus, chances = np.asarray(plan.mean.shifts) / plan.noise_multiplier, np.asarray(plan.mean.chances)
-    worst = table[0]
-    for p, q in ((table, table), (table[1:], table[:-1]), (table[:-1], table[1:])):
+    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores[1:])
+    mus, worst = shifts / plan.noise_multiplier, table[0]  # what happens on rung 0 happens with its chance only
+    for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
         if len(p):
             worst = float(np.maximum(worst, pair_divergence(epsilon, p, q, mus, chances).max()))  # NaN stays
     certified = float(worst) * (1 + 1e-9)
@@ -232,17 +245,24 @@ def verify_lottery(lottery: Lottery, mean: OutlierMean) -> None:
         )
 
 
-def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Vector, chances: Vector) -> Vector:
+def ladder_mus(mean: OutlierMean, rungs: int, noise: float) -> tuple[Matrix, Matrix]:
+    """(μ, chances) of cohorts the larger score of which stands on rung 0, 1, .. `rungs`, each (R + 1, M)."""
+    scores = mean.cohort_size * mean.core + score_step(mean.cohort_size) * np.arange(rungs + 1)
+    shifts, chances = mean.shifts_at(scores)
+    return shifts / noise, chances
+
+
+def pair_divergence(epsilon: float, p: Vector, q: Vector, mus: Matrix, chances: Matrix) -> Vector:
     """H_{e^ε} between releasing N(μ, 1) with chance p and N(0, 1) with chance q, averaged over the mixture of shifts.
 
-    The best test releases iff x > t with t = (ε + ln(q/p))/μ + μ/2, and adds the silent outcome when that pays.
+    Shapes (P,), (P,), and (P, M) or (M,) where all pairs have the same mixture. The best test releases iff x > t with
+    t = (ε + ln(q/p))/μ + μ/2, and adds the silent outcome when that pays.
     """
     # Chances are multiples of 2⁻⁵³, so 1 − p is exact and the difference is off by rounding of its second term alone.
     silent = np.maximum((1 - p) - math.exp(epsilon) * (1 - q) + 4e-16 * (1 - p), 0.0)
-    shift = mus[:, None]
-    cut = (epsilon + np.log(q / p)) / shift + shift / 2
-    spoken = p * ndtr(shift - cut) - math.exp(epsilon) * q * ndtr(-cut)
-    total: Vector = silent + chances @ np.maximum(spoken, 0.0)
+    cut = (epsilon + np.log(q / p))[:, None] / mus + mus / 2
+    spoken = p[:, None] * ndtr(mus - cut) - math.exp(epsilon) * q[:, None] * ndtr(-cut)
+    total: Vector = silent + (chances * np.maximum(spoken, 0.0)).sum(1)
     return total
 
 
@@ -251,107 +271,75 @@ def _aim(delta: float) -> float:
     return delta * (1 - 1e-6) - 5e-16
 
 
-@lru_cache(maxsize=256)
-def _calibrate(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float
-) -> OneShot | None:
-    aim = _aim(delta)
-    found = _best_core(epsilon, aim, size, kappa, kind, release)
-    if found is None:
-        return None
-    mean, rungs, mu = found
-    noise = _least_noise(mean, epsilon, aim, rungs, release, mu, 1e-5)
-    for _ in range(40):
-        table = _ladder(mean, noise, epsilon, aim, rungs, release)
-        lottery = Lottery(size, mean.core, tuple(map(float, table)))
-        plan = OneShot(mean, lottery, noise)
-        try:
-            verify_one_shot(plan, epsilon, delta)
-        except VerificationError:
-            noise *= 1 + 1e-5
-        else:
-            return plan if lottery.at_concentration >= release else None
-    return None
+def _check(
+    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
+) -> None:
+    positive(epsilon=epsilon)
+    probability(delta=delta, release=release)
+    count(cohort_size=size)
+    if forgiven < 0:
+        raise ConfigError(f"Expected forgiven >= 0, got forgiven={forgiven}.")
+    if kind == "random" and kappa == 1:
+        raise ConfigError("Expected kappa=2 with random inclusion, got kappa=1: nothing is proved for it.")
 
 
-def _best_core(
-    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float
+@lru_cache(maxsize=1024)
+def _search(
+    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float, forgiven: int
 ) -> tuple[OutlierMean, int, float] | None:
-    """(aggregate, its number of rungs, μ of one shift whose ladder fits into them) of about the least noise."""
-    rungs, mus = _frontier(epsilon, delta, release)
-    sizes = np.full_like(rungs, size)
-    cores = core_for(sizes, rungs)
-    if kind == "weighted":
-        noises = weighted_shifts(sizes, cores, kappa) / mus
-        place = int(np.argmin(noises))
-        mean = best_mean(size, int(cores[place]), kappa, kind) if np.isfinite(noises[place]) else None
-    else:
-        means = [best_mean(size, int(core), kappa, kind) for core in cores]
-        options = [(place, mean) for place, mean in enumerate(means) if mean is not None]
+    """(aggregate, rungs, noise) of the least noise whose ladder climbs from δ to `release`; None without one."""
+    best: tuple[OutlierMean, int, float] | None = None
+    fewest, full = _fewest_rungs(epsilon, delta, release), gdp.mu_for(epsilon, min(delta / release, 0.5))
+    for each in fitting(size, core_for(size, fewest) - forgiven, kappa, kind):
+        # The top alone needs that much.
+        if best is not None and 2 * each / size / full >= best[2]:
+            continue
+        means: dict[int, OutlierMean] = {}
+        for power in range(_OPTIONS):
+            rungs = round(fewest * 1.05**power)
+            core = core_for(size, rungs) - forgiven
+            if rungs not in means and each in fitting(size, core, each, kind):
+                found = best_mean(size, core, each, kind, usual=(core + size - forgiven) // 2)
+                assert found is not None
+                means[rungs] = found
 
-        def rough(option: tuple[int, OutlierMean]) -> float:
-            place, mean = option
-            return _least_noise(mean, epsilon, delta, int(rungs[place]), release, float(mus[place]), 2e-3)
+        def least(rungs: int, means: dict[int, OutlierMean] = means, tolerance: float = 1e-3) -> float:
+            return _least_noise(means[rungs], epsilon, delta, rungs, release, tolerance)
 
-        place, mean = cheapest(options, rough)[0] if options else (0, None)
-    return None if mean is None else (mean, int(rungs[place]), float(mus[place]))
-
-
-@lru_cache(maxsize=4096)
-def _largest_mu(epsilon: float, delta: float, release: float, rungs: int, mu: float) -> float:
-    """The largest μ of one shift whose ladder reaches `release` within `rungs`, to 1e-5 from below; `mu` does."""
-
-    def reaches(value: float) -> bool:
-        table = loops.ladder(epsilon, delta, delta, np.array([value]), np.ones(1), rungs, release)
-        return bool(table[-1] >= release)
-
-    low, factor = mu, 1.005
-    while reaches(low * factor):
-        low, factor = low * factor, factor**2
-    high = low * factor
-    while high > low * (1 + 1e-5):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if reaches(middle) else (low, middle)
-    return low
-
-
-def _ladder(mean: OutlierMean, noise: float, epsilon: float, delta: float, rungs: int, release: float) -> Vector:
-    mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
-    table: Vector = loops.ladder(epsilon, delta, delta, mus, chances, rungs, release)
-    return table
+        rungs, _ = cheapest(list(means), least)
+        noise = least(rungs, tolerance=1e-5)
+        if best is None or noise < best[2]:
+            best = means[rungs], rungs, noise
+    return best
 
 
 def _least_noise(
-    mean: OutlierMean, epsilon: float, delta: float, rungs: int, release: float, mu: float, tolerance: float
+    mean: OutlierMean, epsilon: float, delta: float, rungs: int, release: float, tolerance: float
 ) -> float:
-    """Least noise whose ladder reaches `release` within `rungs`; `mu` is one that does for a single shift."""
+    """Least noise whose ladder reaches `release` within `rungs`, from above; some does from `_fewest_rungs` on."""
+    shifts, chances = ladder_mus(mean, rungs, 1.0)
 
     def reaches(noise: float) -> bool:
-        return bool(_ladder(mean, noise, epsilon, delta, rungs, release)[-1] >= release)
+        return bool(loops.ladder(epsilon, delta, delta, shifts / noise, chances, release)[-1] >= release)
 
-    high = mean.sensitivity / mu
-    while not reaches(high):  # a mixture with chances that sum to a little above one
-        high *= 1.01
-    low = high / 1.2
+    full = gdp.mu_for(epsilon, delta)
+    high = float(shifts[1:].max()) / (_VANISHING * full)
+    low = min(float(shifts[-1] @ chances[-1]) / full, high / 2)
+    step = 1.1
     while reaches(low):
         low, high = low / 1.5, low
+    while low * step < high and not reaches(low * step):
+        low, step = low * step, step**2
+    high = min(high, low * step)
     while high > low * (1 + tolerance):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if reaches(middle) else (middle, high)
     return high
 
 
-@lru_cache(maxsize=64)
-def _frontier(epsilon: float, delta: float, release: float) -> tuple[NDArray[np.int64], Vector]:
-    """Numbers of rungs worth having, ascending, each with the largest μ (to the grid) whose ladder fits into it."""
-    full = gdp.mu_for(epsilon, delta)
-    # About 20/ε rungs climb to the top even without noise to spare; four times that is never worth its core.
-    share = np.concatenate([np.geomspace(1e-4, 0.1, 20), np.linspace(0.11, 0.999, 240 if epsilon > 0.2 else 60)])
+@lru_cache(maxsize=256)
+def _fewest_rungs(epsilon: float, delta: float, release: float) -> int:
+    """How many rungs a ladder needs that climbs from δ to `release` next to noise that leaves nothing else to tell."""
     most = math.ceil(80 / epsilon) + 80
-    largest: dict[int, float] = {}  # by rungs, which grow with μ
-    for mu in share * full:
-        table = loops.ladder(epsilon, delta, delta, np.array([mu]), np.ones(1), most, release)
-        if table[-1] < release:
-            break
-        largest[len(table) - 1] = mu
-    return np.array(list(largest)), np.array(list(largest.values()))
+    mus = np.full((most + 1, 1), _VANISHING * gdp.mu_for(epsilon, delta))
+    return len(loops.ladder(epsilon, delta, delta, mus, np.ones((most + 1, 1)), release)) - 1

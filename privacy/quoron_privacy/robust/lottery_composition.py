@@ -1,5 +1,8 @@
 """Arithmetic of subsampled-lottery#o4: the profile of one release, and δ of T of them, by two independent routes.
 
+Everywhere `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the
+larger score of which stands on rung r. Row 0 bears on nothing, as rung 0 is charged with all of its chance.
+
 Statement, proof and what is rounded where: docs/privacy/subsampled-lottery.md.
 """
 
@@ -13,12 +16,13 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import pair_divergence
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
 
 
 def composed_delta(
-    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, typical: float, points: int, epsilon: float
+    table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int, typical: float, points: int, epsilon: float
 ) -> float:
     """δ at ε of the T-fold composition, connecting the dots of the convex profile from above."""
     mass, never, gap = _once(table, mus, chances, rate, typical, points, epsilon)
@@ -27,7 +31,7 @@ def composed_delta(
 
 
 def lattice(
-    table: Vector, mus: Vector, chances: Vector, rate: float, typical: float, points: int, epsilon: float
+    table: Vector, mus: Matrix, chances: Matrix, rate: float, typical: float, points: int, epsilon: float
 ) -> tuple[float, float]:
     """(largest loss tabulated, gap): beyond it the profile is π_0 up to a thousandth, or everything counts as lost.
 
@@ -44,7 +48,7 @@ def lattice(
 
 
 def rough_delta(
-    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, typical: float, points: int, epsilon: float
+    table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int, typical: float, points: int, epsilon: float
 ) -> float:
     """`composed_delta` without what wraps around and what rounding loses, for searches."""
     mass, never, gap = _once(table, mus, chances, rate, typical, points, epsilon)
@@ -52,7 +56,7 @@ def rough_delta(
 
 
 def second_route(
-    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, epsilon: float, reach: float, gap: float
+    table: Vector, mus: Matrix, chances: Matrix, rate: float, releases: int, epsilon: float, reach: float, gap: float
 ) -> float:
     """The same δ another way: all pairs, none skipped, on the caller's own lattice, composed by dp-accounting."""
     from dp_accounting.pld import pld_pmf  # it brings much of scipy
@@ -61,8 +65,9 @@ def second_route(
     sizes = np.arange(top + 1) * gap
     worst = [table[0]] * len(sizes)
     for place, value in enumerate(np.log1p(np.expm1(sizes) / rate)):
-        for p, q in ((table[-1:], table[-1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
-            worst[place] = max(worst[place], pair_divergence(float(value), p, q, mus, chances).max(initial=0.0))
+        for p, q in ((table[1:], table[1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
+            found = pair_divergence(float(value), p, q, mus[1:], chances[1:])
+            worst[place] = max(worst[place], found.max(initial=0.0))
     upper = rate * np.array(worst) * (1 + 1e-9)
     # The family of pairs is closed under swapping, so the profile below ε = 0 is the mirror of the one above.
     lower = (-np.expm1(-sizes) + np.exp(-sizes) * upper)[:0:-1]
@@ -73,7 +78,7 @@ def second_route(
 
 
 def _once(
-    table: Vector, mus: Vector, chances: Vector, rate: float, typical: float, points: int, epsilon: float
+    table: Vector, mus: Matrix, chances: Matrix, rate: float, typical: float, points: int, epsilon: float
 ) -> tuple[Vector, float, float]:
     """(masses, mass at infinity, gap) of one release, no pair of neighbouring rungs of which is worse."""
     reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
@@ -82,7 +87,7 @@ def _once(
     return *_masses(np.minimum.accumulate(np.minimum(upper, 1.0)), gap), gap
 
 
-def _step_profile(epsilons: Vector, table: Vector, mus: Vector, chances: Vector) -> Vector:
+def _step_profile(epsilons: Vector, table: Vector, mus: Matrix, chances: Matrix) -> Vector:
     """f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up."""
     found = np.empty(len(epsilons))
     loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)

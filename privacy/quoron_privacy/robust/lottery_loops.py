@@ -30,12 +30,12 @@ def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-untyped-def]
-    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last; at most `most` + 1.
+def ladder(epsilon, delta, first, mus, chances, goal):  # type: ignore[no-untyped-def]
+    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last, one for a row of `mus`.
 
-    Ends early once `goal` is reached. Both conditions hold from the old chance up to some largest new one, so
-    bisection finds it.
+    Row r belongs to pairs whose larger score stands on rung r; row 0 is never read. Ends early once `goal` is reached.
     """
+    most = len(mus) - 1
     table = np.empty(most + 1)
     # Chances on a grid, rounded down: what is planned is what is drawn, and verified, to the bit.
     table[0] = math.floor(first * _GRID) / _GRID
@@ -43,69 +43,100 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
         old = table[rung]
         if old >= goal:
             return table[: rung + 1]
-        low, high = 0.0, min(-math.log(old), epsilon + 50.0)
-        for _ in range(48):
-            step = 0.5 * (low + high)
-            new = min(old * math.exp(step), 1.0)
-            # Both orders of the worlds: the higher chance first, then the lower one, whose silence is more likely.
-            good = new * profile(epsilon - step, mus, chances) <= delta
-            if good:
-                lost = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)
-                good = lost <= delta and lost + old * profile(epsilon + step, mus, chances) <= delta
-            if good:
-                low = step
-            else:
-                high = step
-        table[rung + 1] = max(math.floor(min(old * math.exp(low), 1.0) * _GRID) / _GRID, old)
-        # The ladder no longer climbs: longer would not be higher.
+        step = _largest_step(epsilon, delta, old, mus[rung + 1], chances[rung + 1])
+        table[rung + 1] = max(math.floor(min(old * math.exp(step), 1.0) * _GRID) / _GRID, old)
+        # The ladder no longer climbs: above, where shifts are smaller, it would; a longer one starts elsewhere.
         if table[rung + 1] <= old * (1 + 1e-12):
             return table[: rung + 1]
     return table
 
 
 @njit(cache=True)
+def _largest_step(epsilon, delta, old, mus, chances):  # type: ignore[no-untyped-def]
+    """ln of the largest ratio of a new chance to the old one. Both conditions hold up to it and fail beyond.
+
+    By false position on the logarithm of the worse of both, with the Illinois rule; ends on the side where they hold.
+    """
+    low, high = 0.0, min(-math.log(old), epsilon + 50.0)
+    at_low, at_high = _excess(epsilon, delta, old, low, mus, chances), _excess(epsilon, delta, old, high, mus, chances)
+    if at_high <= 0 or at_low > 0:
+        return high if at_high <= 0 else 0.0
+    last = 0
+    for turn in range(80):
+        share = at_low / (at_low - at_high)
+        middle = low + (high - low) * (share if turn % 4 < 3 and 0 < share < 1 else 0.5)
+        here = _excess(epsilon, delta, old, middle, mus, chances)
+        if here > 0:
+            high, at_high, at_low = middle, here, at_low * (0.5 if last == 1 else 1.0)
+            last = 1
+        else:
+            low, at_low, at_high = middle, here, at_high * (0.5 if last == -1 else 1.0)
+            last = -1
+            if here > -1e-9:
+                break
+        if high - low <= 1e-13 * high:
+            break
+    return low
+
+
+@njit(cache=True)
+def _excess(epsilon, delta, old, step, mus, chances):  # type: ignore[no-untyped-def]
+    """ln of the worse order's divergence over δ: the higher chance first, or the lower one with more silence."""
+    new = min(old * math.exp(step), 1.0)
+    worst = new * profile(epsilon - step, mus, chances)
+    silent = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)
+    if silent > 0:  # else it is below the first
+        worst = max(worst, silent + old * profile(epsilon + step, mus, chances))
+    return math.log(max(worst, 1e-300) / delta)
+
+
+@njit(cache=True)
 def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[no-untyped-def]
     """Fills `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
 
-    `steps` are the logarithms of the ratios of neighbouring chances. The maximum is exact: rungs are skipped, alone or
-    in blocks, only where a bound shows that they cannot matter.
+    `steps` are the logarithms of the ratios of neighbouring chances; row r of `mus` and `chances` is for pairs whose
+    larger score stands on rung r. Chances climb and shifts fall with r, so a stretch of rungs is halved only where its
+    last chance, at its first row and the widest step from there on, may be above the largest value so far. Equal
+    chances π_r are below the pair of π_{r-1} and π_r.
     """
     last = len(table) - 1
-    width = max(1, int(math.sqrt(last + 1.0)))
+    widest = steps.copy()
+    for rung in range(last - 2, -1, -1):
+        widest[rung] = max(widest[rung], widest[rung + 1])
+    ends, width = np.empty((64, 2), np.int64), max(1, int(math.sqrt(last + 1.0)))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
         growth = math.exp(epsilon)
-        # The lower chance first: once its silence counts for nothing, equal chances are worse. The divergence at ε
-        # itself bounds that of every rung; the rung of the largest bound is looked at before the others.
-        alike = _upper(epsilon, mus, chances)
-        best = max(table[0], table[last] * alike)
-        first, most = -1, best
-        for rung in range(last):
-            silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
-            if silent > -1e-15:
-                bound = max(silent, 0.0) + 1e-15 + table[rung] * alike
-                if bound > most:
-                    first, most = rung, bound
-        if first >= 0:
-            best = max(best, most + table[first] * (_upper(epsilon + steps[first], mus, chances) - alike))
-            for rung in range(last):
-                silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
-                value = max(silent, 0.0) + 1e-15
-                if silent > -1e-15 and value + table[rung] * alike > best:
-                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus, chances))
-        # The higher chance first: one rung of every block shows where the largest may be.
-        for rung in range(width // 2, last, width):
-            best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], mus, chances))
-        for start in range(0, last, width):
-            end, widest = min(start + width, last), 0.0
+        best, waiting = table[0], 0
+        if last > 0:
+            ends[0, 0], ends[0, 1], waiting = 0, last, 1
+        # The higher chance first.
+        while waiting:
+            waiting -= 1
+            start, end = ends[waiting]
             if table[end] <= best:
                 continue
-            for rung in range(start, end):
-                widest = max(widest, steps[rung])
-            largest = _upper(epsilon - widest, mus, chances)
-            for rung in range(start, end):
-                if table[rung + 1] * largest > best:
-                    best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], mus, chances))
+            bound = table[end] * _upper(epsilon - widest[start], mus[start + 1], chances[start + 1])
+            if bound <= best:
+                continue
+            if end - start == 1:
+                best = max(best, table[end] * _upper(epsilon - steps[start], mus[end], chances[end]))
+                continue
+            middle = (start + end) // 2
+            best = max(best, table[middle] * _upper(epsilon - steps[middle - 1], mus[middle], chances[middle]))
+            ends[waiting, 0], ends[waiting, 1] = start, middle
+            ends[waiting + 1, 0], ends[waiting + 1, 1] = middle, end
+            waiting += 2
+        # The lower chance first: once its silence counts for nothing, equal chances are worse.
+        alike, until = 1.0, 0  # the divergence at ε itself of a row that is no higher bounds that of rungs up to here
+        for rung in range(last):
+            silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
+            value, row = max(silent, 0.0) + 1e-15, rung + 1
+            if silent > -1e-15 and value + table[rung] > best:
+                if rung >= until:
+                    alike, until = _upper(epsilon, mus[row], chances[row]), rung + width
+                if value + table[rung] * alike > best:
+                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus[row], chances[row]))
         found[place] = min(best * (1 + 1e-11), 1.0)
 
 

@@ -3,15 +3,17 @@
     >>> target = Target(1.0, 1e-6, "lottery", "weighted", kappa=1)
     >>> full, lowered = release(target, 1000, 1000**2), release(target, 1000, 990**2)
     >>> full.mean.core, lowered.mean.core, lowered.test.chance(990**2) >= 0.999
-    (928, 908, True)
+    (844, 816, True)
 
-A calibration at full concentration passes with its chance at S = C² only. Lowering core and threshold together by s
-moves every rung down by s·C: the same test passes with the same chance at S = C² - s·C, the aggregate's bound grows,
-and the noise with it. What is certified in the end is the lowered release itself, by docs/privacy/outlier-mean.md.
+A calibration at full concentration passes with its chance at S = C² only. A lottery for S = C² - s·C has all of its
+rungs lower by s·C; a Laplace test its core and threshold by s. Either passes with the same chance there, the
+aggregate's bound grows, and the noise with it. What is certified in the end is that release itself, by
+docs/privacy/outlier-mean.md.
 """
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -45,25 +47,30 @@ class Target:
 
 def noise(target: Target, cohort_size: int, score: int) -> float:
     """σ/τ of a release that passes at `score`, about; inf where there is none."""
-    proposed = _proposed(target, cohort_size)
-    if proposed is None:
-        return math.inf
-    full, multiplier = proposed
-    mean = _lowered(target, full, score)
-    return math.inf if mean is None else multiplier * _growth(full, mean)
+    missed = _missed(cohort_size, score)
+    if target.test == "lottery":
+        budget = target.epsilon, target.delta
+        return lottery.estimate(*budget, cohort_size, kappa=target.kappa, kind=target.kind, forgiven=missed)
+    full = _laplace(target, cohort_size)
+    mean = None if full is None else _lowered(target, full.mean, missed)
+    return math.inf if full is None or mean is None else full.noise_multiplier * _growth(full.mean, mean)
 
 
 def release(target: Target, cohort_size: int, score: int, *, name: str = "outlier mean") -> OneRelease:
     """The release, certified. Raises Infeasible, in the name of `name`, where there is none."""
-    calibrate = lottery.calibrate if target.test == "lottery" else laplace_test.calibrate
-    base = calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
-    mean = _lowered(target, base.mean, score)
-    if mean is not None:
-        multiplier = base.noise_multiplier * _growth(base.mean, mean)
+    budget, form, missed = (target.epsilon, target.delta), (target.kappa, target.kind), _missed(cohort_size, score)
+    if target.test == "lottery":
+        with suppress(Infeasible):
+            made = lottery.calibrate(*budget, cohort_size, kappa=form[0], kind=form[1], forgiven=missed)
+            if made.noise_multiplier < LARGEST_NOISE:
+                return made
+    elif (full := _laplace(target, cohort_size)) and (mean := _lowered(target, full.mean, missed)):
+        drop, multiplier = full.mean.core - mean.core, full.noise_multiplier * _growth(full.mean, mean)
+        test = laplace_test.LaplaceTest(cohort_size, mean.core, full.test.scale, full.test.threshold - drop)
         while multiplier < LARGEST_NOISE:
-            plan = _with(base, mean, multiplier)
+            plan = LaplaceOneShot(mean, test, multiplier)
             try:
-                certify(plan, target.epsilon, target.delta)
+                certify(plan, *budget)
             except VerificationError:
                 multiplier *= 1.01  # random inclusion: flips do not scale with the shift
             else:
@@ -83,7 +90,7 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 
     The grid costs the same μ whatever the shift, so the smallest shift needs the most room.
     """
-    shift = min(plan.mean.shifts)
+    shift = plan.mean.least_shift
     sensitivity = shift * radius * (1 + plan.mean.rounding_slack(dimension))
     mu = shift / plan.noise_multiplier
     return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
@@ -92,7 +99,7 @@ def release_scale(plan: OneRelease, radius: float, dimension: int) -> float:
 def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) -> None:
     """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
     slack = plan.mean.rounding_slack(dimension)
-    for shift in plan.mean.shifts:
+    for shift in (plan.mean.least_shift, *plan.mean.shifts):
         truth = moved.mu(shift * radius * (1 + slack), scale, dimension)
         if not truth <= shift / plan.noise_multiplier * (1 + 1e-12):
             raise VerificationError(
@@ -120,22 +127,23 @@ def smallest(target: Target, score: Callable[[int], int], most: float = LARGEST_
     return high
 
 
+def _missed(cohort_size: int, score: int) -> int:
+    """By how much the average count misses the cohort, rounded up."""
+    return -(-(cohort_size**2 - score) // cohort_size)
+
+
 @lru_cache(maxsize=1024)
-def _proposed(target: Target, cohort_size: int) -> tuple[OutlierMean, float] | None:
-    """(aggregate, about the noise) at full concentration."""
-    if target.test == "lottery":
-        return lottery.estimate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
+def _laplace(target: Target, cohort_size: int) -> LaplaceOneShot | None:
+    """The release behind a Laplace test at full concentration."""
     try:
-        plan = laplace_test.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
+        return laplace_test.calibrate(target.epsilon, target.delta, cohort_size, kappa=target.kappa, kind=target.kind)
     except Infeasible:
         return None
-    return plan.mean, plan.noise_multiplier
 
 
-def _lowered(target: Target, full: OutlierMean, score: int) -> OutlierMean | None:
-    """The aggregate when core and threshold are lowered for a test that passes at `score` as it did at C²."""
-    size = full.cohort_size
-    core = full.core - -(-(size**2 - score) // size)
+def _lowered(target: Target, full: OutlierMean, missed: int) -> OutlierMean | None:
+    """The aggregate when core and threshold are lowered for a test that passes at a lower score as it did at C²."""
+    size, core = full.cohort_size, full.core - missed
     return best_mean(size, core, target.kappa, target.kind) if core > size // 2 else None
 
 
@@ -143,12 +151,3 @@ def _growth(full: OutlierMean, lowered: OutlierMean) -> float:
     """By how much noise grows with the usual shift."""
     usual = [float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) for mean in (full, lowered)]
     return usual[1] / usual[0] * (1 + 1e-9)
-
-
-def _with(base: OneRelease, mean: OutlierMean, multiplier: float) -> OneRelease:
-    """`base` lowered to the core of `mean`, with this noise."""
-    if isinstance(base, OneShot):
-        return OneShot(mean, lottery.Lottery(mean.cohort_size, mean.core, base.lottery.table), multiplier)
-    drop = base.mean.core - mean.core
-    test = laplace_test.LaplaceTest(mean.cohort_size, mean.core, base.test.scale, base.test.threshold - drop)
-    return LaplaceOneShot(mean, test, multiplier)

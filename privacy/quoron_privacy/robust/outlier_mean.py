@@ -12,8 +12,9 @@
 C answers y_j, a public length τ. h_j counts the answers within κτ of y_j, itself included; its weight climbs from 0 at
 h_j = A to 1 at h_j = B, and the mean of all answers under these weights is what is released with noise. The *score*
 S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
-two neighbouring cohorts that both score at least C·k; the tests of `lottery`, `laplace_test` and `above_threshold` see
-to it that nothing is released otherwise. No probability of failure enters.
+two neighbouring cohorts that both score at least C·k, and the bound falls with the larger of their scores
+(`shifts_at`); the tests of `lottery`, `laplace_test` and `above_threshold` see to it that nothing is released
+otherwise. No probability of failure enters.
 
 * `weighted_mean`: the weights are used as they are (outlier-mean#o1; κ = 2 by a core of close answers, κ = 1 by
   averaging).
@@ -25,7 +26,7 @@ Statement, proof and symbols: docs/privacy/outlier-mean.md.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, TypeVar
@@ -33,6 +34,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import gammaln, xlog1py, xlogy
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count
@@ -74,7 +76,8 @@ class OutlierMean:
 
     Formal guarantee: for neighbouring cohorts that both score at least cohort_size·core, the aggregates can be coupled
     so that their distance is dominated by shift `shifts[i]` with probability `chances[i]`, up to a factor
-    1 + `rounding_slack`; and the score moves by at most 2(cohort_size - 1), always.
+    1 + `rounding_slack`, and by those of `shifts_at` where the larger score is known to be higher; and the score moves
+    by at most 2(cohort_size - 1), always.
 
     | input                                        | what happens                                     |
     | -------------------------------------------- | ------------------------------------------------ |
@@ -100,9 +103,32 @@ class OutlierMean:
         return max(self.shifts)
 
     @property
+    def least_shift(self) -> float:
+        """A length below every shift at every score: what full agreement leaves."""
+        return 2 * self.kappa / self.cohort_size
+
+    @property
     def removal_radius(self) -> float:
         """Radius in units of τ within which answers are counted for the weights."""
         return 2 * (1 + REMOVAL_SLACK) if self.kappa == 2 else 1.0
+
+    def shifts_at(self, scores: Integers) -> tuple[Matrix, Matrix]:
+        """(shifts in units of τ, their chances) when the larger of both scores is at least scores[r], each (R, M).
+
+        Both fall, in the sense of larger and likelier shifts, as the score grows; of κ = 1 the smaller score has to be
+        at least C·core, too. Each at least C·core + 1 (outlier-mean#o1, #o2).
+        """
+        size, low, high = self.cohort_size, self.ramp_low, self.ramp_high
+        lost = np.maximum(size**2 - scores, 0)
+        if self.kappa == 1:
+            bounds, chances = np.maximum(*_near_shift(size, lost, low, high))[:, None], np.ones((len(lost), 1))
+        else:
+            cores = (size - lost // size)[:, None]  # ⌈S/C⌉ answers lie within τ of one of them
+            moved, chances = (size - cores) / (high - low), np.ones((len(lost), 1))
+            if self.kind == "random":
+                moved, chances = _flips(size - cores, 1 / (high - low))
+            bounds = _wide_shift(size, cores, low, moved)
+        return bounds * _GEOMETRY * (1 + 1e-14), chances
 
     def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
         """δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
@@ -207,9 +233,10 @@ def score_scale(scale: float, cohort_size: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
-    """outlier-mean#o1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
+def weighted_mean(cohort_size: int, core: int, kappa: Kappa, ramp_core: int | None = None) -> OutlierMean:
+    """outlier-mean#o1 on the ramp that is best at the core: (a) for κ = 2, where B = k − 1, and (b) for κ = 1.
 
+    `ramp_core`: a higher core at which the ramp of κ = 1 is to be the best, for scores that are seldom as low as k.
     Raises Infeasible when the core is too small a part of the cohort for any bound.
     """
     _check(cohort_size, core, kappa)
@@ -217,14 +244,12 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     if kappa == 2:
         _require_core(cohort_size, core, low + 2)
         high = core - 1
-        shift = float(_wide_shift(np.array(cohort_size), np.array(core), np.array((cohort_size - core) / (high - low))))
     else:
         if cohort_size <= low + 1:
             raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
         _require_core(cohort_size, core, low + 1)
-        highs, shifts = _best_ramps(np.array([cohort_size]), np.array([core]))
-        high, shift = int(highs[0]), float(shifts[0])
-    return OutlierMean("weighted", cohort_size, core, kappa, low, high, (shift * _GEOMETRY * (1 + 1e-14),), (1.0,))
+        high = int(_best_ramps(np.array([cohort_size]), np.array([ramp_core or core]))[0][0])
+    return _at_core(OutlierMean("weighted", cohort_size, core, kappa, low, high, (), ()))
 
 
 def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
@@ -234,7 +259,8 @@ def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Ve
     for each in (1, 2) if kappa is None else (kappa,):
         fit = (lows + each <= cores) & (cores <= sizes) & (lows + 1 < sizes)
         size, core, low = sizes[fit], cores[fit], lows[fit]
-        shifts = _best_ramps(size, core)[1] if each == 1 else _wide_shift(size, core, (size - core) / (core - 1 - low))
+        wide = each == 2
+        shifts = _wide_shift(size, core, low, (size - core) / (core - 1 - low)) if wide else _best_ramps(size, core)[1]
         least[fit] = np.minimum(least[fit], shifts * _GEOMETRY * (1 + 1e-14))
     return least
 
@@ -243,20 +269,8 @@ def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Ve
 def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
     """outlier-mean#o2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
     _check(cohort_size, core, 2)
-    low = ramp_floor(cohort_size)
-    _require_core(cohort_size, core, low + 2)
-    most, chance = cohort_size - core, 1 / (core - 1 - low)
-    flips = np.arange(most + 1)
-    kept = int(np.argmax(scipy.stats.binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
-    flips = flips[: kept + 1]
-    chances = scipy.stats.binom.pmf(flips, most, chance) * (1 + 1e-10)
-    # All that lies beyond is charged at C − k flips, the most there can be.
-    flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
-    used = chances > 0
-    widened = _wide_shift(np.array(cohort_size), np.array(core), flips[used].astype(float)) * _GEOMETRY * (1 + 1e-14)
-    return OutlierMean(
-        "random", cohort_size, core, 2, low, core - 1, tuple(map(float, widened)), tuple(map(float, chances[used]))
-    )
+    _require_core(cohort_size, core, ramp_floor(cohort_size) + 2)
+    return _at_core(OutlierMean("random", cohort_size, core, 2, ramp_floor(cohort_size), core - 1, (), ()))
 
 
 def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
@@ -278,20 +292,29 @@ def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tup
     return tuple(each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size)
 
 
-def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> OutlierMean | None:
-    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound."""
-    means = [aggregate(cohort_size, core, each, kind) for each in fitting(cohort_size, core, kappa, kind)]
-    return min(means, key=lambda mean: mean.sensitivity, default=None)
+def best_mean(
+    cohort_size: int, core: int, kappa: Kappa | None, kind: Kind, *, usual: int | None = None
+) -> OutlierMean | None:
+    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound.
+
+    `usual`: the core at which the shift, and the ramp of κ = 1, are to be the best; k where nothing is said.
+    """
+    at = max(core, min(usual or core, cohort_size))
+    if kind == "random":
+        means = [aggregate(cohort_size, core, each, kind) for each in fitting(cohort_size, core, kappa, kind)]
+    else:
+        means = [weighted_mean(cohort_size, core, each, at) for each in fitting(cohort_size, core, kappa, kind)]
+    scores = np.array([cohort_size * at])
+    return min(means, key=lambda mean: float(mean.shifts_at(scores)[0].max()), default=None)
 
 
 def verify_outlier_mean(mean: OutlierMean) -> None:
-    """Raises VerificationError unless every shift is at least what exact rational arithmetic gives for its theorem.
+    """Raises VerificationError unless every shift at the core is at least what exact arithmetic gives for its theorem.
 
-    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and outlier-mean#o2's
-    chances are compared as tail sums.
+    Shares no formula with the constructors: weighted means by `certified_shifts`, outlier-mean#o2's chances are
+    compared as tail sums.
     """
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
-    slack = Fraction(10**6 + 1, 10**6)
     sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
     if mean.kappa == 2:
         sound = sound and high == core - 1
@@ -300,44 +323,60 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
     shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
     chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
     if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
-        raise VerificationError(
-            f"Expected positive shifts, each with its chance, the chances adding up to 1, got {mean}."
-        )
-    if mean.kind == "random":
-        most, chance = size - core, 1 / (high - low)
-        heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
-        worst = [Fraction(0)] if most == 0 else [Fraction(b) for b in range(most + 1)]
-        needed = [float(slack * (4 + b * heaviest) / core) for b in worst]
-        order = np.argsort(mean.shifts)
-        shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
-        for b, least in enumerate(needed):
-            # P(shift >= Δ_b) must dominate P(flips >= b).
-            place = int(np.searchsorted(shifts, least))
-            have = float(tails[place]) if place < len(tails) else 0.0
-            if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
-                raise VerificationError(
-                    f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}."
-                )
+        raise VerificationError(f"Expected positive shifts with chances that add up to 1, got {mean}.")
+    if mean.kind == "weighted":
+        least = float(certified_shifts(mean, np.array([size * core]))[0][0, 0])
+        if not (mean.chances == (1.0,) and mean.shifts[0] >= least):
+            raise VerificationError(f"Expected a shift of at least {least:.9g}, which fails for {mean}.")
         return
-    if mean.kappa == 2:
-        ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
-        exact = (4 + ramp) / core
-    else:
-        exact = _largest_ratio(mean)
-    if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
-        raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
+    most, chance = size - core, 1 / (high - low)
+    heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
+    order = np.argsort(mean.shifts)
+    shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
+    for b in range(most + 1):
+        # P(shift >= Δ_b) must dominate P(flips >= b).
+        least = float(Fraction(10**6 + 1, 10**6) * (4 + b * heaviest) / core)
+        place = int(np.searchsorted(shifts, least))
+        have = float(tails[place]) if place < len(tails) else 0.0
+        if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
+            raise VerificationError(f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}.")
 
 
-def _largest_ratio(mean: OutlierMean) -> Fraction:
+def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matrix]:
+    """`shifts_at` by a second route, rounded up: (shifts, chances) when the larger score is at least scores[r].
+
+    Shares no formula with it: (b) over every height of the ramp, all in integers up to one division, and binomial
+    chances from logarithms of factorials. Raises VerificationError where the theorem has no bound.
+    """
+    size, width, rounded = mean.cohort_size, mean.ramp_high - mean.ramp_low, (1 + REMOVAL_SLACK) * (1 + 1e-15)
+    if mean.kappa == 1:
+        ratios = [[float(_largest_ratio(mean, max(size * size - int(score), 0)))] for score in scores]
+        return np.array(ratios) * rounded, np.ones((len(scores), 1))
+    cores = np.minimum(-(-scores // size), size)[:, None]
+    if not cores.min() > mean.ramp_high:
+        raise VerificationError(f"Expected a core of more than {mean.ramp_high} answers, got {cores.min()}.")
+    most, each = size - cores, 2 * (2 * size - np.maximum(mean.ramp_low + cores - size, 0))
+    if mean.kind == "weighted":
+        return (4 * size * width + most * each) / (cores * size * width) * rounded, np.ones((len(scores), 1))
+    usual, chance = int(most.max()) / width, 1 / width
+    flips = np.arange(min(int(most.max()), int(usual + 12 * math.sqrt(usual) + 60)) + 1)
+    left = np.maximum(most - flips, 0)
+    logs = gammaln(most + 1) - gammaln(flips + 1) - gammaln(left + 1) + xlogy(flips, chance) + xlog1py(left, -chance)
+    chances = np.where(flips <= most, np.exp(logs) * (1 + 1e-7), 0.0)  # logarithms of large factorials are off by 1e-8
+    every = np.hstack([np.broadcast_to(flips, chances.shape), most])  # what lies beyond is charged at the most
+    beyond = np.where(most > flips[-1], 1e-20, 0.0)
+    return (4 * size + every * each) / (cores * size) * rounded, np.hstack([chances, beyond])
+
+
+def _largest_ratio(mean: OutlierMean, lost: int) -> Fraction:
     """outlier-mean#o1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)) at its largest over all
-    heights h = A .. B; points = C(C − k)/(C − h).
+    heights h = A .. B; points = lost/(C − h) where the score is C² − lost.
 
     Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
     """
-    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
-    kind = np.int64 if size <= _LARGEST_FOR_INT64 and core >= 0 else object
-    heights = np.arange(low, high + 1).astype(kind)
-    width, lost = high - low, size * (size - core)
+    size, low, high = mean.cohort_size, mean.ramp_low, mean.ramp_high
+    kind = np.int64 if size <= _LARGEST_FOR_INT64 and lost <= size * size else object
+    heights, width = np.arange(low, high + 1).astype(kind), high - low
     above = 2 * ((size - heights) * width + lost)
     below = size * (size - heights) * width - lost * (high - heights)
     if (below <= 0).any():
@@ -346,10 +385,31 @@ def _largest_ratio(mean: OutlierMean) -> Fraction:
     return Fraction(float((above / below).max()) * (1 + 1e-15))
 
 
-def _wide_shift(size: Integers, core: Integers, moved: Vector) -> Vector:
+def _at_core(mean: OutlierMean) -> OutlierMean:
+    """`mean` with its bound for scores that are at least C·k."""
+    shifts, chances = mean.shifts_at(np.array([mean.cohort_size * mean.core]))
+    used = chances[0] > 0
+    return replace(mean, shifts=tuple(map(float, shifts[0, used])), chances=tuple(map(float, chances[0, used])))
+
+
+def _wide_shift(size: Whole, core: Integers, low: Whole, moved: Vector) -> Vector:
     """The bound for κ = 2 when `moved` units of weight move on the ramp."""
-    shifts: Vector = (4 + moved * 2 * (2 - np.maximum(ramp_floor(size) + core - size, 0) / size)) / core
+    shifts: Vector = (4 + moved * 2 * (2 - np.maximum(low + core - size, 0) / size)) / core
     return shifts
+
+
+def _flips(most: Integers, chance: float) -> tuple[Matrix, Matrix]:
+    """(numbers of coins that differ, their chances) for each most there can be, shapes (R, 1) to (R, M).
+
+    All that lies beyond the quantile of the first, which is the largest, is charged at the most there can be.
+    """
+    largest = int(most.max())
+    flips = np.arange(largest + 1)
+    kept = int(np.argmax(scipy.stats.binom.sf(flips, largest, chance) <= _BINOMIAL_TAIL))
+    chances = scipy.stats.binom.pmf(flips[: kept + 1], most, chance) * (1 + 1e-10)
+    beyond = np.where(kept < most, 2 * _BINOMIAL_TAIL, 0.0)
+    every = np.broadcast_to(flips[: kept + 1], chances.shape)
+    return np.hstack([every, most]).astype(float), np.hstack([chances, beyond])
 
 
 def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
@@ -358,21 +418,20 @@ def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
     From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
     better than at the middle. So the best is next to where they cross, at B (B − A) = C (C − k).
     """
-    low = ramp_floor(sizes)
+    low, lost = ramp_floor(sizes), sizes * (sizes - cores)
     steepest, middle = low + 1, (sizes + low) // 2
-    crossing = np.ceil((low + np.sqrt(np.square(low, dtype=float) + 4.0 * sizes * (sizes - cores))) / 2)
+    crossing = np.ceil((low + np.sqrt(np.square(low, dtype=float) + 4.0 * lost)) / 2)
     around = np.clip(np.maximum(crossing.astype(np.int64), middle) + np.arange(-2, 3)[:, None], steepest, sizes - 1)
     tried = np.concatenate([steepest[None], around])  # the steepest ramp is the first of equals
-    shifts = np.maximum(*_near_shift(sizes, cores, tried))
+    shifts = np.maximum(*_near_shift(sizes, lost, low, tried))
     best = np.argmin(shifts, axis=0), np.arange(len(cores))
     return tried[best], shifts[best]
 
 
-def _near_shift(size: Integers, core: Integers, high: Integers) -> tuple[Vector, Vector]:
-    """outlier-mean#o1 (b) for these B, at heights A and B: linear over linear in the height, so one end is worst."""
-    low = ramp_floor(size)
-    width, lost = high - low, size - core
-    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+def _near_shift(size: Whole, lost: Integers, low: Whole, high: Whole) -> tuple[Vector, Vector]:
+    """outlier-mean#o1 (b) for C² − S = `lost`, at heights A and B: linear over linear in the height, so one end is
+    worst."""
+    width, at_low, at_high = high - low, lost / (size - low), lost / (size - high)
     return 2 * ((1 + at_low / width) / (size - at_low)), 2 * ((1 + at_high / width) / size)
 
 

@@ -24,12 +24,21 @@ from scipy.special import ndtr, ndtri
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
-from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, verify_lottery
+from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, ladder_mus, verify_lottery
 from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
-from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, fitting, verify_outlier_mean
+from quoron_privacy.robust.outlier_mean import (
+    Kappa,
+    Kind,
+    OutlierMean,
+    best_mean,
+    certified_shifts,
+    fitting,
+    verify_outlier_mean,
+)
 from quoron_privacy.robust.valley import cheapest
 
 Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 _SAFETY = 0.97  # share of δ that the composed distribution may use; the rest covers float arithmetic of the convolution
 _SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
@@ -66,9 +75,9 @@ def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _
     """δ at ε of all T releases (subsampled-lottery#o4), an upper bound for every number of lattice points."""
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
     verify_lottery(plan.lottery, plan.mean)
-    mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
-    table, chances = np.asarray(plan.lottery.table), np.asarray(plan.mean.chances)
-    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    table = np.asarray(plan.lottery.table)
+    mus, chances = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
+    typical = _typical(table, mus, chances, plan.rate)
     return composed_delta(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / _SAFETY
 
 
@@ -83,9 +92,11 @@ def calibrate(
     kind: Kind = "weighted",
     colluders: int = 1,
     release: float = RELEASE,
+    forgiven: int = 0,
 ) -> SubsampledLottery:
-    """Least noise found for (ε, δ)-DP of `releases` releases; `release` is each one's chance at full concentration.
+    """Least noise found for (ε, δ)-DP of `releases` releases.
 
+    `release` is each one's chance at full concentration, or where the average count misses K by `forgiven`.
     For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
     Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-10.
     """
@@ -94,10 +105,16 @@ def calibrate(
     count(users=users, cohort_size=cohort_size, releases=releases)
     if delta < _SMALLEST_DELTA:
         raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with composed releases, got delta={delta}.")
-    if colluders < 0:
-        raise ConfigError(f"Expected colluders >= 0, got colluders={colluders}.")
+    if min(colluders, forgiven) < 0:
+        raise ConfigError(f"Expected colluders >= 0 and forgiven >= 0, got {colluders} and {forgiven}.")
     rate = sampling_rate(users, cohort_size, colluders)
-    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release, forgiven)
+    if found is None and forgiven:
+        raise Infeasible(
+            "subsampled lottery (subsampled-lottery#o4)",
+            f"{forgiven:,} of {cohort_size:,} answers may be far away",
+            "fewer outliers or a larger cohort",
+        )
     if found is None:
         least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
         raise Infeasible(
@@ -140,9 +157,10 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
     probability(delta=delta)
     verify_outlier_mean(plan.mean)
     verify_lottery(plan.lottery, plan.mean)
-    mus, chances = np.asarray(plan.mean.shifts) / plan.noise_multiplier, np.asarray(plan.mean.chances)
     table = np.asarray(plan.lottery.table)
-    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores)
+    mus = shifts / plan.noise_multiplier
+    typical = _typical(table, mus, chances, plan.rate)
     reach, gap = lattice(table, mus, chances, plan.rate, typical, _FINE, epsilon)
     certified = second_route(table, mus, chances, plan.rate, plan.releases, epsilon, 1.07 * reach, 0.83 * gap)
     certified += 1e-3 * delta  # rounding of the convolution, which is of the order of 1e-15 in absolute terms
@@ -161,30 +179,33 @@ def _calibrate(
     kappa: Kappa | None,
     kind: Kind,
     release: float,
+    forgiven: int,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
 
-    options = [rungs for rungs in _ladders(size, rate / typical) if fitting(size, core_for(size, rungs), kappa, kind)]
+    def core(rungs: int) -> int:
+        return core_for(size, rungs) - forgiven
+
+    options = [rungs for rungs in _ladders(size, rate / typical) if fitting(size, core(rungs), kappa, kind)]
     if not options:
         return None
 
     @cache
-    def mean_of(rungs: int) -> OutlierMean:
-        mean = best_mean(size, core_for(size, rungs), kappa, kind)
+    def means(rungs: int) -> tuple[OutlierMean, Matrix, Matrix]:
+        mean = best_mean(size, core(rungs), kappa, kind, usual=(core(rungs) + size - forgiven) // 2)
         assert mean is not None  # some κ fits
-        return mean
+        return mean, *ladder_mus(mean, rungs, 1.0)
 
     def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
-        mean = mean_of(rungs)
-        mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
-        table = _table(rungs, first, release)
-        each, points = (_typical(table, mean, noise, rate), _FINE) if fine else (typical, _COARSE)
+        _, shifts, chances = means(rungs)
+        table, mus = _table(rungs, first, release), shifts / noise
+        each, points = (_typical(table, mus, chances, rate), _FINE) if fine else (typical, _COARSE)
         return rough_delta(table, mus, chances, rate, releases, each, points, epsilon) / (_SAFETY * delta)
 
     def untested(rungs: int) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
-        mean = mean_of(rungs)
-        return float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) * rate / typical
+        _, shifts, chances = means(rungs)
+        return float(shifts[-1] @ chances[-1]) * rate / typical
 
     def least(rungs: int, guess: float, factor: float) -> float:
         return _decreasing_root(lambda noise: excess(rungs, noise), guess, factor, 3e-3)
@@ -208,7 +229,7 @@ def _calibrate(
     noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.02, 2e-7)
     if not math.isfinite(noise):
         return None
-    mean = mean_of(best)
+    mean = means(best)[0]
     return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first, release)))), noise
 
 
@@ -247,8 +268,8 @@ def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs
     """Share of δ that the tests take when the releases carry almost nothing."""
     typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
     table = _table(rungs, _first(delta, rate, releases), release)
-    mus = np.array([1e-3 * typical / rate])
-    return rough_delta(table, mus, np.ones(1), rate, releases, typical, _COARSE, epsilon) / (_SAFETY * delta)
+    mus = np.full((len(table), 1), 1e-3 * typical / rate)
+    return rough_delta(table, mus, np.ones_like(mus), rate, releases, typical, _COARSE, epsilon) / (_SAFETY * delta)
 
 
 def _first(delta: float, rate: float, releases: int) -> float:
@@ -256,11 +277,10 @@ def _first(delta: float, rate: float, releases: int) -> float:
     return max(_SILENT_SHARE * delta / (rate * releases), 2.0**-53)
 
 
-def _typical(table: Vector, mean: OutlierMean, noise: float, rate: float) -> float:
+def _typical(table: Vector, mus: Matrix, chances: Matrix, rate: float) -> float:
     """A length on the scale of one release's loss: bears on the lattice alone."""
-    top = float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) / noise
     spread = len(table) / (1 + max(-float(ndtri(table[0])), 0.0))
-    return rate * math.hypot(top, 1 / spread)
+    return rate * math.hypot(float(mus[-1] @ chances[-1]), 1 / spread)
 
 
 def _table(rungs: int, first: float, release: float) -> Vector:

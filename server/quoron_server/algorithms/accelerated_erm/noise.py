@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.robust.lottery import core_for
-from quoron_privacy.robust.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, best_mean, ramp_floor, weighted_shifts
 from quoron_server.algorithms.averaged_sgd import ranking_mu
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LADDERS = ((11.0, 1.35), (14.0, 1.2), (18.0, 1.1))  # rungs over γ√T/μ, and how much noise the tests then add
+LADDERS = ((11.0, 1.3), (14.0, 1.1), (25.0, 1.0))  # rungs over γ√T/μ, and the noise over that of their middle's shift
 TAIL = 0.03  # of δ, for each tail of a noisy threshold
 COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
@@ -29,24 +29,29 @@ def lottery_noise(
     kind: Kind,
     forgiven: Integers,
 ) -> Vector:
-    """σ/τ of `subsampled_lottery.calibrate` for each cohort, within about a fifth."""
+    """σ/τ of `subsampled_lottery.calibrate` for each cohort: within a fifth, but for small random cohorts a half."""
     total = mu_for(epsilon, delta)
     steepness = np.array(rates) * np.sqrt(often) / total
     each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
     found = np.full(len(cohorts), np.inf)
     for rungs, more in LADDERS:
         ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
-        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, kappa, kind)
+        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, forgiven, kappa, kind)
         found = np.minimum(found, more * shifts / each)
     return found
 
 
-def _usual_shifts(cohorts: Integers, cores: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
-    """The mean shift of the aggregate for each cohort and core; inf where there is none."""
+def _usual_shifts(cohorts: Integers, cores: Integers, forgiven: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
+    """The mean shift of the aggregate halfway up the ladder for each cohort and core; inf where there is none."""
+    halfway = (cores + cohorts - forgiven) // 2
     if kind == "weighted":
-        return weighted_shifts(cohorts, cores, kappa)
-    means = [best_mean(int(size), int(core), kappa, kind) for size, core in zip(cohorts, cores, strict=True)]
-    return np.array([np.inf if mean is None else np.dot(mean.shifts, mean.chances) for mean in means])
+        return np.where(cores >= ramp_floor(cohorts) + (kappa or 1), weighted_shifts(cohorts, halfway, kappa), np.inf)
+    found = np.full(len(cohorts), np.inf)
+    for place, (size, core, usual) in enumerate(zip(cohorts.tolist(), cores.tolist(), halfway.tolist(), strict=True)):
+        if (mean := best_mean(size, core, kappa, kind)) is not None:
+            shifts, chances = mean.shifts_at(np.array([size * usual]))
+            found[place] = shifts[0] @ chances[0]
+    return found
 
 
 def threshold_noise(

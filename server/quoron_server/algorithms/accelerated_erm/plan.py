@@ -131,7 +131,7 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
             raise VerificationError(f"Expected an account of {often} participations, got {accounting.participations}.")
         above_threshold.verify_above_threshold(accounting, epsilon, delta)
     widened = 1 + accounting.mean.rounding_slack(dimension)
-    for shift in accounting.mean.shifts:
+    for shift in (accounting.mean.least_shift, *accounting.mean.shifts):
         truth = moved.mu(phase.radius * shift * widened, phase.noise_scale, dimension)
         if not truth <= shift / accounting.noise_multiplier:
             raise VerificationError(
@@ -251,21 +251,9 @@ def account(
     if test == "above-threshold":
         series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
         return forgiving_series(series, forgiven)
-    lottery = subsampled_lottery.calibrate(
-        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=aggregate
+    return subsampled_lottery.calibrate(
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=aggregate, forgiven=forgiven
     )
-    return forgiving_lottery(lottery, forgiven, epsilon, delta)
-
-
-def forgiving_lottery(plan: SubsampledLottery, forgiven: int, epsilon: float, delta: float) -> SubsampledLottery:
-    """The same chances, on cores lower by `forgiven`, with as much more noise as the aggregate then moves."""
-    mean = _lowered(plan.mean, forgiven)
-    grown = plan.noise_multiplier * mean.sensitivity / plan.mean.sensitivity
-    lottery = replace(plan.lottery, core=mean.core)
-    wider = replace(plan, mean=mean, lottery=lottery, noise_multiplier=grown)
-    while subsampled_lottery.subsampled_delta(wider, epsilon) > delta:  # of random inclusion the chances change too
-        wider = replace(wider, noise_multiplier=wider.noise_multiplier * 1.002)
-    return wider
 
 
 def forgiving_series(plan: Series, forgiven: int) -> Series:
@@ -291,7 +279,7 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
     mean, multiplier = phase.accounting.mean, phase.accounting.noise_multiplier
     widened = (1 + phase.accounting.mean.rounding_slack(dimension)) * (1 + 1e-8)
     grid = GaussianNoise(1e-9, 1.0).effective_mu(dimension)  # what rounding to the grid adds to a release's μ
-    left = 1 - grid * multiplier / min(mean.shifts)
+    left = 1 - grid * multiplier / mean.least_shift
     if left < 0.5:
         raise Infeasible(NAME, f"{phase.rounds} rounds are below the resolution of the noise", "fewer rounds")
     return phase.radius * multiplier * widened / left
