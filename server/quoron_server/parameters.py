@@ -113,6 +113,18 @@ class GaussianPromise:
 
 
 @dataclass(frozen=True, slots=True)
+class Attendance:
+    """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
+
+    Statement and proof: docs/privacy/quorum-free.md#q4.
+    """
+
+    mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
+    told: bool = False  # the release says it: `Update.present`
+    most: int | None = None  # of users, whose answers alone count; None: all who were asked
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
@@ -158,6 +170,20 @@ class Parameters(ABC):
         """
         del problem
         return None
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Of each round; () where nothing of the kind is proved."""
+        del problem
+        return ()
+
+    def largest_round_mu(self, problem: Problem, epsilon: float, delta: float) -> float | None:
+        """μ that each round might have within (ε, δ), as `with_round_mu` has it; None of rounds not composed so."""
+        del problem, epsilon, delta
+        return None
+
+    def with_round_mu(self, mu: float) -> "Parameters":
+        """The numbers of the same run on secret samples, each of whose rounds is μ-GDP given its cohort."""
+        raise NotImplementedError(f"Expected rounds on secret samples with mu={mu:g}, got {type(self).__name__}.")
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""

@@ -87,7 +87,7 @@ def sentence(promise: Guarantee) -> str:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
     if promise.quorum is not None:
-        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing, as attendance is seen"
+        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         words += f", and {QUORUM_THEOREM} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "

@@ -34,6 +34,11 @@ def planned(name: str) -> Plan:
     return make_plan(name, None, QUORUM)
 
 
+def told_in(plan: Plan) -> set[int]:
+    """Rounds whose own release decides."""
+    return {number for number, each in enumerate(plan.parameters.attendance(plan.problem)) if each.told}
+
+
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
     path = folder / "ledger.sqlite"
     folder.mkdir(exist_ok=True)
@@ -72,12 +77,12 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
-    cohorts = plan.parameters.cohorts()
+    cohorts, told = plan.parameters.cohorts(), told_in(plan)
     assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
-    assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(
-        enumerate(cohorts)
-    )
+    assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == {
+        number: size for number, size in enumerate(cohorts) if number not in told
+    }
 
 
 @every_variant
@@ -89,7 +94,8 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(nam
     (event,) = rounds_of(tmp_path)
     assert event["public"] == {"quorum": NOT_MET}
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        assert [entry.mechanism for _, entry in ledger.releases()] == ["quorum"]
+        own = [entry.mechanism for _, entry in ledger.releases()]
+        assert own == ["quorum"] if 0 not in told_in(planned(name)) else "quorum" not in own
         assert not ledger.finished
     with pytest.raises(WithoutQuorum, match="Round 1 of at most"):  # and is not begun anew
         carried_out(planned(name), tmp_path, engine)
@@ -150,17 +156,36 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
         return
     assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
-    assert quorum.epsilon == (0.0 if promise.exposure == "local" else QUORUM.quorum_epsilon)
+    free = bool(plan.parameters.attendance(plan.problem))
+    assert quorum.epsilon == (0.0 if free else QUORUM.quorum_epsilon)
     assert "docs/privacy/quorum.md" in sentence(promise)
     with pytest.raises(VerificationError):
-        info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.999)))
-    if promise.exposure != "local":
-        broken = replace(quorum, count_scale=quorum.count_scale / 4)
-        with pytest.raises(VerificationError, match="cost"):
+        info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.98)))
+    if not free:
+        broken = replace(quorum, count_scale=quorum.count_scale / 4, each=1.01 * quorum.each)
+        with pytest.raises(VerificationError, match=r"cost|delta"):
             info.make(replace(plan, guarantee=replace(promise, quorum=broken)))
-        for name_, value in (("participations", 0), ("epsilon", 0.0)):
+    if promise.exposure != "local":
+        with pytest.raises(VerificationError, match=r"paid for|one kind of noise|quorum.epsilon > 0"):  # by nothing
+            info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, each=0.1, epsilon=0.0))))
+        for name_, value in (("participations", 0), ("epsilon", 0.01 if free else 0.0)):
             with pytest.raises(Exception, match=name_):
                 info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, **{name_: value}))))
+
+
+@every_variant
+def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
+    plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
+    given = plan.parameters.attendance(plan.problem)
+    if plan.guarantee.exposure in ("local", "none") or all(each.told for each in given):
+        return
+    more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
+    monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
+    with pytest.raises(VerificationError, match="leave room for"):
+        info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 
 
 @every_algorithm
@@ -169,7 +194,7 @@ def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_t
     assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.exposure == "model")
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "dp-ftrl"])
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-erm", "winsorised-erm"])
 def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     plan, info = planned(name), ALGORITHMS[name]
     whole, own, quorum = info.gaussian(plan), info.gaussian(plan.without_quorum()), plan.guarantee.quorum

@@ -20,7 +20,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
+from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_counts, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -77,19 +77,25 @@ class Registered(AlgorithmInfo):
             ) from error
 
     def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
-        free = self.exposure == "local"  # whoever that protects against sees who answers
-        left = left_by_quorum(privacy, spent=not free)
-        made = self.plan(problem, left, options, constants, seed)
+        """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
+
+        def planned(asked: Any) -> Plan:
+            whole = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
+            if whole.parameters.attendance(problem):
+                with suppress(Infeasible):
+                    return resting(with_quorum(whole, privacy, free=True))
+            left = self.plan(problem, left_by_quorum(privacy), asked, constants, seed)
+            return resting(with_quorum(left, privacy, free=self.exposure == "local"))
+
         try:
-            return resting(with_quorum(made, privacy, free=free))
+            return planned(options)
         except Infeasible:
             if getattr(options, "rounds", 0) is not None:
                 raise
-            rounds = made.cost.rounds
-            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
+            rounds = self.plan(problem, left_by_quorum(privacy), options, constants, seed).cost.rounds
+            while (rounds := int(rounds / math.sqrt(2))) > 1:
                 with suppress(Infeasible):
-                    fewer = self.plan(problem, left, replace(options, rounds=rounds), constants, seed)
-                    return resting(with_quorum(fewer, privacy, free=free))
+                    return planned(replace(options, rounds=rounds))
             raise
 
     def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int, *, proved: bool) -> Plan:
@@ -120,7 +126,7 @@ class Registered(AlgorithmInfo):
             look.verify_look(plan, self._gaussian(plan.without_health()))
             return
         self._check_promise(plan)
-        verify_quorum(plan)
+        verify_quorum(plan, self.verifier)
         own = plan.without_quorum()
         self.verifier(replace(own, problem=own.problem.without_beliefs()))
         if len(own.parameters.cohorts()) != plan.cost.rounds:  # budgets and clients are told the cost's
@@ -160,7 +166,7 @@ class Registered(AlgorithmInfo):
         plan = plan.without_health()
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
         made = self.maker(own)
-        return made if quorum is None else WithQuorum(plan, quorum, made, own.parameters.cohorts())
+        return made if quorum is None else WithQuorum(plan, quorum, made)
 
     def gaussian(self, plan: Plan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
@@ -181,7 +187,7 @@ class Registered(AlgorithmInfo):
             lacks = math.nextafter(own.variation + promise.health.variation, 1.0)
             own = GaussianPromise(gdp.compose(own.mu, promise.health.effective_mu), lacks)
         if promise.quorum is not None:
-            slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
+            slack = total_variation(gaussians=promise.quorum.draws(plan.cost.rounds))
             lacks = math.nextafter(own.variation + slack, 1.0)
             own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
         return own
@@ -212,19 +218,24 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        gaussian = self._gaussian(plan.without_quorum())  # with the look at the table, beside which there is no quorum
+        quorum = promise.quorum
+        counts = quorum is not None and not quorum.count_scale  # with Gaussian noise, which is μ-GDP as the rest is
+        gaussian = self._gaussian(plan if counts else plan.without_quorum())
         if gaussian is not None:
             event = dp_event.GaussianDpEvent(1 / gaussian.mu)
         else:
-            event = plan.parameters.event(plan.problem, promise.adjacency)
+            parameters = plan.parameters
+            if quorum is not None and quorum.each:
+                parameters = with_counts(plan, quorum)
+            event = parameters.event(plan.problem, promise.adjacency)
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if promise.quorum is None or not promise.quorum.epsilon:
+        if quorum is None or not quorum.count_scale:
             return event
-        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
+        return dp_event.ComposedDpEvent([event, _decided(event, quorum.epsilon)])
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:

@@ -4,13 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -119,6 +120,14 @@ class AcceleratedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside means of vectors cut to a fixed length; nothing beside what a test may withhold."""
+        del problem
+        noises = [(each.noise, each.rounds) for each in self.phases if isinstance(each.accounting, Clipped)]
+        if len(noises) < len(self.phases):
+            return ()
+        return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""

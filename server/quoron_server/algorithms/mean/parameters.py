@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, GaussianPromise, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class MeanSGDParameters(Parameters):
         if self.cohort_size != problem.users:
             return None
         return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside the means."""
+        del problem
+        return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
         """Of cohorts of a fixed size."""

@@ -13,7 +13,8 @@ disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is a
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.accounts.subsampling import poisson_round_mu
+from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
@@ -31,7 +34,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, GaussianPromise, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -117,12 +120,30 @@ class NoisySGDParameters(Parameters):
 
         Where a user is asked once only the noise of its own round has to be exact.
         """
-        once = drawn(problem, self.adaptive is not None)
+        once = self._drawn(problem)
         if self.sampling == "disjoint":
             return GaussianPromise(self.round_mu, total_variation(gaussians=once))
         if self.cohort_size != problem.users:
             return None
         return sampled.everybody_every_round(self.rounds, self.round_mu, once)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside means of vectors cut to a fixed length, of which one may be replaced."""
+        del problem
+        if self.poisson_sampling or self.adaptive is not None or not self.noise_scale:
+            return ()
+        return (Attendance(SPARE * self.sensitivity / self.noise_scale),) * self.rounds
+
+    def largest_round_mu(self, problem: Problem, epsilon: float, delta: float) -> float | None:
+        """By the first account, of users who join by coins of their own."""
+        if not self.poisson_sampling:
+            return None
+        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * self._drawn(problem))
+        return poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left) if left > 0 else None
+
+    def with_round_mu(self, mu: float) -> "NoisySGDParameters":
+        """The same noise, which is claimed to be worth so much."""
+        return replace(self, round_mu=mu)
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of sampled rounds."""
@@ -137,6 +158,9 @@ class NoisySGDParameters(Parameters):
         if self.sampling == "disjoint" or self.cohort_size == problem.users:
             return ()
         return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
+
+    def _drawn(self, problem: Problem) -> int:
+        return drawn(problem, self.adaptive is not None)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:
