@@ -176,14 +176,18 @@ class Parameters(ABC):
         del problem
         return ()
 
-    def largest_round_mu(self, problem: Problem, epsilon: float, delta: float) -> float | None:
-        """μ that each round might have within (ε, δ), as `with_round_mu` has it; None of rounds not composed so."""
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """The largest μ for which `with_count` stays within (ε, δ), by the first account; 0 where there is none."""
         del problem, epsilon, delta
-        return None
+        return 0.0
 
-    def with_round_mu(self, mu: float) -> "Parameters":
-        """The numbers of the same run on secret samples, each of whose rounds is μ-GDP given its cohort."""
-        raise NotImplementedError(f"Expected rounds on secret samples with mu={mu:g}, got {type(self).__name__}.")
+    def with_count(self, mu: float) -> "Parameters | None":
+        """Of a run on secret samples: numbers with which a round is worth what it is with a μ-GDP count beside it.
+
+        The count is of the same cohort, so that what is sampled is both. None where the theorem does not say so.
+        """
+        del mu
+        return None
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""

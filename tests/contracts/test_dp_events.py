@@ -205,9 +205,11 @@ def test_with_a_quorum_what_others_find_is_about_the_promise(name: str, kind: An
 
 def test_decisions_beside_fixed_size_cohorts_lose_what_randomised_response_does() -> None:
     """The same loss as the event that other plans have, each under its own relation."""
-    _, own = event_of(make_plan("dp-sgd-wor/adaptive", None, QUORUM)).events
-    _, usual = event_of(make_plan("group-dp-sgd-zero-out", None, QUORUM)).events
-    for epsilon in (0.3, 1.0, 1.6):
+    plans = [make_plan(name, None, QUORUM) for name in ("dp-sgd-wor/adaptive", "group-dp-sgd-zero-out")]
+    (_, own), (_, usual) = (event_of(plan).events for plan in plans)
+    spent = plans[0].guarantee.quorum.epsilon
+    assert spent == plans[1].guarantee.quorum.epsilon
+    for epsilon in (0.2 * spent, 0.6 * spent, 0.95 * spent):
         found = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(own).get_delta(epsilon)
         assert found == pytest.approx(PLDAccountant().compose(usual).get_delta(epsilon), rel=1e-6)
 
@@ -215,10 +217,11 @@ def test_decisions_beside_fixed_size_cohorts_lose_what_randomised_response_does(
 def test_decisions_of_a_quorum_lose_what_randomised_response_does() -> None:
     plan = make_plan("group-dp-sgd-zero-out", None, QUORUM)
     _, decisions = event_of(plan).events
-    for epsilon in (0.3, 1.0, 1.6):
+    spent = plan.guarantee.quorum.epsilon
+    for epsilon in (0.2 * spent, 0.6 * spent, 0.95 * spent):
         found = PLDAccountant().compose(decisions).get_delta(epsilon)
-        assert found == pytest.approx((math.exp(1.7) - math.exp(epsilon)) / (1 + math.exp(1.7)), rel=1e-6)
-    assert PLDAccountant().compose(decisions).get_epsilon(1e-12) == pytest.approx(1.7, rel=1e-6)
+        assert found == pytest.approx((math.exp(spent) - math.exp(epsilon)) / (1 + math.exp(spent)), rel=1e-6)
+    assert PLDAccountant().compose(decisions).get_epsilon(1e-12) == pytest.approx(spent, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if name.partition("/")[0] in INEXPRESSIBLE])

@@ -209,8 +209,8 @@ def chances(
     """
     slack = (len(cohorts) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
     if not quorum.count_scale:
-        fails, passes = _gaussian_chances(quorum, cohorts, present, free or (0.0,) * len(cohorts))
-        return min(1.0, fails * (1 + 1e-9) + slack), min(1.0, passes * (1 + 1e-9) + slack)
+        wrong = _gaussian_chances(quorum, cohorts, present, free or (0.0,) * len(cohorts))
+        return min(1.0, wrong[0] * (1 + 1e-9) + slack), min(1.0, wrong[1] * (1 + 1e-9) + slack)
     margins = Counter(present(size) - quorum.needed(size) for size in cohorts)
     needed = min(quorum.needed(size) for size in cohorts)
     ends, mass = _cells(quorum.threshold_scale)

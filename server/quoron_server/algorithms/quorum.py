@@ -19,15 +19,16 @@ import numpy as np
 import scipy
 
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.accounts import gdp, recount_once
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Sums
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Attendance, Parameters
+from quoron_server.parameters import Attendance
 from quoron_server.plan import Plan, Privacy
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
@@ -66,8 +67,10 @@ class WithQuorum:
         asked, given = self._cohorts[round_], self._attendance[round_]
         counted = self.counted(answers)
         counted = counted if given.most is None else min(counted, given.most)
-        own, limit, releases = None, 0, (quorum.entry(asked, given.mu),)
+        own, limit = None, 0
+        releases: tuple[Release, ...] = ()
         if quorum.count_scale:
+            releases = (quorum.entry(asked),)
             limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
             met = decide(quorum, counted, asked, limit, noise.stream("quorum", "count", round_))
         else:
@@ -75,12 +78,11 @@ class WithQuorum:
             if given.told:
                 own = self.inner.update(state.inner, answers, noise)
                 assert own.present is not None
-                seen, releases = ((own.present, given.mu),), ()
+                seen = ((own.present, given.mu),)
             if (paid := quorum.deviation(0.0 if given.told else given.mu)) < math.inf:
                 seen = (*seen, (count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
                 releases = (quorum.entry(asked, 0.0 if given.told else given.mu),)
             met = enough(quorum, seen, asked)
-            releases = releases if seen else ()
         if not met:
             kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
             ended = QuorumState(round_ + 1, 0, True, kept)
@@ -120,7 +122,7 @@ def draw_limit(quorum: Quorum, stream: RandomStream) -> int:
 
 def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
     """Whether a round has its quorum by Laplace noise: `answered` gave a usable answer, `asked` were planned."""
-    noise = int(stream.laplace_steps(quorum.count_scale, 1)[0])
+    noise = int(stream.laplace_steps(quorum.count_scale, 1)[0]) if quorum.count_scale else 0
     return answered + noise >= quorum.needed(asked) + limit
 
 
@@ -170,15 +172,11 @@ def _room(own: Plan, privacy: Privacy, spent: float) -> float:
     delta = privacy.delta - checks.slack(privacy.epsilon, gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     promise = parameters.gaussian(problem)
-    if promise is not None:
-        left = delta - (1 + math.exp(epsilon)) * promise.variation
-        whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
-        return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())
-    whole, round_mu = (parameters.largest_round_mu(problem, at, delta) for at in (epsilon, own.guarantee.epsilon))
-    if whole is None or round_mu is None:
-        return 0.0
-    used = max((each.mu or 0.0) for each in parameters.releases(problem.dimension))
-    return math.sqrt(max(whole**2 - (used if planned else round_mu) ** 2, 0.0))
+    if promise is None:
+        return parameters.room_for_counts(problem, epsilon, delta)
+    left = delta - (1 + math.exp(epsilon)) * promise.variation
+    whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
+    return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())
 
 
 def verify_quorum(plan: Plan, verifier: Callable[[Plan], None]) -> None:
@@ -203,7 +201,8 @@ def verify_quorum(plan: Plan, verifier: Callable[[Plan], None]) -> None:
 def _verify_free(plan: Plan, attendance: Sequence[Attendance]) -> None:
     """No count is worth more than what a round's releases are charged less what an absent user moves them by."""
     promise = plan.guarantee
-    halved = promise.adjacency == "replace-one"  # two users are twice as far apart as a user and nobody
+    # Two users are twice as far apart as a user and nobody, in a cohort of which one is replaced.
+    halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
     releases = plan.parameters.releases(plan.problem.dimension)
     for round_, given in enumerate(attendance):
         if given.told or given.mu == 0 or (promise.exposure == "local" and math.isinf(given.mu)):
@@ -219,25 +218,16 @@ def _verify_paid(plan: Plan, quorum: Quorum, verifier: Callable[[Plan], None]) -
     own = parameters.gaussian(plan.problem)
     lacks = checks.slack(promise.epsilon, gaussians=quorum.draws(rounds))
     if own is not None:
-        mu = math.hypot(own.mu, math.sqrt(quorum.participations) * quorum.each)
-        spent = recount_once.gaussian(mu, promise.epsilon) + (1 + math.exp(promise.epsilon)) * own.variation + lacks
+        counts = Pair.gaussian(math.sqrt(quorum.participations) * quorum.each)
+        together = Pair.gaussian(own.mu, own.variation).and_(counts)
+        spent = together.delta(promise.epsilon, near=promise.delta) + lacks
         if not spent <= promise.delta:
             raise VerificationError(f"Expected delta <= {promise.delta} of run and quorum, the plan spends {spent}.")
         return
-    together = replace(promise, delta=promise.delta - lacks, quorum=None)
-    verifier(replace(plan, guarantee=together, parameters=with_counts(plan, quorum)))
-
-
-def with_counts(plan: Plan, quorum: Quorum) -> Parameters:
-    """Of a run on secret samples: the numbers with which each round is worth as much as it is with its count.
-
-    VerificationError for other runs: what a count costs beside them is not known in μ.
-    """
-    used = {each.mu for each in plan.parameters.releases(plan.problem.dimension)}
-    round_mu = next(iter(used))
-    if len(used) > 1 or round_mu is None or not plan.parameters.poisson_sampling:
-        raise VerificationError(f"Expected a count with Laplace noise in a plan of {plan.algorithm}, got {quorum}.")
-    return plan.parameters.with_round_mu(math.hypot(round_mu, quorum.each))
+    counted = parameters.with_count(quorum.each)
+    if counted is None:
+        raise VerificationError(f"Expected counts with Laplace noise in a plan of {plan.algorithm}, got {quorum}.")
+    verifier(replace(plan, guarantee=replace(promise, delta=promise.delta - lacks, quorum=None), parameters=counted))
 
 
 def _present(plan: Plan, rounds: int) -> Callable[[int], int]:

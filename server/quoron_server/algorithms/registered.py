@@ -20,7 +20,7 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_counts, with_quorum
+from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -81,11 +81,17 @@ class Registered(AlgorithmInfo):
 
         def planned(asked: Any) -> Plan:
             whole = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
+            if self.exposure == "local":
+                return resting(with_quorum(whole, privacy, free=True))
             if whole.parameters.attendance(problem):
                 with suppress(Infeasible):
                     return resting(with_quorum(whole, privacy, free=True))
+            little = replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16)
+            with suppress(Infeasible):  # many users are told with little
+                left = self.plan(problem, left_by_quorum(little), asked, constants, seed)
+                return resting(with_quorum(left, little, free=False))
             left = self.plan(problem, left_by_quorum(privacy), asked, constants, seed)
-            return resting(with_quorum(left, privacy, free=self.exposure == "local"))
+            return resting(with_quorum(left, privacy, free=False))
 
         try:
             return planned(options)
@@ -224,10 +230,8 @@ class Registered(AlgorithmInfo):
         if gaussian is not None:
             event = dp_event.GaussianDpEvent(1 / gaussian.mu)
         else:
-            parameters = plan.parameters
-            if quorum is not None and quorum.each:
-                parameters = with_counts(plan, quorum)
-            event = parameters.event(plan.problem, promise.adjacency)
+            counted = plan.parameters.with_count(quorum.each) if quorum is not None and quorum.each else None
+            event = (counted or plan.parameters).event(plan.problem, promise.adjacency)
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "

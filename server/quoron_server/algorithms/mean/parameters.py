@@ -75,8 +75,10 @@ class MeanSGDParameters(Parameters):
         return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside the means."""
+        """Beside the means, unless cohorts are drawn by coins."""
         del problem
+        if self.poisson_sampling:
+            return ()
         return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":

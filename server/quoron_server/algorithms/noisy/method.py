@@ -128,22 +128,26 @@ class NoisySGDParameters(Parameters):
         return sampled.everybody_every_round(self.rounds, self.round_mu, once)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside means of vectors cut to a fixed length, of which one may be replaced."""
+        """Beside means of vectors cut to a fixed length, of which one may be replaced; with coins nothing is spare."""
         del problem
         if self.poisson_sampling or self.adaptive is not None or not self.noise_scale:
             return ()
         return (Attendance(SPARE * self.sensitivity / self.noise_scale),) * self.rounds
 
-    def largest_round_mu(self, problem: Problem, epsilon: float, delta: float) -> float | None:
-        """By the first account, of users who join by coins of their own."""
-        if not self.poisson_sampling:
-            return None
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """Of users who join by coins of their own."""
         left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * self._drawn(problem))
-        return poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left) if left > 0 else None
+        if self.with_count(0.0) is None or left <= 0:
+            return 0.0
+        whole = poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left)
+        return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - self.round_mu**2, 0.0))
 
-    def with_round_mu(self, mu: float) -> "NoisySGDParameters":
-        """The same noise, which is claimed to be worth so much."""
-        return replace(self, round_mu=mu)
+    def with_count(self, mu: float) -> "NoisySGDParameters | None":
+        """With so much less noise."""
+        if self.sampling != "poisson" or not self.noise_scale:
+            return None
+        scale = self.sensitivity / math.hypot(self.sensitivity / self.noise_scale, mu)
+        return replace(self, noise_scale=scale, round_mu=math.hypot(self.round_mu, mu) * (1 + 1e-8))
 
     def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
         """Of sampled rounds."""
