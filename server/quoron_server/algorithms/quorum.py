@@ -233,8 +233,9 @@ def _verify_paid(plan: Plan, quorum: Quorum, verifier: Callable[[Plan], None]) -
 def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
     if not plan.parameters.poisson_sampling:
-        most = min((each.most or plan.problem.users for each in plan.parameters.attendance(plan.problem)), default=None)
-        return lambda size: size if most is None else min(size, most)
+        asked = zip(plan.parameters.attendance(plan.problem), plan.parameters.cohorts(), strict=False)
+        most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
+        return lambda size: size * most // cohort
     users, rare = plan.problem.users, quorums.BETA / (2 * rounds)
     return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
 
