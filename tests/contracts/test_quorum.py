@@ -12,8 +12,9 @@ from contracts.test_algorithms import Crash, crashing, dying_after_every_write, 
 from cover import EVERY_QUESTION, by_default
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.quorum import MET, NOT_MET
+from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
@@ -136,14 +137,45 @@ def test_a_crash_at_every_write_resumes_to_the_same_decisions_and_bits(name: str
 
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("after", [False, True])
-def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(at: int, after: bool, tmp_path: Path) -> None:
-    plan, leaving = planned("dp-sgd-wor"), Leaving(2)
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "tracking-srgd"])
+def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(name: str, at: int, after: bool, tmp_path: Path) -> None:
+    plan, leaving = planned(name), Leaving(2)
     with pytest.raises(Crash if at < 7 or (at == 7 and after) else (Crash, WithoutQuorum)):
         carried_out(plan, tmp_path, leaving, crashing(at, after=after))
     asked = len(rounds_of(tmp_path))
     with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
         carried_out(plan, tmp_path, Leaving(2 - asked if asked < 3 else 0))
     assert [event["public"]["quorum"] for event in rounds_of(tmp_path)] == [MET, MET, NOT_MET]
+
+
+class Withholding(WithQuorum):
+    """Decides by a release that the books never see: they hold the end of the run, and nothing that it was made of."""
+
+    def update(self, state: Any, answers: Any, noise: Any) -> Update[Any]:
+        update = super().update(state, answers, noise)
+        return replace(update, releases=()) if update.state.ended else update
+
+
+def undecided_in_books(made: WithQuorum, folder: Path) -> list[int]:
+    """Rounds that the books say a decision of, without anything that was released in them; after two with answers."""
+    folder.mkdir()
+    (folder / "ledger.sqlite").write_bytes(empty_ledger())
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        with pytest.raises(WithoutQuorum):
+            run(made, Leaving(2), ledger, SeededNoise(11), simulation=True)
+        released = {number for number, _ in ledger.releases()}
+        return [event["round"] for event in ledger.events() if event["round"] not in released]
+
+
+@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking"])
+def test_the_books_hold_what_each_decision_was_made_from(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    made = ALGORITHMS[name].make(plan)
+    assert isinstance(made, WithQuorum)
+    assert undecided_in_books(made, tmp_path / "sound") == []
+    assert plan.guarantee.quorum is not None
+    twin = Withholding(plan, plan.guarantee.quorum, made.inner)
+    assert undecided_in_books(twin, tmp_path / "twin") == [2]
 
 
 @every_variant

@@ -148,23 +148,22 @@ def calibrate(
     _check(share, epsilon, cohorts, participations)
     free = free or (0.0,) * len(cohorts)
 
-    def made(spent: float) -> Quorum:
-        return _scaled(share, spent, len(cohorts), participations, rest, free, room)
+    def best(spent: float, sizes: Sequence[int]) -> tuple[float, Quorum]:
+        found = _schemes(share, spent, len(cohorts), participations, rest, room)
+        wrong = [max(chances(each, sizes, present, free)) for each in found]
+        return min(zip(wrong, found, strict=True), key=lambda each: each[0])
 
-    def fits(other: Quorum, sizes: Sequence[int]) -> bool:
-        return max(chances(other, sizes, present, free)) <= BETA
-
-    quorum = made(epsilon)
-    if fits(quorum, cohorts):
+    wrong, quorum = best(epsilon, cohorts)
+    if wrong <= BETA:
         return quorum
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = _first(lambda size: fits(quorum, (size,) * rounds), smallest + 1)
+    least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= BETA, smallest + 1)
     if least is not None:
         ways.append(f"{least:,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
     most = math.ceil((rest[0] + epsilon) / step) - 1
-    enough = _first(lambda steps: fits(made(steps * step), cohorts), 9 if epsilon else 1, most)
+    enough = _first(lambda steps: best(steps * step, cohorts)[0] <= BETA, 9 if epsilon else 1, most)
     if enough is not None and enough * step < rest[0] + epsilon:
         ways.append(f"quorum_epsilon >= {enough * step:.3g}")
     raise Infeasible(
@@ -245,30 +244,27 @@ def _gaussian_chances(
     return (0.0, 1.0) if passes is None else (-math.expm1(-fails), passes)
 
 
-def _scaled(
+def _schemes(
     share: float,
     epsilon: float,
     rounds: int,
     participations: int,
     rest: tuple[float, float],
-    free: Sequence[float],
     room: Callable[[float], float],
-) -> Quorum:
-    """The scheme whose noise reaches least far: Gaussian, Laplace for the rounds of one user, or sparse vectors."""
+) -> list[Quorum]:
+    """What ε_q pays for: counts with Gaussian noise, where that is known; Laplace noise, the better of two ways."""
     if not epsilon:
-        return Quorum(share, 0.0, participations, 0.0, 0.0, *rest)
+        return [Quorum(share, 0.0, participations, 0.0, 0.0, *rest)]
     once, all_rounds = math.log(1 / (2 * BETA)), math.log(rounds / (2 * BETA))
     up = 1 + 1e-12
-    alone = participations * all_rounds
     together = (math.sqrt(once) + math.sqrt(2 * all_rounds)) ** 2
-    gaussian = Quorum(share, epsilon, participations, 0.0, 0.0, *rest, each=room(epsilon))
-    if gaussian.each and -ndtri(BETA / rounds) * max(map(gaussian.deviation, free)) <= min(alone, together) / epsilon:
-        return gaussian
-    if alone <= together:
-        return Quorum(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
-    # Least s_Ξ · once + s_V · all_rounds with 1/s_Ξ + 2/s_V = ε_q.
-    threshold = math.sqrt(together / once) / epsilon * up
-    return Quorum(share, epsilon, participations, threshold, math.sqrt(2 * together / all_rounds) / epsilon * up, *rest)
+    if participations * all_rounds <= together:
+        laplace = Quorum(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
+    else:  # Least s_Ξ · once + s_V · all_rounds with 1/s_Ξ + 2/s_V = ε_q.
+        threshold, counts = math.sqrt(together / once), math.sqrt(2 * together / all_rounds)
+        laplace = Quorum(share, epsilon, participations, threshold / epsilon * up, counts / epsilon * up, *rest)
+    each = room(epsilon)
+    return [Quorum(share, epsilon, participations, 0.0, 0.0, *rest, each=each), laplace] if each else [laplace]
 
 
 def _reaches(levels: Integers, scale: float) -> Floats:
