@@ -227,7 +227,7 @@ def test_a_plan_of_three_times_its_epsilon_is_not_verified(monkeypatch: pytest.M
 def test_a_share_of_the_noise_less_is_refused(name: str) -> None:
     plan = plan_of(name)
     p = plan.parameters
-    louder = replace(plan, parameters=replace(p, round_mu=1.01 * p.round_mu))
+    louder = replace(plan, parameters=replace(p, round_mu=1.01 * p.round_mu, noise_scale=p.noise_scale / 1.01))
     with pytest.raises(VerificationError, match="the plan spends"):
         ALGORITHMS[name].verify(louder)
     assert math.isfinite(p.round_mu)

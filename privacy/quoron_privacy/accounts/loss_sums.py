@@ -27,7 +27,6 @@ _OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on eith
 _FINER = (16, 4, 1)  # times as fine is the lattice from below: the first that is not too long
 _RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
-_SHORT = 1 << 16  # the same, where a coarser lattice would do
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
@@ -63,7 +62,7 @@ def least(parts: Parts, epsilon: float, near: float) -> float:
     for finer in _FINER:
         laws = [(one.below(law, gap / finer, cut), times) for law, times in parts]
         rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
-        tail = _tail(laws, epsilon + _over(laws, tilt, rare), tilt, None, _MOST if finer == 1 else _SHORT)
+        tail = _tail(laws, epsilon + _over(laws, tilt, rare), tilt, None)
         if tail is not None:
             seen = tail.seen - tail.wrong - rare
             found = math.exp(tail.scale + math.log(seen) - tail.rounding) if seen > 0 else 0.0
@@ -124,13 +123,13 @@ class _Tail:
     rounding: float  # the same of all of it, as a logarithm
 
 
-def _tail(laws: Laws, level: float, tilt: float, above: float | None, longest: int = _MOST) -> _Tail | None:
+def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail | None:
     """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at, if any. None: too long."""
     gap = laws[0][0].gap
     growths = [float(law.growth(np.array([tilt]))[0]) for law, _ in laws]
     bottom, top = _window(laws, growths, tilt, above)
     size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
-    if size > longest:
+    if size > _MOST:
         return None
     sums, total, error = _power(laws, growths, tilt, size)
     start = math.floor(level / gap) + 1

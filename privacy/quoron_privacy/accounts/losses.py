@@ -33,7 +33,7 @@ class Atoms:
 
 def all_sums(parts: Sequence[tuple[Atoms, int]]) -> Atoms | None:
     """Every sum of what has atoms alone, but for a share 1e-11 of each mass; None where those are many."""
-    losses, masses, finite = np.zeros(1), np.ones(1), 1.0
+    losses, masses, lost = np.zeros(1), np.ones(1), 0.0
     for atoms, times in parts:
         if len(losses) * (len(atoms.losses) if times == 1 else times + 1) > _SUMS or (
             times > 1 and len(atoms.losses) > 2
@@ -41,8 +41,9 @@ def all_sums(parts: Sequence[tuple[Atoms, int]]) -> Atoms | None:
             return None
         own, weights = (atoms.losses, atoms.masses) if times == 1 else _of_two(atoms, times)
         losses, masses = np.add.outer(losses, own).ravel(), np.multiply.outer(masses, weights).ravel()
-        finite *= (1 - atoms.lost) ** times
-    return Atoms(losses, masses, 1 - finite)
+        for _ in range(times if atoms.lost else 0):
+            lost += atoms.lost - lost * atoms.lost  # of one stage alone exactly its own
+    return Atoms(losses, masses, lost)
 
 
 def _of_two(atoms: Atoms, times: int) -> tuple[Vector, Vector]:
@@ -124,9 +125,12 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
 
 
 def below(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
-    """A law that is never above the true one: each cell's mass at one loss, at the nearest place of the lattice."""
+    """A law that is never above the true one: each cell's mass at one loss, at the nearest place of the lattice.
+
+    Of large losses a mass of at most `cut` is left out, so that no tilt finds them.
+    """
     if isinstance(law, Atoms):
-        return _gathered(law.losses, law.masses * (1 - 4 * UNIT), gap, law.lost * (1 - 4 * UNIT))
+        return _gathered(law.losses, law.masses * (1 - 4 * UNIT), gap, lost=law.lost)
     x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
     edges: Vector = np.asarray((_ends(known, gap) + 0.5) * gap, dtype=np.float64)
     edges = edges[(edges > known[0]) & (edges < known[-1]) & ((edges > 0) | (not law.folded))]
@@ -138,8 +142,8 @@ def below(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
         least = 1 - float(np.sum((left + more + right + less)[1:])) - 4 * len(left) * UNIT
         up, down = _mean(left[1:], more[1:], right[1:], less[1:]), _mean(right[1:], less[1:], left[1:], more[1:])
         losses = np.concatenate([up[0], down[0], [0.0]])
-        return _gathered(losses, np.concatenate([up[1], down[1], [least]]), gap, 0.0)
-    return _gathered(*_mean(left, more, right, less), gap, 0.0)
+        return _gathered(losses, np.concatenate([up[1], down[1], [least]]), gap, cut=cut)
+    return _gathered(*_mean(left, more, right, less), gap, cut=cut)
 
 
 def _ends(known: Vector, gap: float) -> Integers:
@@ -198,9 +202,11 @@ def _mean(left: Vector, more: Vector, right: Vector, less: Vector) -> tuple[Vect
     return found - 8 * UNIT * (1 + np.abs(found)), np.where(kept, masses, 0.0)
 
 
-def _gathered(losses: Vector, masses: Vector, gap: float, lost: float) -> Losses:
-    """Those with a mass, each at the place nearest to it."""
-    kept = masses > 0
+def _gathered(losses: Vector, masses: Vector, gap: float, *, lost: float = 0.0, cut: float = 0.0) -> Losses:
+    """Those with a mass, but for the largest, each at the place nearest to it."""
+    order = np.argsort(losses)
+    losses, masses = losses[order], masses[order]
+    kept = (masses > 0) & (np.cumsum(masses[::-1])[::-1] > cut)
     losses, masses = losses[kept], masses[kept]
     places = np.rint(losses / gap).astype(np.int64)
     over = _times(places, gap) - losses + 4 * UNIT * (1 + np.abs(losses))

@@ -86,9 +86,9 @@ class Pair:
         non_negative(epsilon=epsilon)
         if not 0 <= delta < 1:
             raise ConfigError(f"Expected delta in [0, 1), got delta={delta}.")
-        share = 1 / (1 + math.exp(-epsilon))
-        losses, masses = ((-epsilon, epsilon), ((1 - delta) * (1 - share), (1 - delta) * share))
-        return cls.table(losses, masses, delta) if epsilon else cls.table((0.0,), (1 - delta,), delta)
+        losses = (-epsilon, epsilon) if epsilon else (0.0,)
+        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if epsilon else (1 - delta,)
+        return cls(0.0, ((Table(losses, masses, delta), 1),))  # the same in both orders
 
     @classmethod
     def table(
@@ -252,8 +252,8 @@ def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
     else:
         least = most = np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
     rounding = _SHARE if len(left) > 1 or not mu else 0.0
-    found = float(sums.masses @ least) * (1 - rounding) + sums.lost * (1 - 1e-12)
-    return max(0.0, found), min(1.0, float(sums.masses @ most) * (1 + rounding) + sums.lost * (1 + 1e-12))
+    lower, upper = float(sums.masses @ least) * (1 - rounding), float(sums.masses @ most) * (1 + rounding)
+    return max(0.0, lower * (1 - 1e-15) + sums.lost), min(1.0, upper * (1 + 1e-15) + sums.lost)
 
 
 def _crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
@@ -94,6 +95,18 @@ class Quorum:
         if not self.count_scale:
             return math.sqrt(self.participations) * self.each * (1 + 1e-15)
         return -2 * float(ndtri(1 / (1 + math.exp(self.epsilon)))) * (1 + 1e-9)
+
+    def pair(self, rounds: int, *, alone: bool = True) -> Pair:
+        """What all decisions cost, samplers included; these only if rounds are counted with their counts (not `alone`).
+
+        With Gaussian noise a user is in so many counts at most; what they have for nothing is in the run's own pair.
+        """
+        spent = Pair()
+        if self.count_scale:
+            spent = Pair.response(self.epsilon)
+        elif self.each and alone:
+            spent = Pair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
+        return spent.lacking(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:
         """Samples of noise in a run, at most."""

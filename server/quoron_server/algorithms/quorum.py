@@ -20,7 +20,6 @@ import scipy
 
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
@@ -28,7 +27,7 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Attendance
+from quoron_server.parameters import Attendance, GaussianPromise
 from quoron_server.plan import Plan, Privacy
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
@@ -141,37 +140,39 @@ def enough(quorum: Quorum, seen: Sequence[tuple[float, float]], asked: int) -> b
     return mean >= quorum.needed(asked)
 
 
-def with_quorum(own: Plan, privacy: Privacy, *, free: bool) -> Plan:
-    """The algorithm's own plan with the quorum that is asked for; Infeasible if that has too few users to count."""
-    cohorts, promise = own.parameters.cohorts(), own.guarantee
-    private = promise.exposure != "none"
+def with_quorum(own: Plan, privacy: Privacy, promise: GaussianPromise | None, *, free: bool) -> Plan:
+    """The algorithm's own plan, worth `promise`, with the quorum that is asked for: for nothing, or for its ε_q.
+
+    Infeasible if that has too few users to count.
+    """
+    cohorts, alone = own.parameters.cohorts(), own.guarantee
+    private = alone.exposure != "none"
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
         0.0 if free else privacy.quorum_epsilon,
         cohorts,
         participations=own.parameters.participations(),
-        rest=(promise.epsilon, promise.delta),
+        rest=(alone.epsilon, alone.delta),
         free=[each.mu for each in own.parameters.attendance(own.problem)],
-        room=(lambda spent: _room(own, privacy, spent)) if private and promise.proved else lambda spent: 0.0,
+        room=(lambda spent: _room(own, privacy, promise, spent)) if private and alone.proved else lambda spent: 0.0,
         present=_present(own, len(cohorts)),
         name=f"{own.algorithm} with a quorum",
     )
     whole = replace(
-        promise,
-        epsilon=privacy.epsilon if private else promise.epsilon,
-        delta=privacy.delta if private else promise.delta,
+        alone,
+        epsilon=privacy.epsilon if private else alone.epsilon,
+        delta=privacy.delta if private else alone.delta,
         quorum=quorum,
     )
     return replace(own, guarantee=whole)
 
 
-def _room(own: Plan, privacy: Privacy, spent: float) -> float:
+def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
     planned = spent == privacy.quorum_epsilon
     delta = privacy.delta - checks.slack(privacy.epsilon, gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
-    promise = parameters.gaussian(problem)
     if promise is None:
         return parameters.room_for_counts(problem, epsilon, delta)
     left = delta - (1 + math.exp(epsilon)) * promise.variation
@@ -179,8 +180,11 @@ def _room(own: Plan, privacy: Privacy, spent: float) -> float:
     return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())
 
 
-def verify_quorum(plan: Plan, verifier: Callable[[Plan], None]) -> None:
-    """The promise pays for its quorum, too, if it has one; VerificationError. `verifier` is the algorithm's own."""
+def verify_quorum(plan: Plan) -> None:
+    """The promise pays for its quorum, too, if it has one; VerificationError.
+
+    Of counts with Gaussian noise, that they are paid for: what they cost beside the run is asked of the pair of both.
+    """
     promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
     if quorum is None or promise.exposure == "none":
         return
@@ -194,8 +198,6 @@ def verify_quorum(plan: Plan, verifier: Callable[[Plan], None]) -> None:
     quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=participations)
     if not quorum.count_scale:
         _verify_free(plan, attendance)
-    if quorum.each:
-        _verify_paid(plan, quorum, verifier)
 
 
 def _verify_free(plan: Plan, attendance: Sequence[Attendance]) -> None:
@@ -210,24 +212,6 @@ def _verify_free(plan: Plan, attendance: Sequence[Attendance]) -> None:
         charged = max((each.mu or 0.0 for each in releases if round_ in each.rounds), default=0.0)
         if not (halved and given.mu**2 <= 0.75 * charged**2):
             raise VerificationError(f"Expected a count that its round's releases leave room for, got {given}.")
-
-
-def _verify_paid(plan: Plan, quorum: Quorum, verifier: Callable[[Plan], None]) -> None:
-    """Run and counts together are within (ε, δ), by the second account."""
-    promise, parameters, rounds = plan.guarantee, plan.parameters, plan.cost.rounds
-    own = parameters.gaussian(plan.problem)
-    lacks = checks.slack(promise.epsilon, gaussians=quorum.draws(rounds))
-    if own is not None:
-        counts = Pair.gaussian(math.sqrt(quorum.participations) * quorum.each)
-        together = Pair.gaussian(own.mu, own.variation).and_(counts)
-        spent = together.delta(promise.epsilon, near=promise.delta) + lacks
-        if not spent <= promise.delta:
-            raise VerificationError(f"Expected delta <= {promise.delta} of run and quorum, the plan spends {spent}.")
-        return
-    counted = parameters.with_count(quorum.each)
-    if counted is None:
-        raise VerificationError(f"Expected counts with Laplace noise in a plan of {plan.algorithm}, got {quorum}.")
-    verifier(replace(plan, guarantee=replace(promise, delta=promise.delta - lacks, quorum=None), parameters=counted))
 
 
 def _present(plan: Plan, rounds: int) -> Callable[[int], int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
@@ -79,19 +80,20 @@ class Registered(AlgorithmInfo):
     def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
         """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
 
+        def made(left: Privacy, asked: Any, *, free: bool = False) -> Plan:
+            own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
+            if free and not own.parameters.attendance(problem):
+                raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
+            return resting(with_quorum(own, left, self._gaussian(own), free=free))
+
         def planned(asked: Any) -> Plan:
-            whole = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
             if self.exposure == "local":
-                return resting(with_quorum(whole, privacy, free=True))
-            if whole.parameters.attendance(problem):
-                with suppress(Infeasible):
-                    return resting(with_quorum(whole, privacy, free=True))
-            little = replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16)
+                return made(privacy, asked, free=True)
+            with suppress(Infeasible):
+                return made(privacy, asked, free=True)
             with suppress(Infeasible):  # many users are told with little
-                left = self.plan(problem, left_by_quorum(little), asked, constants, seed)
-                return resting(with_quorum(left, little, free=False))
-            left = self.plan(problem, left_by_quorum(privacy), asked, constants, seed)
-            return resting(with_quorum(left, privacy, free=False))
+                return made(replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16), asked)
+            return made(privacy, asked)
 
         try:
             return planned(options)
@@ -126,18 +128,47 @@ class Registered(AlgorithmInfo):
 
         Everything is checked again, independently of how it was found.
         """
-        if plan.guarantee.health is not None:
-            check_numbers(plan.guarantee.health, "health")
+        promise, own = plan.guarantee, plan.without_quorum()
+        if promise.health is not None:
+            check_numbers(promise.health, "health")
             self.verify(plan.without_health())
             look.verify_look(plan, self._gaussian(plan.without_health()))
-            return
-        self._check_promise(plan)
-        verify_quorum(plan, self.verifier)
-        own = plan.without_quorum()
-        self.verifier(replace(own, problem=own.problem.without_beliefs()))
-        if len(own.parameters.cohorts()) != plan.cost.rounds:  # budgets and clients are told the cost's
+        else:
+            self._check_promise(plan)
+            verify_quorum(plan)
+            self.verifier(replace(own, problem=own.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
-            raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+            if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
+                raise VerificationError(
+                    f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
+                )
+        if promise.proved and promise.exposure != "none":
+            checks.require_spent(own, self._pairs(own))
+            checks.require_spent(plan, self._pairs(plan))
+
+    def pairs(self, plan: Plan) -> tuple[Pair, ...]:
+        """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
+
+        Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
+        worst pair that is (ε, δ)-DP.
+        """
+        self.verify(plan)
+        promise = plan.guarantee
+        return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
+
+    def _pairs(self, plan: Plan) -> tuple[Pair, ...]:
+        """The same of parts that are verified."""
+        promise, own = plan.guarantee, plan.without_health().without_quorum()
+        quorum, parameters = promise.quorum, own.parameters
+        counted = parameters.with_count(quorum.each) if quorum is not None and quorum.each else None
+        pairs = (counted or parameters).pairs(own.problem, promise.adjacency)
+        pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
+        if promise.health is not None:
+            pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
+        if quorum is not None and promise.exposure != "local":
+            decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
+            pairs = tuple(pair.and_(decisions) for pair in pairs)
+        return pairs
 
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
@@ -183,20 +214,17 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: Plan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise = plan.guarantee
-        if not promise.proved or promise.exposure == "none":
+        promise, own = plan.guarantee, plan.without_quorum()
+        if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
             return None
-        own = plan.parameters.gaussian(plan.problem)
-        if own is None:
+        pairs = self._pairs(own)
+        if not all(pair.is_gaussian for pair in pairs):
             return None
-        if promise.health is not None:
-            lacks = math.nextafter(own.variation + promise.health.variation, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.health.effective_mu), lacks)
+        mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
         if promise.quorum is not None:
             slack = total_variation(gaussians=promise.quorum.draws(plan.cost.rounds))
-            lacks = math.nextafter(own.variation + slack, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
-        return own
+            mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
+        return GaussianPromise(mu, lacks)
 
     def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
         """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
@@ -224,22 +252,17 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        quorum = promise.quorum
-        counts = quorum is not None and not quorum.count_scale  # with Gaussian noise, which is μ-GDP as the rest is
-        gaussian = self._gaussian(plan if counts else plan.without_quorum())
-        if gaussian is not None:
-            event = dp_event.GaussianDpEvent(1 / gaussian.mu)
-        else:
-            counted = plan.parameters.with_count(quorum.each) if quorum is not None and quorum.each else None
-            event = (counted or plan.parameters).event(plan.problem, promise.adjacency)
+        counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
+        pairs = self._pairs(plan if counts else plan.without_quorum())
+        event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if quorum is None or not quorum.count_scale:
+        if promise.quorum is None or counts:
             return event
-        return dp_event.ComposedDpEvent([event, _decided(event, quorum.epsilon)])
+        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:

@@ -4,13 +4,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
+from quoron_server.algorithms.noisy import sampled
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -128,6 +132,18 @@ class AcceleratedERMParameters(Parameters):
         if len(noises) < len(self.phases):
             return ()
         return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
+
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of the phases, which share no user, where none has a test."""
+        del adjacency
+        found: list[Pair] = []
+        for phase in self.phases:
+            if not isinstance(phase.accounting, Clipped):
+                return ()
+            far = moved.rows(phase.radius, phase.cohort_size, "replace-one")
+            mu = moved.mu(far, phase.noise_scale, problem.dimension)
+            found += sampled.fixed_size(phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension)
+        return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""

@@ -1,18 +1,19 @@
 """Public numbers of `mean-sgd`."""
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.parameters import Assumption, Attendance, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 Estimator = Literal["clip", "tracking", "range"]
 
@@ -68,12 +69,6 @@ class MeanSGDParameters(Parameters):
         """Where its slope jumps."""
         return bool(self.smoothing)
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Where everybody is asked in every round."""
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
-
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Beside the means, unless cohorts are drawn by coins."""
         del problem
@@ -81,10 +76,18 @@ class MeanSGDParameters(Parameters):
             return ()
         return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
-        """Of cohorts of a fixed size."""
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of cohorts of a fixed size, or of everybody in every round."""
         del adjacency
-        return sampled.fixed_size_event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+        mu = self.recounted_mu(problem.dimension)
+        return sampled.fixed_size(problem.users, self.cohort_size, self.rounds, mu, problem.dimension)
+
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
+        mean = moved.mu(moved.rows(1.0, self.cohort_size, "replace-one"), self.noise_scale, dimension)
+        if not self.range_epsilon:
+            return mean
+        return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, recount, subsampling
+from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
@@ -81,7 +81,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
 def verify(plan: Plan) -> None:
     """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
     p = plan.parameters_of(MeanSGDParameters)
-    d, users = plan.problem.dimension, plan.problem.users
+    users = plan.problem.users
     rough = plan.problem.smoothness is None
     checks.require(
         NAME,
@@ -105,13 +105,9 @@ def verify(plan: Plan) -> None:
             p.smoothing,
         ),
     )
-    crude = p.crude
-    truth = gdp.compose(p.noise.effective_mu(d), crude.mu(d) if crude else 0.0)
+    truth = p.recounted_mu(plan.problem.dimension)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
-    delta = plan.guarantee.delta - checks.slack(plan.guarantee.epsilon, gaussians=p.rounds * d)
-    rate = known_rate(p.cohort_size, users)
-    checks.require_within(plan, delta, lambda epsilon: recount.replaced(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
 def known_rate(cohort: int, users: int) -> float:

@@ -16,13 +16,15 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 import math
 from dataclasses import dataclass, replace
 from math import isinf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.subsampling import poisson_round_mu
 from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise
@@ -34,12 +36,9 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 Sampling = Literal["disjoint", "without-replacement", "poisson"]
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
@@ -115,18 +114,6 @@ class NoisySGDParameters(Parameters):
         """Once where cohorts are disjoint."""
         return 1 if self.sampling == "disjoint" else self.rounds
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Of disjoint cohorts by parallel composition, of whole populations by composition; None where they are drawn.
-
-        Where a user is asked once only the noise of its own round has to be exact.
-        """
-        once = self._drawn(problem)
-        if self.sampling == "disjoint":
-            return GaussianPromise(self.round_mu, total_variation(gaussians=once))
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.round_mu, once)
-
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Beside means of vectors cut to a fixed length, of which one may be replaced; with coins nothing is spare."""
         del problem
@@ -136,7 +123,8 @@ class NoisySGDParameters(Parameters):
 
     def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
         """Of users who join by coins of their own."""
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * self._drawn(problem))
+        once = drawn(problem, self.adaptive is not None)
+        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * once)
         if self.with_count(0.0) is None or left <= 0:
             return 0.0
         whole = poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left)
@@ -149,22 +137,35 @@ class NoisySGDParameters(Parameters):
         scale = self.sensitivity / math.hypot(self.sensitivity / self.noise_scale, mu)
         return replace(self, noise_scale=scale, round_mu=math.hypot(self.round_mu, mu) * (1 + 1e-8))
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """Of sampled rounds."""
-        del adjacency
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
+        if not self.noise_scale:
+            return ()
+        once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
         if self.sampling == "disjoint":
-            return None
-        event = sampled.poisson_event if self.poisson_sampling else sampled.fixed_size_event
-        return event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+            return (Pair.gaussian(mu, total_variation(gaussians=once)),)
+        if not self.poisson_sampling:
+            return sampled.fixed_size(problem.users, self.cohort_size, self.rounds, mu, once)
+        lack, rate = total_variation(gaussians=self.rounds * once), self.cohort_size / problem.users
+        if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
+            return (Pair.items(rate, 1, self.rounds, 1 / mu, adjacency).lacking(lack),)
+        return (Pair.sampled(rate, mu, self.rounds, "zero-out").lacking(lack),)
+
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        unit = self.clip_norm if self.adaptive is None else 1.0
+        mean = moved.mu(moved.rows(unit, self.cohort_size, how), self.noise_scale, dimension)
+        if self.adaptive is None:
+            return mean
+        counts = moved.mu(moved.acute(1.0, self.cohort_size, how), self.adaptive.cells.scale, CELLS)
+        return moved.together(mean, counts)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
         if self.sampling == "disjoint" or self.cohort_size == problem.users:
             return ()
         return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
-
-    def _drawn(self, problem: Problem) -> int:
-        return drawn(problem, self.adaptive is not None)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
@@ -166,27 +166,26 @@ def chosen(
 
 def require_clip(
     clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
-) -> float:
-    """One round's clip, fixed divisor, sensitivity and counts agree: VerificationError if not. The μ of the counts."""
-    needed = mean_sensitivity(1.0 if adaptive else clip_norm, divisor, adjacency)
+) -> None:
+    """One round's clip, fixed divisor, sensitivity and counts agree: VerificationError if not."""
+    needed = moved.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
     if not sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
     if adaptive is None:
-        return 0.0
+        return
     cells = adaptive.cells
     if (cells.divisor, cells.adjacency) != (divisor, adjacency):
         raise VerificationError(f"Expected counts of {divisor} users under {adjacency}, got {cells}.")
     if not 1e-12 <= clip_norm <= 1e12:
         raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
-    return cells.effective_mu
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:
     """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
     p = plan.parameters_of(NoisySGDParameters)
-    counts = require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
-    if (noise := p.noise) is None:
+    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
+    if not p.noise_scale > 0:
         raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    truth = math.hypot(noise.effective_mu(plan.problem.dimension), counts)
+    truth = p.recounted_mu(plan.problem.dimension)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")

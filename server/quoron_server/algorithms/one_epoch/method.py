@@ -27,18 +27,22 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts.quorum import SPARE
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
+from quoron_privacy.means.radius_cells import CELLS
 from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Integers, Release, Sums
+from quoron_privacy.release import Adjacency, Integers, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, GaussianPromise, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -116,10 +120,24 @@ class OneEpochParameters(Parameters):
         each = Attendance(SPARE * norm * self.sensitivity / self.noise_scale, most=self.divisor)
         return (each,) * self.rounds
 
-    def gaussian(self, problem: Problem) -> GaussianPromise:
-        """srgd#s1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
         samples = drawn(problem, self.adaptive is not None) * (1 if self.gradients == "independent" else self.rounds)
-        return GaussianPromise(self.mu, total_variation(gaussians=samples))
+        mu = self.recounted_mu(problem.dimension, adjacency)
+        return (Pair.gaussian(mu, total_variation(gaussians=samples)),)
+
+    def recounted_mu(self, dimension: int, adjacency: Adjacency) -> float:
+        """GDP of the transcript by its scales: of the sums, and of an adaptive clip's counts in every epoch."""
+        once = moved.rows(self.clip_norm if self.adaptive is None else 1.0, self.divisor, adjacency)
+        noise = self.noise
+        if isinstance(noise, GaussianNoise):
+            sums = moved.mu(once, self.noise_scale, dimension)
+        else:
+            sums = played.mu(noise, once, dimension)
+        if self.adaptive is None:
+            return sums
+        counts = moved.mu(moved.acute(1.0, self.divisor, adjacency), self.adaptive.cells.scale, CELLS)
+        return moved.together(sums, *([counts] * self.epochs))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What becomes of users who do not answer."""

@@ -1,0 +1,36 @@
+"""What correlated noise is worth as GDP by what it does: a user's rounds are played through the sampler itself.
+
+Who finds noise takes the column norm that a factorisation says of itself; who verifies a plan asks this. Statement:
+docs/privacy/prefix-noise.md#c2, several-epochs#c3.
+"""
+
+import math
+
+import numpy as np
+
+from quoron_privacy.prefix.noise import PrefixNoise
+
+_STEP = 2.0**-30  # of the grid of the noise, in standard deviations
+_PLAYED = 1 << 11  # users' first rounds up to which all are played where no one is known to be the worst
+
+
+def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
+    """GDP of all releases for a user who moves each of its rounds so far in ℓ2, at most.
+
+    C times the user's rounds is what the sampler predicts of these, and themselves. Where C is no Toeplitz matrix every
+    first round is played, up to 2,048; where there are more, the column norm is believed.
+    """
+    factors, often, apart = noise.factors, noise.participations, noise.separation
+    firsts = np.arange(1 if factors.coefficients is not None else (apart if often > 1 else noise.rounds))
+    if len(firsts) > _PLAYED:
+        reach = noise.column_norm
+    else:
+        memory, square = np.zeros((factors.slots, len(firsts))), np.zeros(len(firsts))
+        for t in range(noise.rounds):
+            since = t - firsts
+            own = ((since >= 0) & (since % apart == 0) & (since // apart < often)).astype(np.float64)
+            square += (factors.predict(t, memory) + own) ** 2
+            memory = factors.remember(t, memory, own)
+        reach = math.sqrt(float(square.max()))
+    rounding = (2 * reach + 2 * factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
+    return reach * moved / noise.scale * (1 + 1e-9) + rounding
