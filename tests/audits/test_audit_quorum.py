@@ -14,8 +14,8 @@ import pytest
 from audits.harness import epsilon_lower_bound
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import SPARE, Quorum, calibrate
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.counts.quorum import Quorum, calibrate
+from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
 from quoron_server.algorithms.quorum import MET, WithQuorum, count, decide, draw_limit

@@ -190,7 +190,8 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
     free = bool(plan.parameters.attendance(plan.problem))
     assert quorum.epsilon in ((0.0,) if free else (QUORUM.quorum_epsilon / 16, QUORUM.quorum_epsilon))
-    assert "docs/privacy/quorum.md" in sentence(promise)
+    where = "quorum.md#q1" if quorum.count_scale or promise.exposure == "local" else "quorum-free.md#q"
+    assert f"docs/privacy/{where}" in sentence(promise)
     with pytest.raises(VerificationError):
         info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.98)))
     if not free:

@@ -135,19 +135,22 @@ QUORUMS = dict.fromkeys((*FEW, *TOLD), CHEAP) | dict.fromkeys(OFTEN, DEAR)
 
 
 def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
-    made = ALGORITHMS[name.partition("/")[0]].make(make_plan(name, None, QUORUMS[name]))
+    made = ALGORITHMS[name.partition("/")[0]].make(make_plan(name, None, QUORUMS.get(name, DEAR)))
     assert isinstance(made, WithQuorum)
     quorum = made.plan.guarantee.quorum
     assert quorum is not None
     return kind(made.plan, quorum, made.inner)
 
 
-@pytest.mark.parametrize("name", QUORUMS)
+OTHER_QUORUMS = [name for name in NOISY if name not in QUORUMS]
+
+
+@pytest.mark.parametrize("name", [*QUORUMS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_QUORUMS)])
 def test_a_neighbour_can_meet_the_same_quorums_by_a_count_that_moves_by_one(name: str) -> None:
     whole = scene(with_quorum(name))
     assert whole.honest[-1].public["quorum"] == MET
     replayed = [replay(whole, pair) for pair in pairs(name) if pair.round < len(whole.honest)]
-    assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) >= 18
+    assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) >= 9
 
 
 def test_a_run_that_ends_below_its_quorum_shows_the_same_to_a_neighbour(monkeypatch) -> None:
@@ -292,6 +295,16 @@ def test_replay_catches_an_algorithm_that_leaks(twin: Callable[..., Any], name: 
 @cache
 def complaint_of_the_sound_one(name: str) -> str:
     return first_complaint(make(name), name)
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "phased-sgd", "tracking-srgd", "accelerated-srgd"])
+def test_replay_catches_a_count_that_has_too_little_noise_to_cost_nothing(name: str) -> None:
+    """As if whoever is away did not move the mean as well."""
+    whole = with_quorum(name)
+    louder = with_quorum(name)
+    louder._attendance = tuple(each if each.told else replace(each, mu=1.3 * each.mu) for each in whole._attendance)
+    assert first_complaint(whole, name) == ""
+    assert "the plan charges" in first_complaint(louder, name)
 
 
 def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:

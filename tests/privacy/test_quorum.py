@@ -13,8 +13,6 @@ from scipy.stats import norm
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.quorum import (
     BETA,
-    SPARE,
-    SPARE_OF_MOMENTS,
     Quorum,
     calibrate,
     chances,
@@ -23,6 +21,7 @@ from quoron_privacy.counts.quorum import (
     verify,
 )
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import SPARE, SPARE_ACUTE
 from quoron_privacy.noise.sources import SeededNoise
 
 REST = (0.95, 1e-6)
@@ -342,7 +341,7 @@ def squares(spare: float, moments: bool) -> float:
     return float(max(there, (lengths**2).max() / apart + spare**2))
 
 
-@pytest.mark.parametrize(("spare", "moments"), [(SPARE, False), (SPARE_OF_MOMENTS, True)])
+@pytest.mark.parametrize(("spare", "moments"), [(SPARE, False), (SPARE_ACUTE, True)])
 def test_a_count_that_costs_nothing_moves_no_two_rows_farther_apart(spare: float, moments: bool) -> None:
     assert 0.999 < squares(spare, moments) <= 1
     assert squares(1.01 * spare, moments) > 1  # the broken twin

@@ -33,8 +33,6 @@ from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
 SHARE = 0.05  # of ε, at most, where nothing else is said
-SPARE = 0.866  # below √¾: of a round's μ, that a user who is absent in one of two worlds leaves to a count
-SPARE_OF_MOMENTS = 0.707  # below √½: the same of matrices that are positive semidefinite
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all

@@ -8,7 +8,7 @@ from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.quorum import SPARE
+from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases

@@ -6,8 +6,7 @@ from typing import Literal
 
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.quorum import SPARE
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency

@@ -26,8 +26,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.subsampling import poisson_round_mu
-from quoron_privacy.counts.quorum import SPARE
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation

@@ -29,8 +29,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.quorum import SPARE
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS
 from quoron_privacy.noise.streams import NoiseSource, total_variation

@@ -25,7 +25,7 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.quorum import SPARE_OF_MOMENTS
+from quoron_privacy.gaussian import SPARE_ACUTE
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
@@ -105,7 +105,7 @@ class TrackingParameters(Parameters):
         """Told by the shares of every gradient; beside the pilot's moments, of which one may be replaced."""
         made = mechanisms(self, problem.features, problem.dimension)
         halved = self.adjacency == "replace-one"
-        pilot = Attendance(SPARE_OF_MOMENTS * made.moment.sensitivity / made.moment.scale if halved else 0.0)
+        pilot = Attendance(SPARE_ACUTE * made.moment.sensitivity / made.moment.scale if halved else 0.0)
         warmup = Attendance(1 / (self.warmup_divisor * made.warmup.presence_deviation), told=True)
         main = Attendance(1 / (self.main_divisor * made.main.presence_deviation), told=True)
         return (pilot, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts.quorum import SPARE
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
