@@ -38,6 +38,7 @@ class Update(Generic[S]):
     releases: tuple[Release, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    present: float | None = None  # how many users answered, as the round's releases tell it: noise included
 
 
 @cache

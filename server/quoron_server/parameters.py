@@ -123,6 +123,18 @@ class NearGaussianPromise:
 
 
 @dataclass(frozen=True, slots=True)
+class Attendance:
+    """What the release that a round's answers go into says, or leaves room to say for nothing, of how many answered.
+
+    Statement and proof: docs/privacy/quorum-free.md#q4.
+    """
+
+    mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
+    told: bool = False  # the release says it: `Update.present`
+    most: int | None = None  # of users, whose answers alone count; None: all who were asked
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters(ABC):
     """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
 
@@ -158,6 +170,24 @@ class Parameters(ABC):
     def asks(self, problem: Problem) -> "Task | None":
         """What most questions ask of one user, for its size alone; None: an average gradient at `points_asked`."""
         del problem
+        return None
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Of each round; () where nothing of the kind is proved."""
+        del problem
+        return ()
+
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """The largest μ for which `with_count` stays within (ε, δ), by the first account; 0 where there is none."""
+        del problem, epsilon, delta
+        return 0.0
+
+    def with_count(self, mu: float) -> "Parameters | None":
+        """Of a run on secret samples: numbers with which a round is worth what it is with a μ-GDP count beside it.
+
+        The count is of the same cohort, so that what is sampled is both. None where the theorem does not say so.
+        """
+        del mu
         return None
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:

@@ -4,13 +4,14 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 `Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, and printed and stored in the words of `wording`.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease, together
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, together
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
@@ -190,12 +191,26 @@ class Plan:
         made = self.parameters.releases(self.problem.dimension)
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
-        return made if quorum is None else (*made, *_decisions(quorum, self.parameters.cohorts()))
+        return made if quorum is None else (*made, *_decisions(quorum, self.parameters, self.problem, made))
 
 
-def _decisions(quorum: "Quorum", cohorts: tuple[int, ...]) -> tuple[PlannedRelease, ...]:
-    """One decision a round, by how many are asked: paid by ε_q, all of a run together."""
-    rounds: dict[int, list[int]] = {}
-    for round_, asked in enumerate(cohorts):
-        rounds.setdefault(asked, []).append(round_)
-    return tuple(PlannedRelease(quorum, quorum.entry(asked), len(at), at, None) for asked, at in rounds.items())
+def _decisions(
+    quorum: "Quorum", parameters: Parameters, problem: Problem, made: tuple[PlannedRelease, ...]
+) -> tuple[PlannedRelease, ...]:
+    """Counts with noise, by how many are asked. What the releases of a round tell anyhow is none of them.
+
+    Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
+    """
+    cohorts = parameters.cohorts()
+    given = parameters.attendance(problem) or (Attendance(0.0),) * len(cohorts)
+    rounds: dict[tuple[int, float], list[int]] = {}
+    for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
+        free = 0.0 if each.told else each.mu
+        if quorum.count_scale or quorum.deviation(free) < math.inf:
+            rounds.setdefault((asked, free), []).append(round_)
+    found = []
+    for (asked, free), at in rounds.items():
+        mu = max((each.mu or 0.0 for each in made if at[0] in each.rounds), default=0.0)
+        paid = math.hypot(mu, quorum.each) if quorum.each else None
+        found.append(PlannedRelease(quorum, quorum.entry(asked, free), len(at), at, paid))
+    return tuple(found)

@@ -26,6 +26,7 @@ AGAINST = {
 }
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
+GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
@@ -87,8 +88,11 @@ def sentence(promise: Guarantee) -> str:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
     if promise.quorum is not None:
-        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing, as attendance is seen"
-        words += f", and {QUORUM_THEOREM} for a quorum of {promise.quorum.share:g}, which costs {paid}"
+        paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
+        theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
+        if promise.quorum.count_scale or promise.exposure == "local":
+            theorem = QUORUM_THEOREM
+        words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
         words += f"{promise.health.share:.2g} of μ²"

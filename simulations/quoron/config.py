@@ -266,7 +266,8 @@ class PrivacySection(Section):
         "model; 'none' declares that nobody checks. Default: none, but 0.5 with `quoron submit`",
     )
     quorum_epsilon: Positive | None = Field(
-        default=None, description="of epsilon, for the quorum; default: a twentieth of epsilon"
+        default=None,
+        description="of epsilon, for a quorum that costs something, at most; default: a twentieth of epsilon",
     )
     trust_server: bool = Field(
         default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"

@@ -31,7 +31,7 @@ class Privacy:
     _: KW_ONLY
     adjacency: Literal["replace-one", "zero-out"] | None = None  # a user's data replaced, or only left out (weaker)
     quorum: float | Literal["none"] | None = None  # share of those asked who must answer, by a noisy count
-    quorum_epsilon: float | None = None  # of epsilon, for the quorum; None: a twentieth
+    quorum_epsilon: float | None = None  # of epsilon, for a quorum that costs something, at most; None: a twentieth
     health: float | None = None  # share of μ² for a look at how well a table fits its declarations; 0: nobody looks
     allow_large_delta: bool = False  # accept a δ above 1/n
     simulation_seed: int | None = None  # of made-up data: noise that comes again, and protects nobody

@@ -12,8 +12,9 @@ from contracts.test_algorithms import Crash, crashing, dying_after_every_write, 
 from cover import EVERY_QUESTION, by_default
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.quorum import MET, NOT_MET
+from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
@@ -32,6 +33,11 @@ NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
 
 def planned(name: str) -> Plan:
     return make_plan(name, None, QUORUM)
+
+
+def told_in(plan: Plan) -> set[int]:
+    """Rounds whose own release decides."""
+    return {number for number, each in enumerate(plan.parameters.attendance(plan.problem)) if each.told}
 
 
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
@@ -72,12 +78,12 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
-    cohorts = plan.parameters.cohorts()
+    cohorts, told = plan.parameters.cohorts(), told_in(plan)
     assert tuple(event["messages"] for event in rounds_of(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
-    assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(
-        enumerate(cohorts)
-    )
+    assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == {
+        number: size for number, size in enumerate(cohorts) if number not in told
+    }
 
 
 @every_variant
@@ -89,7 +95,8 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(nam
     (event,) = rounds_of(tmp_path)
     assert event["public"] == {"quorum": NOT_MET}
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        assert [entry.mechanism for _, entry in ledger.releases()] == ["quorum"]
+        own = [entry.mechanism for _, entry in ledger.releases()]
+        assert own == ["quorum"] if 0 not in told_in(planned(name)) else "quorum" not in own
         assert not ledger.finished
     with pytest.raises(WithoutQuorum, match="Round 1 of at most"):  # and is not begun anew
         carried_out(planned(name), tmp_path, engine)
@@ -130,14 +137,45 @@ def test_a_crash_at_every_write_resumes_to_the_same_decisions_and_bits(name: str
 
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("after", [False, True])
-def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(at: int, after: bool, tmp_path: Path) -> None:
-    plan, leaving = planned("dp-sgd-wor"), Leaving(2)
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "tracking-srgd"])
+def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(name: str, at: int, after: bool, tmp_path: Path) -> None:
+    plan, leaving = planned(name), Leaving(2)
     with pytest.raises(Crash if at < 7 or (at == 7 and after) else (Crash, WithoutQuorum)):
         carried_out(plan, tmp_path, leaving, crashing(at, after=after))
     asked = len(rounds_of(tmp_path))
     with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
         carried_out(plan, tmp_path, Leaving(2 - asked if asked < 3 else 0))
     assert [event["public"]["quorum"] for event in rounds_of(tmp_path)] == [MET, MET, NOT_MET]
+
+
+class Withholding(WithQuorum):
+    """Decides by a release that the books never see: they hold the end of the run, and nothing that it was made of."""
+
+    def update(self, state: Any, answers: Any, noise: Any) -> Update[Any]:
+        update = super().update(state, answers, noise)
+        return replace(update, releases=()) if update.state.ended else update
+
+
+def undecided_in_books(made: WithQuorum, folder: Path) -> list[int]:
+    """Rounds that the books say a decision of, without anything that was released in them; after two with answers."""
+    folder.mkdir()
+    (folder / "ledger.sqlite").write_bytes(empty_ledger())
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        with pytest.raises(WithoutQuorum):
+            run(made, Leaving(2), ledger, SeededNoise(11), simulation=True)
+        released = {number for number, _ in ledger.releases()}
+        return [event["round"] for event in ledger.events() if event["round"] not in released]
+
+
+@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking"])
+def test_the_books_hold_what_each_decision_was_made_from(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    made = ALGORITHMS[name].make(plan)
+    assert isinstance(made, WithQuorum)
+    assert undecided_in_books(made, tmp_path / "sound") == []
+    assert plan.guarantee.quorum is not None
+    twin = Withholding(plan, plan.guarantee.quorum, made.inner)
+    assert undecided_in_books(twin, tmp_path / "twin") == [2]
 
 
 @every_variant
@@ -150,17 +188,37 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
         return
     assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
-    assert quorum.epsilon == (0.0 if promise.exposure == "local" else QUORUM.quorum_epsilon)
-    assert "docs/privacy/quorum.md" in sentence(promise)
+    free = bool(plan.parameters.attendance(plan.problem))
+    assert quorum.epsilon in ((0.0,) if free else (QUORUM.quorum_epsilon / 16, QUORUM.quorum_epsilon))
+    where = "quorum.md#q1" if quorum.count_scale or promise.exposure == "local" else "quorum-free.md#q"
+    assert f"docs/privacy/{where}" in sentence(promise)
     with pytest.raises(VerificationError):
-        info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.999)))
-    if promise.exposure != "local":
-        broken = replace(quorum, count_scale=quorum.count_scale / 4)
-        with pytest.raises(VerificationError, match="cost"):
+        info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.98)))
+    if not free:
+        broken = replace(quorum, count_scale=quorum.count_scale / 4, each=1.5 * quorum.each)
+        with pytest.raises(VerificationError, match=r"cost|delta"):
             info.make(replace(plan, guarantee=replace(promise, quorum=broken)))
-        for name_, value in (("participations", 0), ("epsilon", 0.0)):
+    if promise.exposure != "local":
+        with pytest.raises(VerificationError, match=r"paid for|one kind of noise|quorum.epsilon > 0"):  # by nothing
+            info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, each=0.1, epsilon=0.0))))
+        for name_, value in (("participations", 0), ("epsilon", 0.01 if free else 0.0)):
             with pytest.raises(Exception, match=name_):
                 info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, **{name_: value}))))
+
+
+@every_variant
+def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
+    plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
+    given = plan.parameters.attendance(plan.problem)
+    if plan.guarantee.exposure in ("local", "none") or all(each.told for each in given):
+        return
+    more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)
+    monkeypatch.setattr(type(plan.parameters), "attendance", lambda *_: more)
+    with pytest.raises(VerificationError, match="leave room for"):
+        info.verify(replace(plan, seed=plan.seed + 1))  # which is not verified yet
 
 
 @every_algorithm
@@ -169,7 +227,7 @@ def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_t
     assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.exposure == "model")
 
 
-@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "dp-ftrl"])
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "phased-erm", "winsorised-erm"])
 def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
     plan, info = planned(name), ALGORITHMS[name]
     whole, own, quorum = info.gaussian(plan), info.gaussian(plan.without_quorum()), plan.guarantee.quorum

@@ -130,28 +130,33 @@ def test_a_crowd_as_loose_as_a_test_lets_pass_costs_at_most_what_the_plan_charge
 
 
 FEW = ("one-pass-dp-sgd", "phased-sgd", "outlier-iterates")  # ask enough users a round for a quorum that costs little
-OFTEN = ("dp-sgd-poisson", "dp-sgd-wor")  # ask one user in several rounds
-QUORUMS = dict.fromkeys(FEW, Privacy(8.0, 1e-3, 0.5, 0.4)) | dict.fromkeys(OFTEN, Privacy(8.0, 1e-3, 0.5, 1.7))
+OFTEN = ("dp-sgd-poisson", "dp-sgd-wor", "dp-ftrl/epochs", "mean-sgd")  # ask one user in several rounds
+TOLD = ("tracking-srgd", "whitened-tracking")  # by what they release
+CHEAP, DEAR = Privacy(8.0, 1e-3, 0.5, 0.4), Privacy(8.0, 1e-3, 0.5, 1.7)
+QUORUMS = dict.fromkeys((*FEW, *TOLD), CHEAP) | dict.fromkeys(OFTEN, DEAR)
 
 
 def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
-    made = ALGORITHMS[name].make(make_plan(name, None, QUORUMS[name]))
+    made = ALGORITHMS[name.partition("/")[0]].make(make_plan(name, None, QUORUMS.get(name, DEAR)))
     assert isinstance(made, WithQuorum)
-    quorum, own = made.plan.guarantee.quorum, made.plan.without_quorum()
+    quorum = made.plan.guarantee.quorum
     assert quorum is not None
-    return kind(made.plan, quorum, made.inner, own.parameters.cohorts())
+    return kind(made.plan, quorum, made.inner)
 
 
-@pytest.mark.parametrize("name", QUORUMS)
+OTHER_QUORUMS = [name for name in NOISY if name not in QUORUMS]
+
+
+@pytest.mark.parametrize("name", [*QUORUMS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_QUORUMS)])
 def test_a_neighbour_can_meet_the_same_quorums_by_a_count_that_moves_by_one(name: str) -> None:
     whole = scene(with_quorum(name))
     assert whole.honest[-1].public["quorum"] == MET
     replayed = [replay(whole, pair) for pair in pairs(name) if pair.round < len(whole.honest)]
-    assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) > 20
+    assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) >= 9
 
 
 def test_a_run_that_ends_below_its_quorum_shows_the_same_to_a_neighbour(monkeypatch) -> None:
-    monkeypatch.setattr(quorums, "decide", lambda *_: next(decisions))
+    monkeypatch.setattr(quorums, "enough", lambda *_: next(decisions))
     decisions = cycle([True, True, False])
     whole = scene(with_quorum("dp-sgd-wor"))
     assert [shown.public["quorum"] for shown in whole.honest] == [MET, MET, NOT_MET]
@@ -294,10 +299,21 @@ def complaint_of_the_sound_one(name: str) -> str:
     return first_complaint(make(name), name)
 
 
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "phased-sgd", "tracking-srgd", "accelerated-srgd"])
+def test_replay_catches_a_count_that_has_too_little_noise_to_cost_nothing(name: str) -> None:
+    """As if whoever is away did not move the mean as well."""
+    whole = with_quorum(name)
+    louder = with_quorum(name)
+    louder._attendance = tuple(each if each.told else replace(each, mu=1.3 * each.mu) for each in whole._attendance)
+    assert first_complaint(whole, name) == ""
+    assert "the plan charges" in first_complaint(louder, name)
+
+
 def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:
     assert first_complaint(with_quorum("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
-    found = first_complaint(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
-    assert "the quorum's count moves by 2" in found
+    assert "the plan charges" in first_complaint(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
+    name = "outlier-iterates"
+    assert "the quorum's count moves by 2" in first_complaint(with_quorum(name, CountingDouble), name)
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-poisson", "accelerated-srgd"])

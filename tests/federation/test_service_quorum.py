@@ -191,7 +191,7 @@ def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_e
         assert made.quorum is None
         assert plan.guarantee.quorum is None
     with pytest.raises(Infeasible, match="users in every round"):
-        specify(config, run="summer", users=50, seconds=60.0)
+        specify(config, run="summer", users=20, seconds=60.0)
 
 
 def test_events_are_told_in_words() -> None:

@@ -47,7 +47,7 @@ def test_a_run_that_is_answered_has_the_bits_of_one_process(tmp_path: Path) -> N
         np.testing.assert_array_equal(done.model, run(made, Here(), ledger, noise, simulation=True))
         assert [event["public"] for event in ledger.events()] == [{"quorum": "met"}] * 2
     assert done.guarantee.epsilon == 8.0
-    assert "for a quorum of 0.5, which costs 2 of this ε" in sentence(done.guarantee)
+    assert "for a quorum of 0.5, which costs nothing" in sentence(done.guarantee)
 
 
 def test_a_run_that_nobody_answers_ends_without_a_quorum_for_good(tmp_path: Path) -> None:

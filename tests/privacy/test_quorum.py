@@ -11,8 +11,18 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import BETA, Quorum, calibrate, chances, rest, verify
+from quoron_privacy.counts.quorum import (
+    BETA,
+    Quorum,
+    calibrate,
+    chances,
+    count_noise,
+    rest,
+    verify,
+)
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import SPARE, SPARE_ACUTE
+from quoron_privacy.noise.sources import SeededNoise
 
 REST = (0.95, 1e-6)
 REACH = 40  # scales, of the noise that the reference sums over
@@ -247,6 +257,111 @@ def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     found = float(np.log(one / other).max())
     # as docs/privacy/subsampling.md prints them
     assert (round(apart, 3), round(found, 3), round(claimed, 3)) == (0.601, 0.715, 1.301)
+
+
+def gaussian(epsilon: float, rounds: int, often: int, size: int, *, free: float = 0.0) -> Quorum:
+    """Of a run of (1, 1e-6) whose rest is planned for ε_q less, or that leaves room for counts of μ = `free`."""
+    whole, own = gdp.mu_for(1.0, 1e-6), gdp.mu_for(1.0 - epsilon, 1e-6)
+    each = math.sqrt((whole**2 - own**2) / often)
+    return calibrate(
+        0.5,
+        epsilon,
+        (size,) * rounds,
+        participations=often,
+        rest=(1.0 - epsilon, 1e-6),
+        free=(free,) * rounds,
+        room=lambda spent: each,
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "sizes"), [(0.05, (146, 158, 1574)), (0.2, (76, 82, 606))], ids=str)
+def test_the_page_prints_the_smallest_cohorts_of_counts_with_gaussian_noise(
+    epsilon: float, sizes: tuple[int, ...]
+) -> None:
+    """The second table of docs/privacy/quorum-numbers.md."""
+    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
+        gaussian(epsilon, rounds, often, size)
+        with pytest.raises(Infeasible):
+            gaussian(epsilon, rounds, often, size - 1)
+
+
+@pytest.mark.parametrize(("epsilon", "sizes"), [(0.1, (436, 472, 4706)), (1.0, (52, 56, 548)), (4.0, (16, 16, 156))])
+def test_the_page_prints_the_smallest_cohorts_that_are_counted_for_nothing(
+    epsilon: float, sizes: tuple[int, ...]
+) -> None:
+    """The third table: of runs of (ε, 1e-6), beside means of vectors of which one may be replaced."""
+    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
+        free = (SPARE * gdp.mu_for(epsilon, 1e-6) / math.sqrt(often),) * rounds
+        given = {"participations": often, "rest": (epsilon, 1e-6), "free": free}
+        assert calibrate(0.5, 0.0, (size,) * rounds, **given).epsilon == 0
+        with pytest.raises(Infeasible):
+            calibrate(0.5, 0.0, (size - 1,) * rounds, **given)
+
+
+def test_many_rounds_are_counted_by_sparse_vectors_and_few_by_gaussian_noise() -> None:
+    """By a rule that looks at public numbers: whichever is wrong more rarely."""
+    few, many = gaussian(0.05, 100, 100, 1600), gaussian(0.05, 1000, 1000, 2700)
+    assert (few.each > 0, few.count_scale) == (True, 0.0)
+    assert (many.each, many.threshold_scale > 0) == (0.0, True)
+
+
+@given(
+    free=st.floats(0, 3), each=st.floats(0.001, 3), rounds=st.integers(1, 200), size=st.integers(1, 3000)
+)  # fmt: skip
+@settings(max_examples=60)
+def test_chances_of_gaussian_counts_are_those_of_the_normal_law(
+    free: float, each: float, rounds: int, size: int
+) -> None:
+    quorum = Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=each)
+    sigma, needed = quorum.deviation(free), quorum.needed(size)
+    assert 1 / math.hypot(free, each) <= sigma <= (1 + 1e-6) / math.hypot(free, each)  # no more than is paid for
+    fails = -math.expm1(rounds * norm.logcdf((size - needed) / sigma))
+    passes = norm.sf(needed / sigma)
+    for found, exact in zip(chances(quorum, (size,) * rounds, free=(free,) * rounds), (fails, passes), strict=True):
+        assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-8) + 1e-12
+
+
+def test_one_user_is_a_whole_number_of_steps_of_a_counts_noise() -> None:
+    """So that counts cost 1/σ, and nothing for the grid."""
+    for mu in (1e-4, 0.03, 0.866, 4.0):
+        noise = count_noise(Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0))
+        seen = [noise.release(np.array([float(users)]), SeededNoise(1).stream("c"))[0] for users in range(1000)]
+        steps = np.array(seen) / noise.step
+        np.testing.assert_allclose(steps, np.rint(steps), rtol=1e-15)
+        (one,) = {int(step) for step in np.diff(np.rint(steps))}
+        assert one * 2.0**-30 <= mu < one * 2.0**-30 * (1 + 1e-5) + 2.0**-29
+
+
+def squares(spare: float, moments: bool) -> float:
+    """The farthest two rows of a user may be, with a count of spare · μ beside them, in units of μ²; over a grid."""
+    turns = np.linspace(0, np.pi / 2 if moments else np.pi, 13)  # no two moments make an obtuse angle
+    lengths, apart = np.linspace(0, 1, 11), 2.0 if moments else 4.0  # ‖a - b‖² of two that are there, at most
+    one, other, turn = np.meshgrid(lengths, lengths, turns)
+    there = (one**2 + other**2 - 2 * one * other * np.cos(turn)).max() / apart
+    return float(max(there, (lengths**2).max() / apart + spare**2))
+
+
+@pytest.mark.parametrize(("spare", "moments"), [(SPARE, False), (SPARE_ACUTE, True)])
+def test_a_count_that_costs_nothing_moves_no_two_rows_farther_apart(spare: float, moments: bool) -> None:
+    assert 0.999 < squares(spare, moments) <= 1
+    assert squares(1.01 * spare, moments) > 1  # the broken twin
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"each": 0.1, "count_scale": 2.0}, "one kind of noise"),
+        ({"each": -0.1}, "one kind of noise"),
+        ({"threshold_scale": 2.0}, "a threshold without noise"),
+        ({"each": 0.0}, "epsilon of algorithm and quorum"),
+    ],
+)
+def test_counts_of_two_kinds_of_noise_are_not_verified(changes: dict[str, float], words: str) -> None:
+    left, delta = rest(2.0, 1e-6, 0.5)
+    sound = Quorum(0.5, 0.5, 2, 0.0, 0.0, left, delta, each=0.1)
+    verify(sound, 1.99, 1e-6, (50,) * 4, participations=2)  # what run and counts cost together is asked elsewhere
+    with pytest.raises(VerificationError, match=words):
+        verify(replace(sound, **changes), 1.99, 1e-6, (50,) * 4, participations=2)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,17 @@
 """A quorum: a run goes on only while enough of those it asks answer, by a count with noise.
 
-    >>> quorum = calibrate(0.5, 0.05, (1000,) * 10, participations=1, rest=(0.95, 1e-6))
-    >>> round(quorum.count_scale, 6), quorum.needed(1001)
-    (20.0, 501)
-    >>> present_fails, nobody_passes = chances(quorum, (1000,) * 10)
+    >>> quorum = calibrate(0.5, 0.0, (1000,) * 10, participations=1, rest=(1.0, 1e-6), free=(0.2,) * 10)
+    >>> quorum.deviation(0.2), quorum.needed(1001)
+    (5.000000004656613, 501)
+    >>> present_fails, nobody_passes = chances(quorum, (1000,) * 10, free=(0.2,) * 10)
     >>> max(present_fails, nobody_passes) <= BETA
     True
 
 Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V_t fresh noise, Ξ one secret draw a run. A
-run that falls below ends for good. Whoever is asked in few rounds pays for those alone, and then Ξ is 0; otherwise all
-rounds together cost what one of them does (sparse vectors). Statement, proof and symbols: docs/privacy/quorum.md#q1,
-quorum-secret#q2.
+run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
+one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
+noise by sparse vectors, whichever can count smaller cohorts. Statement, proof and symbols: docs/privacy/quorum.md#q1,
+quorum-free#q4 and #q5, quorum-secret#q2.
 """
 
 import math
@@ -22,15 +23,16 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
-from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
-SHARE = 0.05  # of ε, where nothing else is said
+SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
@@ -42,29 +44,43 @@ Floats = NDArray[np.float64]
 class Quorum:
     """Numbers of a run's quorum, fixed before it starts.
 
-    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (quorum#q1).
+    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (quorum#q1), or a
+    count of μ = `each` in every round (quorum-free#q5), or nothing (quorum-free#q4).
     """
 
     share: float  # q, of those asked in a round
-    epsilon: float  # ε_q of all decisions together; 0 where attendance is seen anyway
+    epsilon: float  # ε_q: what of ε the algorithm leaves to all decisions together; 0 where they cost nothing
     participations: int  # r: rounds that ask one user, at most
     threshold_scale: float  # s_Ξ, in users; 0: none
     count_scale: float  # s_V, in users; 0: none
     rest_epsilon: float  # what the algorithm itself promises
     rest_delta: float
+    each: float = 0.0  # μ_p of a count with Gaussian noise, paid for in every round; 0: none
 
     def needed(self, asked: int) -> int:
         """⌈q · asked⌉, with q the decimal number that it is written as."""
         return math.ceil(_exact(self.share) * asked)
 
-    def entry(self, asked: int) -> Release:
+    def deviation(self, free: float) -> float:
+        """σ_t in users, 2³⁰ over a whole number, of a round that has a count of μ = `free` for nothing.
+
+        Infinite where there is no count, 0 where who answers is seen anyway.
+        """
+        if math.isinf(free):
+            return 0.0
+        steps = math.floor(math.hypot(free, self.each) * (1 - 1e-12) * 2.0**GRID_BITS)
+        return 2.0**GRID_BITS / steps if steps else math.inf
+
+    def entry(self, asked: int, free: float = 0.0) -> Release:
         """The ledger entry of one decision, whichever way it went, of a round that asked so many."""
-        scales = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
-        return Release("quorum", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **scales})
+        noise = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
+        if not self.count_scale:
+            noise = {"deviation": self.deviation(free)}
+        return Release("quorum", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **noise})
 
     @property
     def cost(self) -> Fraction:
-        """What quorum#q1 certifies for all decisions: r / s_V, or 1 / s_Ξ + 2 / s_V."""
+        """What quorum#q1 certifies for all decisions with Laplace noise: r / s_V, or 1 / s_Ξ + 2 / s_V."""
         if not self.count_scale:
             return Fraction(0)
         if not self.threshold_scale:
@@ -73,17 +89,31 @@ class Quorum:
 
     @property
     def mu(self) -> float:
-        """A μ for which everything that is ε_q-DP is μ-GDP, rounded up."""
+        """A μ for which all decisions are μ-GDP, rounded up."""
+        if not self.count_scale:
+            return math.sqrt(self.participations) * self.each * (1 + 1e-15)
         return -2 * float(ndtri(1 / (1 + math.exp(self.epsilon)))) * (1 + 1e-9)
 
-    def pair(self, rounds: int) -> Pair:
-        """What all decisions of a run cost, samplers included."""
-        lack = total_variation(laplaces=self.draws(rounds))
-        return (Pair.response(self.epsilon) if self.epsilon else Pair()).lacking(lack)
+    def pair(self, rounds: int, *, alone: bool = True) -> Pair:
+        """What all decisions cost, samplers included; these only if rounds are counted with their counts (not `alone`).
+
+        With Gaussian noise a user is in so many counts at most; what they have for nothing is in the run's own pair.
+        """
+        spent = Pair()
+        if self.count_scale:
+            spent = Pair.response(self.epsilon)
+        elif self.each and alone:
+            spent = Pair.gaussian(math.sqrt(self.participations) * self.each * (1 + 1e-15))
+        return spent.lacking(total_variation(gaussians=self.draws(rounds)))
 
     def draws(self, rounds: int) -> int:
-        """Samples of noise in a run."""
-        return (rounds if self.count_scale else 0) + (1 if self.threshold_scale else 0)
+        """Samples of noise in a run, at most."""
+        return rounds + 1
+
+
+def count_noise(deviation: float) -> GaussianNoise:
+    """Of a count of users. With σ = 2³⁰ / j a user is j whole steps of the noise's grid: nothing is rounded."""
+    return GaussianNoise(1.0, deviation)
 
 
 def rest(epsilon: float, delta: float, quorum_epsilon: float) -> tuple[float, float]:
@@ -114,32 +144,39 @@ def calibrate(
     *,
     participations: int,
     rest: tuple[float, float],
+    free: Sequence[float] = (),
+    room: Callable[[float], float] = lambda epsilon: 0.0,
     present: Callable[[int], int] = int,
     name: str = "this run",
 ) -> Quorum:
-    """The quorum that needs the smallest cohorts; exact and free with ε_q = 0, for attendance that is seen anyway.
+    """The quorum that needs the smallest cohorts.
 
     `cohorts` are the users asked in each round, as planned, and `present` how many of a planned cohort are there at
-    least when everybody is. Infeasible, naming what would do, if one of its two mistakes had a chance above BETA.
+    least when everybody is. `free` are the μ of counts that cost nothing, of each round (none without), and `room(ε_q)`
+    the μ of a count in every round that ε_q pays for. Infeasible, naming what would do, if one of its two mistakes had
+    a chance above BETA.
     """
     _check(share, epsilon, cohorts, participations)
-    quorum = _scaled(share, epsilon, len(cohorts), participations, rest)
-    if max(chances(quorum, cohorts, present)) <= BETA:
+    free = free or (0.0,) * len(cohorts)
+
+    def best(spent: float, sizes: Sequence[int]) -> tuple[float, Quorum]:
+        found = _schemes(share, spent, len(cohorts), participations, rest, room)
+        wrong = [max(chances(each, sizes, present, free)) for each in found]
+        return min(zip(wrong, found, strict=True), key=lambda each: each[0])
+
+    wrong, quorum = best(epsilon, cohorts)
+    if wrong <= BETA:
         return quorum
-
-    def fits(other: Quorum, sizes: Sequence[int]) -> bool:
-        return max(chances(other, sizes, present)) <= BETA
-
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = _first(lambda size: fits(quorum, (size,) * rounds), smallest + 1)
+    least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= BETA, smallest + 1)
     if least is not None:
         ways.append(f"{least:,} users in every round")
-    enough = _first(
-        lambda step: fits(_scaled(share, step * epsilon / 8, rounds, participations, rest), cohorts), 9, 1 << 20
-    )
-    if enough is not None and enough * epsilon / 8 < rest[0] + epsilon:
-        ways.append(f"quorum_epsilon >= {enough * epsilon / 8:.3g}")
+    step = (epsilon or SHARE * rest[0]) / 8
+    most = math.ceil((rest[0] + epsilon) / step) - 1
+    enough = _first(lambda steps: best(steps * step, cohorts)[0] <= BETA, 9 if epsilon else 1, most)
+    if enough is not None and enough * step < rest[0] + epsilon:
+        ways.append(f"quorum_epsilon >= {enough * step:.3g}")
     raise Infeasible(
         name,
         f"a round of {smallest:,} users, with noise worth quorum_epsilon={epsilon:.3g}, does not tell a share of "
@@ -149,30 +186,41 @@ def calibrate(
 
 
 def verify(quorum: Quorum, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
-    """quorum#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ)."""
+    """quorum#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ).
+
+    Of counts with Gaussian noise, that none of it is Laplace noise; whoever knows the run asks what they cost together.
+    """
     _check(quorum.share, quorum.epsilon, cohorts, quorum.participations)
-    rounds, scales = len(cohorts), (quorum.threshold_scale, quorum.count_scale)
-    slack = Fraction(total_variation(laplaces=quorum.draws(rounds))) * (1 + Fraction(math.exp(epsilon) * (1 + 1e-12)))
+    scales = (quorum.threshold_scale, quorum.count_scale)
+    slack = Fraction(total_variation(laplaces=quorum.draws(len(cohorts)))) * (
+        1 + Fraction(math.exp(epsilon) * (1 + 1e-12))
+    )
+    added = _exact(quorum.rest_epsilon) + (0 if quorum.each else _exact(quorum.epsilon))
     for what, holds, got in (
         (f"participations >= {participations}", quorum.participations >= participations, quorum.participations),
         ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, quorum),
+        ("a threshold without noise beside counts without Laplace noise", scales[1] > 0 or not scales[0], quorum),
+        ("counts with one kind of noise", not (quorum.each and scales[1]) and 0 <= quorum.each <= 2.0**20, quorum),
         (f"a cost of at most quorum.epsilon={quorum.epsilon}", quorum.cost <= _exact(quorum.epsilon), quorum.cost),
-        (
-            f"epsilon of algorithm and quorum <= {epsilon}",
-            _exact(quorum.rest_epsilon) + _exact(quorum.epsilon) <= _exact(epsilon),
-            (quorum.rest_epsilon, quorum.epsilon),
-        ),
+        (f"epsilon of algorithm and quorum <= {epsilon}", added <= _exact(epsilon), (quorum.rest_epsilon, quorum)),
         (f"delta with the samplers <= {delta}", Fraction(quorum.rest_delta) + slack <= Fraction(delta), quorum),
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in a quorum, got {got}.")
 
 
-def chances(quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int] = int) -> tuple[float, float]:
+def chances(
+    quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int] = int, free: Sequence[float] = ()
+) -> tuple[float, float]:
     """Chance that a run with everybody present ends without a quorum, and that a round which nobody answers passes.
 
-    Both rounded up, and for any round, after whatever went before: Ξ is integrated cell by cell, each at its worse end.
+    Both rounded up, and for any round that is decided, after whatever went before: Ξ is integrated cell by cell, each
+    at its worse end. (0, 1) where no round is decided. `free` as for `calibrate`.
     """
+    slack = (len(cohorts) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
+    if not quorum.count_scale:
+        wrong = _gaussian_chances(quorum, cohorts, present, free or (0.0,) * len(cohorts))
+        return min(1.0, wrong[0] * (1 + 1e-9) + slack), min(1.0, wrong[1] * (1 + 1e-9) + slack)
     margins = Counter(present(size) - quorum.needed(size) for size in cohorts)
     needed = min(quorum.needed(size) for size in cohorts)
     ends, mass = _cells(quorum.threshold_scale)
@@ -185,24 +233,49 @@ def chances(quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int
     if quorum.threshold_scale:
         fails = np.append(fails, 1.0)
         passes = np.append(1.0, _reaches(ends + 1 + needed, quorum.count_scale))
-    slack = (len(cohorts) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
     failing, passing = (min(1.0, float(mass @ worst) * (1 + 1e-9) + slack) for worst in (fails, passes))
     return failing, passing
 
 
-def _scaled(share: float, epsilon: float, rounds: int, participations: int, rest: tuple[float, float]) -> Quorum:
-    """The cheaper of two schemes: noise for the rounds of one user, or sparse vectors over all rounds."""
+def _gaussian_chances(
+    quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int], free: Sequence[float]
+) -> tuple[float, float]:
+    """The same of counts with Gaussian noise, or none: a margin of m users is met with chance Φ(m / σ_t), exactly."""
+    fails, passes = 0.0, None
+    for (size, mu), times in Counter(zip(cohorts, free, strict=True)).items():
+        deviation, needed = quorum.deviation(mu), quorum.needed(size)
+        if math.isinf(deviation):
+            continue  # is not decided
+        margin = present(size) - needed
+        if deviation:
+            fails -= times * float(log_ndtr(margin / deviation))
+            passes = max(passes or 0.0, float(ndtr(-needed / deviation)))
+        else:
+            fails, passes = fails if margin >= 0 else math.inf, passes or 0.0
+    return (0.0, 1.0) if passes is None else (-math.expm1(-fails), passes)
+
+
+def _schemes(
+    share: float,
+    epsilon: float,
+    rounds: int,
+    participations: int,
+    rest: tuple[float, float],
+    room: Callable[[float], float],
+) -> list[Quorum]:
+    """What ε_q pays for: counts with Gaussian noise, where that is known; Laplace noise, the better of two ways."""
     if not epsilon:
-        return Quorum(share, 0.0, participations, 0.0, 0.0, *rest)
+        return [Quorum(share, 0.0, participations, 0.0, 0.0, *rest)]
     once, all_rounds = math.log(1 / (2 * BETA)), math.log(rounds / (2 * BETA))
     up = 1 + 1e-12
-    alone = participations * all_rounds
     together = (math.sqrt(once) + math.sqrt(2 * all_rounds)) ** 2
-    if alone <= together:
-        return Quorum(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
-    # Least s_Ξ · once + s_V · all_rounds with 1/s_Ξ + 2/s_V = ε_q.
-    threshold = math.sqrt(together / once) / epsilon * up
-    return Quorum(share, epsilon, participations, threshold, math.sqrt(2 * together / all_rounds) / epsilon * up, *rest)
+    if participations * all_rounds <= together:
+        laplace = Quorum(share, epsilon, participations, 0.0, participations / epsilon * up, *rest)
+    else:  # Least s_Ξ · once + s_V · all_rounds with 1/s_Ξ + 2/s_V = ε_q.
+        threshold, counts = math.sqrt(together / once), math.sqrt(2 * together / all_rounds)
+        laplace = Quorum(share, epsilon, participations, threshold / epsilon * up, counts / epsilon * up, *rest)
+    each = room(epsilon)
+    return [Quorum(share, epsilon, participations, 0.0, 0.0, *rest, each=each), laplace] if each else [laplace]
 
 
 def _reaches(levels: Integers, scale: float) -> Floats:

@@ -1,12 +1,16 @@
 """A run with a quorum: any algorithm, each of whose rounds counts only if enough of those asked answered.
 
-    algorithm = WithQuorum(plan, plan.guarantee.quorum, inner, cohorts)
+    algorithm = WithQuorum(plan, plan.guarantee.quorum, inner)
 
 A round's answers reach the algorithm once the round has its quorum, by the count of usable answers plus noise. Below it
-the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model. Statement
-and proof: docs/privacy/quorum.md; its numbers: quoron_privacy.counts.quorum.
+the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model. Where a
+round's own release tells how many answered, what it tells decides: the release is part of the same commit, so that the
+books never hold a decision without what it was made from.
+
+Statement and proof: docs/privacy/quorum.md, quorum-free.md; its numbers: quoron_privacy.counts.quorum.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,15 +19,19 @@ import numpy as np
 import scipy
 
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Sums
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms import checks
+from quoron_server.parameters import Attendance, GaussianPromise
 from quoron_server.plan import Plan, Privacy
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
+_NOTHING = Attendance(0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,11 +45,12 @@ class QuorumState:
 
 
 class WithQuorum:
-    """The algorithm `inner` with the quorum of `plan`; `cohorts` are the users asked in each round, as planned."""
+    """The algorithm `inner` with the quorum of `plan`."""
 
-    def __init__(self, plan: Plan, quorum: Quorum, inner: Algorithm[Any], cohorts: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, quorum: Quorum, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
-        self._quorum, self._cohorts = quorum, tuple(cohorts)
+        self._quorum, self._cohorts = quorum, plan.parameters.cohorts()
+        self._attendance = plan.parameters.attendance(plan.problem) or (_NOTHING,) * len(self._cohorts)
 
     def init(self) -> QuorumState:
         """Before the first round."""
@@ -52,21 +61,36 @@ class WithQuorum:
         return None if state.ended else self.inner.request(state.inner, noise)
 
     def update(self, state: QuorumState, answers: Answers | Sums, noise: NoiseSource) -> Update[QuorumState]:
-        """Decide; with a quorum, the algorithm's own update."""
+        """Decide; with a quorum, or where the own release is what decides, the algorithm's own update."""
         quorum, round_ = self._quorum, state.round
-        limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
+        asked, given = self._cohorts[round_], self._attendance[round_]
         counted = self.counted(answers)
-        met = decide(quorum, counted, self._cohorts[round_], limit, noise.stream("quorum", "count", round_))
-        release = quorum.entry(self._cohorts[round_])
+        counted = counted if given.most is None else min(counted, given.most)
+        own, limit = None, 0
+        releases: tuple[Release, ...] = ()
+        if quorum.count_scale:
+            releases = (quorum.entry(asked),)
+            limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
+            met = decide(quorum, counted, asked, limit, noise.stream("quorum", "count", round_))
+        else:
+            seen: Sequence[tuple[float, float]] = ()  # counts with noise, and the μ of each
+            if given.told:
+                own = self.inner.update(state.inner, answers, noise)
+                assert own.present is not None
+                seen = ((own.present, given.mu),)
+            if (paid := quorum.deviation(0.0 if given.told else given.mu)) < math.inf:
+                seen = (*seen, (count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
+                releases = (quorum.entry(asked, 0.0 if given.told else given.mu),)
+            met = enough(quorum, seen, asked)
         if not met:
-            ended = QuorumState(round_ + 1, 0, True, state.inner)
-            return Update(ended, (release,), {"quorum": NOT_MET}, {"answered": counted})
-        own = self.inner.update(state.inner, answers, noise)
-        after = QuorumState(round_ + 1, limit, False, own.state)
+            kept, shown = (state.inner, ()) if own is None else (own.state, own.releases)
+            ended = QuorumState(round_ + 1, 0, True, kept)
+            return Update(ended, (*shown, *releases), {"quorum": NOT_MET}, {"answered": counted})
+        own = own or self.inner.update(state.inner, answers, noise)
         return replace(
             own,
-            state=after,
-            releases=(*own.releases, release),
+            state=QuorumState(round_ + 1, limit, False, own.state),
+            releases=(*own.releases, *releases),
             public={**own.public, "quorum": MET},
             diagnostics={"answered": counted, **own.diagnostics},
         )
@@ -96,53 +120,111 @@ def draw_limit(quorum: Quorum, stream: RandomStream) -> int:
 
 
 def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
-    """Whether a round has its quorum, when `answered` users gave a usable answer and `asked` were planned."""
+    """Whether a round has its quorum by Laplace noise: `answered` gave a usable answer, `asked` were planned."""
     noise = int(stream.laplace_steps(quorum.count_scale, 1)[0]) if quorum.count_scale else 0
     return answered + noise >= quorum.needed(asked) + limit
 
 
-def with_quorum(own: Plan, privacy: Privacy, *, free: bool) -> Plan:
-    """The algorithm's own plan with the quorum that is asked for; Infeasible if that has too few users to count."""
-    cohorts, promise = own.parameters.cohorts(), own.guarantee
+def count(answered: int, deviation: float, stream: RandomStream) -> float:
+    """How many gave a usable answer, with Gaussian noise of so many users."""
+    if not deviation:
+        return float(answered)
+    return float(quorums.count_noise(deviation).release(np.array([float(answered)]), stream)[0])
+
+
+def enough(quorum: Quorum, seen: Sequence[tuple[float, float]], asked: int) -> bool:
+    """Whether a round has its quorum by all `seen` of it, each a count with the μ of its noise; yes if nothing is."""
+    if not seen:
+        return True
+    mean = math.fsum(value * mu**2 for value, mu in seen) / math.fsum(mu**2 for _, mu in seen)
+    return mean >= quorum.needed(asked)
+
+
+def with_quorum(own: Plan, privacy: Privacy, promise: GaussianPromise | None, *, free: bool) -> Plan:
+    """The algorithm's own plan, worth `promise`, with the quorum that is asked for: for nothing, or for its ε_q.
+
+    Infeasible if that has too few users to count.
+    """
+    cohorts, alone = own.parameters.cohorts(), own.guarantee
+    private = alone.exposure != "none"
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
         0.0 if free else privacy.quorum_epsilon,
         cohorts,
         participations=own.parameters.participations(),
-        rest=(promise.epsilon, promise.delta),
-        present=_present(own, len(cohorts)) if own.parameters.poisson_sampling else int,
+        rest=(alone.epsilon, alone.delta),
+        free=[each.mu for each in own.parameters.attendance(own.problem)],
+        room=(lambda spent: _room(own, privacy, promise, spent)) if private and alone.proved else lambda spent: 0.0,
+        present=_present(own, len(cohorts)),
         name=f"{own.algorithm} with a quorum",
     )
-    private = promise.exposure != "none"
     whole = replace(
-        promise,
-        epsilon=privacy.epsilon if private else promise.epsilon,
-        delta=privacy.delta if private else promise.delta,
+        alone,
+        epsilon=privacy.epsilon if private else alone.epsilon,
+        delta=privacy.delta if private else alone.delta,
         quorum=quorum,
     )
     return replace(own, guarantee=whole)
 
 
+def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, spent: float) -> float:
+    """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
+    parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
+    planned = spent == privacy.quorum_epsilon
+    delta = privacy.delta - checks.slack(privacy.epsilon, gaussians=rounds + 1)
+    epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
+    if promise is None:
+        return parameters.room_for_counts(problem, epsilon, delta)
+    left = delta - (1 + math.exp(epsilon)) * promise.variation
+    whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
+    return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())
+
+
 def verify_quorum(plan: Plan) -> None:
-    """The promise pays for its quorum, too, if it has one; VerificationError."""
+    """The promise pays for its quorum, too, if it has one; VerificationError.
+
+    Of counts with Gaussian noise, that they are paid for: what they cost beside the run is asked of the pair of both.
+    """
     promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
     if quorum is None or promise.exposure == "none":
         return
-    if promise.exposure != "local" and not quorum.epsilon > 0:
-        raise VerificationError(f"Expected quorum.epsilon > 0 in a plan of {plan.algorithm}, got {quorum.epsilon}.")
+    attendance, participations = plan.parameters.attendance(plan.problem), plan.parameters.participations()
     if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
         raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
-    participations = plan.parameters.participations()
+    if not (quorum.epsilon > 0 or (attendance and len(attendance) == len(cohorts))):
+        raise VerificationError(f"Expected quorum.epsilon > 0 in a plan of {plan.algorithm}, got {quorum.epsilon}.")
+    if (quorum.each > 0) != (quorum.epsilon > 0 and not quorum.count_scale):
+        raise VerificationError(f"Expected counts that are paid for exactly by quorum.epsilon > 0, got {quorum}.")
     quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=participations)
+    if not quorum.count_scale:
+        _verify_free(plan, attendance)
+
+
+def _verify_free(plan: Plan, attendance: Sequence[Attendance]) -> None:
+    """No count is worth more than what a round's releases are charged less what an absent user moves them by."""
+    promise = plan.guarantee
+    # Two users are twice as far apart as a user and nobody, in a cohort of which one is replaced.
+    halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
+    releases = plan.parameters.releases(plan.problem.dimension)
+    for round_, given in enumerate(attendance):
+        if given.told or given.mu == 0 or (promise.exposure == "local" and math.isinf(given.mu)):
+            continue
+        charged = max((each.mu or 0.0 for each in releases if round_ in each.rounds), default=0.0)
+        if not (halved and given.mu**2 <= 0.75 * charged**2):
+            raise VerificationError(f"Expected a count that its round's releases leave room for, got {given}.")
 
 
 def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
-    """How many of a cohort drawn by coins are there when everybody is, but for a chance that is half of BETA a run."""
+    """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
+    if not plan.parameters.poisson_sampling:
+        asked = zip(plan.parameters.attendance(plan.problem), plan.parameters.cohorts(), strict=False)
+        most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
+        return lambda size: size * most // cohort
     users, rare = plan.problem.users, quorums.BETA / (2 * rounds)
     return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
 
 
 def left_by_quorum(target: Privacy, *, spent: bool = True) -> Privacy:
-    """What is left for the algorithm of what is asked for: all of it if the quorum is not `spent` on."""
-    left = rest(target.epsilon, target.delta, target.quorum_epsilon) if spent else (target.epsilon, target.delta)
+    """What is left for the algorithm of what is asked for: all of it but the samplers' if the quorum costs nothing."""
+    left = rest(target.epsilon, target.delta, target.quorum_epsilon if spent else 0.0)
     return Privacy(*left, adjacency=target.adjacency)

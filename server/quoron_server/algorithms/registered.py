@@ -80,19 +80,32 @@ class Registered(AlgorithmInfo):
             ) from error
 
     def _with_quorum(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
-        free = self.exposure == "local"  # whoever that protects against sees who answers
-        left = left_by_quorum(privacy, spent=not free)
-        made = self.plan(problem, left, options, constants, seed)
+        """For nothing where that tells enough, else for ε_q; so again for fewer rounds, which ask more users each."""
+
+        def made(left: Privacy, asked: Any, *, free: bool = False) -> Plan:
+            own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
+            if free and not own.parameters.attendance(problem):
+                raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
+            return resting(with_quorum(own, left, self._gaussian(own), free=free))
+
+        def planned(asked: Any) -> Plan:
+            if self.exposure == "local":
+                return made(privacy, asked, free=True)
+            with suppress(Infeasible):
+                return made(privacy, asked, free=True)
+            with suppress(Infeasible):  # many users are told with little
+                return made(replace(privacy, quorum_epsilon=privacy.quorum_epsilon / 16), asked)
+            return made(privacy, asked)
+
         try:
-            return resting(with_quorum(made, privacy, free=free))
+            return planned(options)
         except Infeasible:
             if getattr(options, "rounds", 0) is not None:
                 raise
-            rounds = made.cost.rounds
-            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
+            rounds = self.plan(problem, left_by_quorum(privacy), options, constants, seed).cost.rounds
+            while (rounds := int(rounds / math.sqrt(2))) > 1:
                 with suppress(Infeasible):
-                    fewer = self.plan(problem, left, replace(options, rounds=rounds), constants, seed)
-                    return resting(with_quorum(fewer, privacy, free=free))
+                    return planned(replace(options, rounds=rounds))
             raise
 
     def _promised(self, chosen: Chosen, problem: Problem, privacy: Privacy, seed: int, *, proved: bool) -> Plan:
@@ -148,12 +161,14 @@ class Registered(AlgorithmInfo):
     def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
-        pairs = own.parameters.pairs(own.problem, adjacency or promise.adjacency)
+        quorum, parameters = promise.quorum, own.parameters
+        counted = parameters.with_count(quorum.each) if quorum is not None and quorum.each else None
+        pairs = (counted or parameters).pairs(own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.health is not None:
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
-        if promise.quorum is not None and promise.exposure != "local":
-            decisions = promise.quorum.pair(plan.cost.rounds)
+        if quorum is not None and promise.exposure != "local":
+            decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
         return pairs
 
@@ -190,7 +205,7 @@ class Registered(AlgorithmInfo):
         plan = plan.without_health()
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
         made = self.maker(own)
-        return made if quorum is None else WithQuorum(plan, quorum, made, own.parameters.cohorts())
+        return made if quorum is None else WithQuorum(plan, quorum, made)
 
     def gaussian(self, plan: Plan) -> GaussianPromise | None:
         """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
@@ -209,7 +224,7 @@ class Registered(AlgorithmInfo):
             return None
         mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
         if promise.quorum is not None:
-            slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
+            slack = total_variation(gaussians=promise.quorum.draws(plan.cost.rounds))
             mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
         return GaussianPromise(mu, lacks)
 
@@ -255,14 +270,15 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        pairs = self._pairs(plan.without_quorum())
+        counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
+        pairs = self._pairs(plan if counts else plan.without_quorum())
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
                 f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
             )
-        if promise.quorum is None or not promise.quorum.epsilon:
+        if promise.quorum is None or counts:
             return event
         drawn = getattr(event, "event", None)
         replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (

@@ -117,7 +117,7 @@ def submit(
         typer.Option(
             metavar="SHARE|none",
             help="Share of those asked who must answer in every round, or the run ends. Default: the configuration's, "
-            "else 0.5, for a twentieth of ε.",
+            "else 0.5, for nothing or at most a twentieth of ε.",
         ),
     ] = None,
     group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",

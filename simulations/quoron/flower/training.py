@@ -76,8 +76,8 @@ def train_privately(
     | ------------ | --------------------------------------------------------------------------------------------- |
     | `privacy`    | epsilon and delta; `simulation_seed`: repeatable noise, for made-up data only. `quorum`: a    |
     |              | share of those asked; a round in which fewer answer, by a noisy count, ends the run as        |
-    |              | `WithoutQuorum`, for `quorum_epsilon` of epsilon, a twentieth unless told. None: nobody       |
-    |              | checks. A δ above 1/n is refused without `allow_large_delta`                                  |
+    |              | `WithoutQuorum`; for `quorum_epsilon` of epsilon, a twentieth unless told, or less. None:     |
+    |              | nobody checks. A δ above 1/n is refused without `allow_large_delta`                           |
     | `method`     | as of `quoron.train_rows`: `radius`, `clip_norm`, at which a user's answer is shortened on    |
     |              | the server, `options`, ...; `seed`, public, of slots                                          |
     | `keep`       | `out`, needed: a folder for the books: members, spent budget, ledger. Secret until the run is |

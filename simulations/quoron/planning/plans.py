@@ -201,7 +201,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     if not config.privacy.trust_server or problem.beliefs.hostile_share > 0:
         return
     wanted = privacy_of(config)
-    left = wanted if wanted.quorum is None else left_by_quorum(wanted)
+    left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
     for info in algorithms.values():
         too_few = info.choosing.too_few
         if too_few is not None and (found := too_few(problem, left)) is not None:

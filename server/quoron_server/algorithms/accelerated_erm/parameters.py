@@ -6,7 +6,7 @@ from typing import Literal
 
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
@@ -14,7 +14,7 @@ from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
@@ -151,6 +151,14 @@ class AcceleratedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside means of vectors cut to a fixed length; nothing beside what a test may withhold."""
+        del problem
+        noises = [(each.noise, each.rounds) for each in self.phases if isinstance(each.accounting, Clipped)]
+        if len(noises) < len(self.phases):
+            return ()
+        return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of the phases, which share no user, where none has a test."""

@@ -10,7 +10,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.reports import VectorReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.release import Release
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -119,6 +119,11 @@ class LocalModelParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """Bits of a range, or a vector."""
         return max(self.bins, problem.dimension)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Whoever the promise protects against sees who answers."""
+        del problem
+        return (Attendance(math.inf),) * self.rounds
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """One report of each kind a user, and nothing told by who sends it."""

@@ -8,10 +8,11 @@ from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.gaussian import SPARE
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
-from quoron_server.parameters import Assumption, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -25,6 +26,12 @@ class PhasedParameters(LocalisedParameters):
         """One noisy average a phase."""
         del dimension
         return phase_releases(self.phases, [phase.noise for phase in self.phases], self.mu)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside the average of a phase, which a user moves half as far by staying away as by being another."""
+        del problem
+        each = [(SPARE * phase.sensitivity / phase.release_scale, phase.rounds) for phase in self.phases]
+        return tuple(Attendance(mu) for mu, rounds in each for _ in range(rounds))
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""

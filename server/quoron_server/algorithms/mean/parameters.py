@@ -6,13 +6,13 @@ from typing import Literal
 
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
-from quoron_server.parameters import Assumption, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -81,6 +81,13 @@ class MeanSGDParameters(Parameters):
     def smooths_loss(self) -> bool:
         """Where its slope jumps."""
         return bool(self.smoothing)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside the means, unless cohorts are drawn by coins."""
+        del problem
+        if self.poisson_sampling:
+            return ()
+        return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of drawn cohorts, or of everybody in every round."""

@@ -13,7 +13,8 @@ disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is a
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from math import isinf
 from typing import Any
 
@@ -24,7 +25,8 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.accounts.subsampling import poisson_round_mu
+from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
@@ -34,7 +36,7 @@ from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -116,6 +118,29 @@ class NoisySGDParameters(Parameters):
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
         return 1 if self.sampling == "disjoint" else self.rounds
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside means of vectors cut to a fixed length, of which one may be replaced; with coins nothing is spare."""
+        del problem
+        if self.poisson_sampling or self.adaptive is not None or not self.noise_scale:
+            return ()
+        return (Attendance(SPARE * self.sensitivity / self.noise_scale),) * self.rounds
+
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """Of users who join by coins of their own."""
+        once = drawn(problem, self.adaptive is not None)
+        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * once)
+        if self.with_count(0.0) is None or left <= 0:
+            return 0.0
+        whole = poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left)
+        return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - self.round_mu**2, 0.0))
+
+    def with_count(self, mu: float) -> "NoisySGDParameters | None":
+        """With so much less noise."""
+        if self.sampling != "poisson" or not self.noise_scale:
+            return None
+        scale = self.sensitivity / math.hypot(self.sensitivity / self.noise_scale, mu)
+        return replace(self, noise_scale=scale, round_mu=math.hypot(self.round_mu, mu) * (1 + 1e-8))
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""

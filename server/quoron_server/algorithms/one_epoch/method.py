@@ -29,7 +29,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS
 from quoron_privacy.noise.streams import NoiseSource, total_variation
@@ -41,7 +41,7 @@ from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -107,6 +107,17 @@ class OneEpochParameters(Parameters):
     def points_asked(self) -> int:
         """Two of a recursive gradient."""
         return 2 if self.gradients == "recursive" else 1
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Beside sums of vectors cut to a fixed length, of as many as count: a reserve replaces whoever is absent."""
+        del problem
+        if self.adaptive is not None:
+            return ()
+        noise = self.noise
+        # A column of C is at least 1 long, and with one epoch a round may be as loud as the loudest.
+        norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
+        each = Attendance(SPARE * norm * self.sensitivity / self.noise_scale, most=self.divisor)
+        return (each,) * self.rounds
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""

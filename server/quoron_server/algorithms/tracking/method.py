@@ -25,6 +25,7 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.gaussian import SPARE_ACUTE
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
@@ -36,7 +37,7 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -99,6 +100,15 @@ class TrackingParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """A second moment, or a gradient."""
         return max(packed(problem.features), problem.dimension)
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Told by the shares of every gradient; beside the pilot's moments, of which one may be replaced."""
+        made = mechanisms(self, problem.features, problem.dimension)
+        halved = self.adjacency == "replace-one"
+        pilot = Attendance(SPARE_ACUTE * made.moment.sensitivity / made.moment.scale if halved else 0.0)
+        warmup = Attendance(1 / (self.warmup_divisor * made.warmup.presence_deviation), told=True)
+        main = Attendance(1 / (self.main_divisor * made.main.presence_deviation), told=True)
+        return (pilot, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """tracking-srgd#t1: of the transcript, pilot and gradients together; each user is in one round of either."""
@@ -280,7 +290,8 @@ class TrackingSRGD:
         after = replace(after, spread=spread, margin=margin, presence=presence)
         public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
         diagnostics = {"answered": of_all.answered, "clipped_fraction": released.clipped / max(1, of_all.answered)}
-        return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics)
+        present = released.presence * mechanism.users
+        return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics, present)
 
     def model(self, state: TrackingState) -> Vector:
         """The last iterate; with independent gradients the mean of the main rounds'. Before the end, the last one."""

@@ -233,7 +233,8 @@ class WhitenedTracking:
         answered = int(np.sum(answers.answered))
         public = {"radius": radius, "present": share}
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
-        return Update(after, (mechanism.entry(),), public, diagnostics)
+        present = released.presence * p.cohort_size
+        return Update(after, (mechanism.entry(),), public, diagnostics, present)
 
     def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -91,6 +91,13 @@ class WhitenedParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """A second moment and a gradient."""
         return packed(problem.features) + problem.dimension
+
+    def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
+        """Told by the shares of every gradient; beside the vote, where one user may be replaced by another."""
+        means = [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
+        halved, vote = self.adjacency == "replace-one", self.vote
+        last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
+        return (*(Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means), last)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """whitened-tracking#w1: of the transcript, by its scales."""
