@@ -95,7 +95,7 @@ def test_the_audit_catches_gaussian_noise_for_one_vote_where_there_are_eight(mec
 
 
 def test_the_audit_catches_a_low_threshold_under_gaussian_noise():
-    low = replace(EIGHT, threshold=EIGHT.threshold - 3)
+    low = replace(EIGHT, threshold=EIGHT.threshold - 4)
     assert found(low, 0, half=8, draws=5_000) > EPSILON
 
 

@@ -151,7 +151,7 @@ def test_the_clip_stays_within_public_bounds_whatever_was_told(told, adjacency, 
 
 @pytest.mark.parametrize(("adjacency", "fewest"), [("replace-one", 42), ("zero-out", 30)])
 def test_a_clip_can_be_followed_from_42_users_a_round_at_a_mu_of_a_quarter(adjacency, fewest):
-    """133 where counts took 5 % of μ², and 94 under zero-out."""
+    """132 where counts took 5 % of μ², and 94 under zero-out."""
     for users, quiet in ((fewest - 1, False), (fewest, True)):
         scale = NormCountMean.for_mu(dimension=3, users=users, mu=0.24, adjacency=adjacency, soft=True).scale
         assert (AdaptiveClip(0.5, adjacency).deviation(scale) <= 0.2) == quiet
