@@ -14,13 +14,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency, Release
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
     from quoron_client.protocol.questions import Task
 
 
@@ -150,19 +149,15 @@ class Parameters(ABC):
         del problem
         return None
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Of a whole run; None where the theorem proves (ε, δ) only, as for secret samples, private tests and filters.
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """What a whole run costs one user, by its scales alone; nothing where the theorem proves (ε, δ) only.
 
-        So it does for local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits
-        where vectors with Gaussian noise were planned.
+        Of several pairs every user is in one, whichever that is: the run is worth the worst. Private tests and filters
+        have none. Nor have local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for
+        bits where vectors with Gaussian noise were planned.
         """
-        del problem
-        return None
-
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""
         del problem, adjacency
-        return None
+        return ()
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What a promise of these numbers rests on."""

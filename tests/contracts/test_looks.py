@@ -65,7 +65,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     assert (plan.guarantee.epsilon, plan.guarantee.delta) == (PRIVACY.epsilon, PRIVACY.delta)
     health = plan.guarantee.health
     assert health is not None
-    assert promise.mu == compose(own.mu, health.effective_mu)
+    assert promise.mu == pytest.approx(compose(own.mu, health.effective_mu), rel=1e-14)
     spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert charge_of(plan)["mu"] == promise.mu

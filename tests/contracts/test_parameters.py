@@ -51,7 +51,7 @@ def test_another_algorithms_parameters_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_whose_parameters_can_have_a_mu_may_promise_one_and_nobody_else(name: str) -> None:
     info, plan = ALGORITHMS[name], make_plan(name)
-    assert info.may_be_gaussian == (name != "sgd" and info.parameters.gaussian is not Parameters.gaussian)
+    assert info.may_be_gaussian == (name != "sgd" and info.parameters.pairs is not Parameters.pairs)
     assert info.may_be_gaussian or info.gaussian(plan) is None
 
 

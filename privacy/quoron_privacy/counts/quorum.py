@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Release
@@ -74,6 +75,11 @@ class Quorum:
     def mu(self) -> float:
         """A μ for which everything that is ε_q-DP is μ-GDP, rounded up."""
         return -2 * float(ndtri(1 / (1 + math.exp(self.epsilon)))) * (1 + 1e-9)
+
+    def pair(self, rounds: int) -> Pair:
+        """What all decisions of a run cost, samplers included."""
+        lack = total_variation(laplaces=self.draws(rounds))
+        return (Pair.response(self.epsilon) if self.epsilon else Pair()).lacking(lack)
 
     def draws(self, rounds: int) -> int:
         """Samples of noise in a run."""

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums
@@ -120,6 +121,12 @@ class TableHealth:
     def variation(self) -> float:
         """How far its noise is from exact, in total variation."""
         return total_variation(gaussians=self.dimension)
+
+    @property
+    def pair(self) -> Pair:
+        """What the release costs, by its scale alone: two vectors of norm one at right angles."""
+        far = moved.acute(1.0, self.users, self.adjacency)
+        return Pair.gaussian(moved.mu(far, self.scale, self.dimension), self.variation)
 
     @property
     def errors(self) -> Errors:
@@ -263,24 +270,16 @@ def verify(
 ) -> None:
     """table-health#h1 at a plan's own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
 
-    By the divergence itself, and by the distance of two vectors written out: nothing that calibrated is asked.
+    By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
     """
-    moved, looked = math.sqrt(2.0) if adjacency == "replace-one" else 1.0, min(users, ENOUGH)
-    spent = moved / looked * (1 + mean_slack(looked)) * (1 + 1e-9) / health.scale
-    numbers = 1 + health.labels + health.columns + (1 if health.columns > 1 else 0)
-    spent += 2 * math.sqrt(numbers) * 2.0**-30
-    whole = math.sqrt(own[0] ** 2 + spent**2)
-    lacks = own[1] + numbers * 2.0**-160
+    looked, spent = min(users, ENOUGH), health.pair
+    both = spent.and_(Pair.gaussian(*own))
     for what, holds, got in (
         (f"a divisor of {looked} users", health.users == looked, health.users),
         (f"adjacency {adjacency}", health.adjacency == adjacency, health.adjacency),
         ("a share of μ² in (0, 1)", 0 < health.share < 1, health.share),
-        ("no more than its share", spent**2 <= health.share * whole**2 * (1 + 1e-6), (spent / whole) ** 2),
-        (
-            f"delta <= {delta} for algorithm and table health together",
-            gdp.delta_for(whole, epsilon) + (1 + math.exp(epsilon)) * lacks <= delta,
-            whole,
-        ),
+        ("no more than its share", spent.mu**2 <= health.share * both.mu**2 * (1 + 1e-6), (spent.mu / both.mu) ** 2),
+        (f"delta <= {delta} for algorithm and table health together", both.delta(epsilon, delta) <= delta, both.mu),
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in a look at the table, got {got}.")

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
-from quoron_privacy.accounts import gdp, recount_once
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, probability
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
@@ -319,7 +320,10 @@ def _gaussian_worst(mechanism: KnownBins | HiddenBins, epsilon: float) -> float:
     place = np.unravel_index(int(np.argmax(np.where(allowed, shown + (1 - shown) * inside, 0.0))), inside.shape)
     own = float(inside[place])
     if moved[place]:
-        own = recount_once.gaussian(float(mus[place]), float(losses[place]))
+        size = abs(float(losses[place]))
+        own = Pair.gaussian(float(mus[place])).delta(size, near=max(own, 1e-300))
+        if losses[place] < 0:  # a shifted Gaussian pair is symmetric
+            own = math.exp(-size) * own - math.expm1(-size)
     return float(shown[place] + (1 - shown[place]) * own)
 
 

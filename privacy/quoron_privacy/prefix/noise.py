@@ -95,7 +95,7 @@ class PrefixNoise:
     @property
     def column_norm(self) -> float:
         """κ: how far contributions of norm one in all of a user's rounds move C g."""
-        return self._factors.reach(self.participations, self.separation)
+        return self.factors.reach(self.participations, self.separation)
 
     @property
     def step(self) -> float:
@@ -105,18 +105,18 @@ class PrefixNoise:
     @property
     def max_std(self) -> float:
         """Largest standard deviation per coordinate of any released sum."""
-        return self.scale * float(self._factors.row_norms.max())
+        return self.scale * float(self.factors.row_norms.max())
 
     @property
     def rms_std(self) -> float:
         """Root mean square over rounds of the standard deviations."""
-        return self.scale * float(np.sqrt(np.mean(self._factors.row_norms**2)))
+        return self.scale * float(np.sqrt(np.mean(self.factors.row_norms**2)))
 
     def std(self, t: int) -> float:
         """Standard deviation per coordinate of the noise in the sum released in round t, 0 <= t < rounds."""
         if not 0 <= t < self.rounds:
             raise ConfigError(f"Expected 0 <= t < {self.rounds}, got t={t}.")
-        return self.scale * float(self._factors.row_norms[t])
+        return self.scale * float(self.factors.row_norms[t])
 
     def effective_mu(self, dimension: int) -> float:
         """μ of all releases together: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
@@ -127,7 +127,7 @@ class PrefixNoise:
     def start(self, dimension: int) -> PrefixState:
         """The state before the first round, for contributions of shape (dimension,)."""
         count(dimension=dimension)
-        return PrefixState(0, np.zeros(dimension, np.int64), np.zeros((self._factors.slots, dimension)))
+        return PrefixState(0, np.zeros(dimension, np.int64), np.zeros((self.factors.slots, dimension)))
 
     def release(
         self, state: PrefixState, contribution: Floats, noise: NoiseSource, name: str = "prefix"
@@ -144,9 +144,9 @@ class PrefixNoise:
             raise ConfigError(f"Expected a contribution of shape {state.total.shape}, got {value.shape}.")
         seed = noise.stream(name, state.round).gaussian_steps(value.shape)
         # C N = Z up to rounding: N is Z less what earlier noise already puts into this row
-        own = seed - np.rint(self._factors.predict(state.round, state.memory)).astype(np.int64)
+        own = seed - np.rint(self.factors.predict(state.round, state.memory)).astype(np.int64)
         total = state.total + self._steps(value) + own
-        memory = self._factors.remember(state.round, state.memory, own.astype(np.float64))
+        memory = self.factors.remember(state.round, state.memory, own.astype(np.float64))
         return total.astype(np.float64) * self.step, PrefixState(state.round + 1, total, memory)
 
     def entry(self) -> Release:
@@ -163,12 +163,13 @@ class PrefixNoise:
         )
 
     @property
-    def _factors(self) -> Factorisation:
+    def factors(self) -> Factorisation:
+        """B C = A over these rounds."""
         return factorise(self.factorisation, self.rounds, self.separation if self.participations > 1 else None)
 
     def _grid_mu(self, dimension: int) -> float:
         """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""
-        steps = 2 * self.column_norm + 2 * self._factors.rounding * sqrt(self.rounds)
+        steps = 2 * self.column_norm + 2 * self.factors.rounding * sqrt(self.rounds)
         return steps * sqrt(dimension) * 2.0**-GRID_BITS
 
     def _steps(self, value: Floats) -> NDArray[np.int64]:

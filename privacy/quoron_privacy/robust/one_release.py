@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from quoron_privacy.accounts import moved
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.robust import laplace_test, lottery
@@ -92,8 +93,8 @@ def verify_scale(plan: OneRelease, scale: float, radius: float, dimension: int) 
     """Raises VerificationError unless noise of this σ at τ = `radius` is what `plan` was certified for."""
     slack = plan.mean.rounding_slack(dimension)
     for shift in plan.mean.shifts:
-        moved = GaussianNoise(shift * radius * (1 + slack), scale).effective_mu(dimension)
-        if not moved <= shift / plan.noise_multiplier * (1 + 1e-12):
+        truth = moved.mu(shift * radius * (1 + slack), scale, dimension)
+        if not truth <= shift / plan.noise_multiplier * (1 + 1e-12):
             raise VerificationError(
                 f"Expected release_scale >= {radius * plan.noise_multiplier:g} and a little, got {scale:g}."
             )

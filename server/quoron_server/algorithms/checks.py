@@ -1,9 +1,9 @@
 """What every planner leaves to its samplers, and what every `verify` asks of a plan, each said once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from quoron_privacy.accounts import recount_once
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.plan import Cost, Plan, Privacy
@@ -66,19 +66,19 @@ def require_usual_cost(plan: Plan) -> None:
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
-def require_spent(plan: Plan, mu: float, *, gaussians: int) -> None:
-    """VerificationError unless what is μ-GDP keeps the promise by the second account, its samplers included."""
-    promise = plan.guarantee
-    spent = recount_once.gaussian(mu, promise.epsilon) + slack(promise.epsilon, gaussians=gaussians)
-    if not spent <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+def require_gaussian(plan: Plan, mu: float) -> None:
+    """VerificationError unless the μ that a plan names is at least that of its scales, counted again."""
+    truth = max(pair.mu for pair in plan.parameters.pairs(plan.problem, plan.guarantee.adjacency))
+    if not mu >= truth * (1 - 1e-12):
+        raise VerificationError(f"Expected mu >= {truth}, got {mu}: too little noise for the claim.")
 
 
-def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]) -> None:
-    """VerificationError unless the second account finds at most `delta`, what samplers leave of δ, at the plan's ε."""
-    epsilon = plan.guarantee.epsilon
-    if not delta > 0:
-        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
-    spent = recounted(epsilon * (1 + 1e-9))  # where everybody is asked both accounts are exact, and round
-    if not spent <= delta:
-        raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")
+def require_spent(plan: Plan, pairs: Sequence[Pair]) -> None:
+    """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
+
+    δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.
+    """
+    epsilon, delta = plan.guarantee.epsilon, plan.guarantee.delta
+    for pair in pairs:
+        if not (spent := pair.delta(epsilon * (1 + 1e-12), delta)) <= delta:
+            raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")

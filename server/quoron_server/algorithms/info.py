@@ -109,4 +109,4 @@ class AlgorithmInfo:
     @property
     def may_be_gaussian(self) -> bool:
         """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
-        return self.exposure != "none" and self.parameters.gaussian is not Parameters.gaussian
+        return self.exposure != "none" and self.parameters.pairs is not Parameters.pairs

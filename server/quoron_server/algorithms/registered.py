@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import numpy as np
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
@@ -114,18 +115,45 @@ class Registered(AlgorithmInfo):
 
         Everything is checked again, independently of how it was found.
         """
-        if plan.guarantee.health is not None:
-            check_numbers(plan.guarantee.health, "health")
+        promise, own = plan.guarantee, plan.without_quorum()
+        if promise.health is not None:
+            check_numbers(promise.health, "health")
             self.verify(plan.without_health())
             look.verify_look(plan, self._gaussian(plan.without_health()))
-            return
-        self._check_promise(plan)
-        verify_quorum(plan)
-        own = plan.without_quorum()
-        self.verifier(replace(own, problem=own.problem.without_beliefs()))
-        if len(own.parameters.cohorts()) != plan.cost.rounds:  # budgets and clients are told the cost's
+        else:
+            self._check_promise(plan)
+            verify_quorum(plan)
+            self.verifier(replace(own, problem=own.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
-            raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+            if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
+                raise VerificationError(
+                    f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
+                )
+        if promise.proved and promise.exposure != "none":
+            checks.require_spent(own, self._pairs(own))
+            checks.require_spent(plan, self._pairs(plan))
+
+    def pairs(self, plan: Plan) -> tuple[Pair, ...]:
+        """What a verified plan costs, with its look at the table and its quorum: every user is in one of these pairs.
+
+        Nothing without privacy, and where nothing is proved. Of an algorithm whose theorem proves (ε, δ) only, the
+        worst pair that is (ε, δ)-DP.
+        """
+        self.verify(plan)
+        promise = plan.guarantee
+        return self._pairs(plan) if promise.proved and promise.exposure != "none" else ()
+
+    def _pairs(self, plan: Plan) -> tuple[Pair, ...]:
+        """The same of parts that are verified."""
+        promise, own = plan.guarantee, plan.without_health().without_quorum()
+        pairs = own.parameters.pairs(own.problem, promise.adjacency)
+        pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
+        if promise.health is not None:
+            pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
+        if promise.quorum is not None and promise.exposure != "local":
+            decisions = promise.quorum.pair(plan.cost.rounds)
+            pairs = tuple(pair.and_(decisions) for pair in pairs)
+        return pairs
 
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
@@ -171,20 +199,17 @@ class Registered(AlgorithmInfo):
 
     def _gaussian(self, plan: Plan) -> GaussianPromise | None:
         """The same of parts that are verified."""
-        promise = plan.guarantee
-        if not promise.proved or promise.exposure == "none":
+        promise, own = plan.guarantee, plan.without_quorum()
+        if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
             return None
-        own = plan.parameters.gaussian(plan.problem)
-        if own is None:
+        pairs = self._pairs(own)
+        if not all(pair.is_gaussian for pair in pairs):
             return None
-        if promise.health is not None:
-            lacks = math.nextafter(own.variation + promise.health.variation, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.health.effective_mu), lacks)
+        mu, lacks = max(pair.mu for pair in pairs), max(pair.lack for pair in pairs)
         if promise.quorum is not None:
             slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
-            lacks = math.nextafter(own.variation + slack, 1.0)
-            own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
-        return own
+            mu, lacks = gdp.compose(mu, promise.quorum.mu), math.nextafter(lacks + slack, 1.0)
+        return GaussianPromise(mu, lacks)
 
     def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
         """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
@@ -200,10 +225,11 @@ class Registered(AlgorithmInfo):
         """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
-        events with dp-accounting's default relation, and fixed-size cohorts with `RdpAccountant` and `REPLACE_ONE`
-        (docs/library.md). Decisions of a quorum that cost ε_q are an event whose loss is that of randomised response,
-        which every (ε_q, 0)-DP release is a function of; of two that say so, the one that whoever reads the rest reads,
-        too. Raises UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism;
+        events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
+        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum that
+        cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP release is a function
+        of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError, naming algorithm and
+        theorem, where dp-accounting has no event for the mechanism;
         VerificationError for a plan that does not keep its promise.
         """
         from dp_accounting import dp_event  # heavy
@@ -212,11 +238,8 @@ class Registered(AlgorithmInfo):
         promise = plan.guarantee
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        gaussian = self._gaussian(plan.without_quorum())  # with the look at the table, beside which there is no quorum
-        if gaussian is not None:
-            event = dp_event.GaussianDpEvent(1 / gaussian.mu)
-        else:
-            event = plan.parameters.event(plan.problem, promise.adjacency)
+        pairs = self._pairs(plan.without_quorum())
+        event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None or not promise.proved:
             raise UsageError(
                 f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
@@ -224,7 +247,11 @@ class Registered(AlgorithmInfo):
             )
         if promise.quorum is None or not promise.quorum.epsilon:
             return event
-        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
+        drawn = getattr(event, "event", None)
+        replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (
+            isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
+        )
+        return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:
@@ -248,16 +275,15 @@ def resting(plan: Plan) -> Plan:
     return plan.assuming(derived(plan))
 
 
-def _decided(event: "DpEvent", epsilon: float) -> "DpEvent":
-    """Decisions that are (ε, 0)-DP, beside `event`.
+def _decided(epsilon: float, *, replaced: bool) -> "DpEvent":
+    """Decisions that are (ε, 0)-DP, beside an event that is read under replace-one, if `replaced`.
 
-    Fixed-size cohorts are read by Rényi divergences under replace-one alone, which know randomised response between
-    two answers, but no discrete Laplace noise; all others by loss distributions under the default relation, where it is
-    the other way round.
+    There accountants know randomised response between two answers, but no discrete Laplace noise; under the default
+    relation it is the other way round.
     """
     from dp_accounting import dp_event  # heavy
 
-    if isinstance(getattr(event, "event", None), dp_event.SampledWithoutReplacementDpEvent):
+    if replaced:
         return dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
     return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
 

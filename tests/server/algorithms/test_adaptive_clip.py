@@ -11,6 +11,7 @@ from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, Presence, weighted_row, weights_of
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.clip import REACH, AdaptiveClip
@@ -40,7 +41,7 @@ def test_shares_cost_nothing_beside_the_mean(name, fixed):
 
 BROKEN = {
     "a quarter of the noise": lambda p: replace(p, noise_scale=p.noise_scale / 4),
-    "a divisor of more users than are asked": lambda p: replace(p, cohort_size=10 * p.cohort_size),
+    "noise for a divisor of more users": lambda p: replace(p, cohort_size=p.cohort_size // 10),
     "no shares, with noise for unit rows": lambda p: replace(p, adaptive=None, clip_norm=2.0),
     "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
     "shares on top of a mean with all of mu": lambda p: replace(p, noise_scale=p.noise_scale * (1 - 1e-6)),
@@ -182,3 +183,27 @@ def test_absent_users_count_nowhere_and_the_divisor_stays():
     np.testing.assert_array_equal(sums.cells, 0)
     row = weighted_row(sums, plan.parameters.cohort_size, weights_of("replace-one", soft=True), soft=True)
     np.testing.assert_array_equal(row, 0)
+
+
+@pytest.mark.parametrize("factorisation", ["blt", "banded"])
+def test_the_second_account_refuses_epochs_whose_shares_have_the_noise_of_one_round(factorisation, monkeypatch):
+    info = ALGORITHMS["dp-ftrl"]
+    own = {"rounds": 8, "epochs": 4, "inverse_step": 5.0, "factorisation": factorisation, "clip": "adaptive"}
+    plan = info.plan(PROBLEM, PRIVACY, info.options(**own), "calibrated", 1)
+    info.make(plan)
+    monkeypatch.setattr(PrefixNormCounts, "_louder", property(lambda self: np.ones(self.rounds)))
+    with pytest.raises(VerificationError):
+        info.make(plan)
+
+
+def test_coins_under_replace_one_take_rows_within_one_of_nobody():
+    """Their account asks how far a row is from no row, and rows of replace-one are two."""
+    info = ALGORITHMS["dp-sgd-poisson"]
+    options = info.options(rounds=5, rate=0.1, clip="adaptive", step_size=0.1)
+    plan = info.plan(PROBLEM, replace(PRIVACY, adjacency="replace-one"), options, "calibrated", 1)
+    assert plan.guarantee.adjacency == "replace-one"
+    assert plan.parameters.adaptive.adjacency == "zero-out"
+    info.make(plan)
+    two = replace(plan.parameters, adaptive=replace(plan.parameters.adaptive, adjacency="replace-one"))
+    with pytest.raises(VerificationError):
+        info.make(replace(plan, parameters=two))

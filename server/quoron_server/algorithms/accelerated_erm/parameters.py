@@ -4,12 +4,16 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
+from quoron_server.algorithms.noisy import sampled
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -119,6 +123,18 @@ class AcceleratedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of the phases, which share no user, where none has a test."""
+        del adjacency
+        found: list[Pair] = []
+        for phase in self.phases:
+            if not isinstance(phase.accounting, Clipped):
+                return ()
+            far = moved.rows(phase.radius, phase.cohort_size, "replace-one")
+            mu = moved.mu(far, phase.noise_scale, problem.dimension)
+            found += sampled.fixed_size(phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension)
+        return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""

@@ -210,7 +210,7 @@ def verify(plan: Plan) -> None:
     if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
         raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
     _check_places(problem, p)
-    for phase, share, claimed in zip(p.phases, p.shares, p.mus, strict=True):
+    for phase, share in zip(p.phases, p.shares, strict=True):
         if not (phase.step_size > 0 and 1 <= phase.suffix <= phase.rounds == share.rounds):
             raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
         if problem.smoothness is None or not phase.step_size * problem.smoothness <= 2:
@@ -219,14 +219,10 @@ def verify(plan: Plan) -> None:
         needed = 2 * problem.lipschitz * share.places / batch * phase.step_size * _ROUNDING
         if phase.noise is None or not phase.sensitivity >= needed * (1 - 1e-12):
             raise VerificationError(f"Expected noise for a sensitivity >= {needed} in every phase, got {phase}.")
-        mu = phase.noise.effective_mu(problem.dimension)
+    for claimed, mu in zip(p.mus, p.recounted_mus(problem), strict=True):
         if not claimed >= mu * (1 - 1e-12):
             raise VerificationError(f"Expected mu >= {mu} of a phase, got {claimed}.")
-    together = math.sqrt(math.fsum(mu**2 for mu in p.mus)) if p.layout == "spread" else max(p.mus)
-    if not p.mu >= together * (1 - 1e-12):
-        raise VerificationError(f"Expected mu >= {together} of the run, got {p.mu}.")
-    releases = len(p.phases) if p.layout == "spread" else 1
-    checks.require_spent(plan, p.mu, gaussians=releases * problem.dimension)
+    checks.require_gaussian(plan, p.mu)
 
 
 def _check_places(problem: Problem, p: GroupedParameters) -> None:

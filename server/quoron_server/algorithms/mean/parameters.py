@@ -1,17 +1,19 @@
 """Public numbers of `mean-sgd`."""
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
+from quoron_server.parameters import Assumption, Parameters, PlannedRelease
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 Estimator = Literal["clip", "tracking", "range"]
 
@@ -22,6 +24,7 @@ class MeanSGDParameters(Parameters):
 
     estimator: Estimator
     reason: str  # why this estimator
+    sampling: Sampling  # how cohorts are drawn
     cohort_size: int  # B
     rounds: int  # T
     step_size: float  # η
@@ -35,12 +38,24 @@ class MeanSGDParameters(Parameters):
     range_epsilon: float  # ε₁ of each choice; 0 without ranges
     bins: int
     half_width: float  # of the range; 0 without
-    round_mu: float  # each round, given its cohort and the past, is this GDP
+    # Each round, given its cohort and the past, is this GDP, one user replaced, or there against absent with coins.
+    round_mu: float
 
     @property
     def noise(self) -> GaussianNoise:
         """For means of unit rows."""
-        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size), self.noise_scale)
+        moved: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, moved), self.noise_scale)
+
+    @property
+    def poisson_sampling(self) -> bool:
+        """With coins."""
+        return self.sampling in COINS
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known."""
+        return sampled.answer_mu(self.sampling, self.round_mu)
 
     @property
     def crude(self) -> PrivateRange | None:
@@ -50,7 +65,7 @@ class MeanSGDParameters(Parameters):
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, in proportion to the round's radius, behind a range where there is one."""
         rounds, noise, crude = range(self.rounds), self.noise, self.crude
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.round_mu, scaled=True)
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.answer_mu, scaled=True)
         if crude is None:
             return (mean,)
         return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean
@@ -67,17 +82,19 @@ class MeanSGDParameters(Parameters):
         """Where its slope jumps."""
         return bool(self.smoothing)
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Where everybody is asked in every round."""
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of drawn cohorts, or of everybody in every round."""
+        mu, users = self.recounted_mu(problem.dimension), problem.users
+        return sampled.pairs(self.sampling, adjacency, users, self.cohort_size, self.rounds, mu, problem.dimension)
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
-        """Of cohorts of a fixed size."""
-        del adjacency
-        return sampled.fixed_size_event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        mean = moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension)
+        if not self.range_epsilon:
+            return mean
+        return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""
-        return sampled.SECRET_AND_FORGOTTEN if self.cohort_size < problem.users else ()
+        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)

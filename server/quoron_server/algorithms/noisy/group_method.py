@@ -10,18 +10,18 @@ divisor is fixed. Everything sent out is private: exposure `broadcast`. Proof: d
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
@@ -29,9 +29,6 @@ from quoron_server.algorithms.optimisers import SGD
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +77,13 @@ class GroupSGDParameters(Parameters):
         """In every round."""
         return self.rounds
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """T rounds of a mixture of Gaussians: the own items chosen, by their number, against none."""
-        from dp_accounting import dp_event  # heavy
-
-        del problem
-        if adjacency != "zero-out":
-            return None
-        shifts = list(range(self.items + 1))
-        chances = [float(chance) for chance in scipy.stats.binom.pmf(shifts, self.items, self.rate)]
-        once = dp_event.MixtureOfGaussiansDpEvent(self.multiplier, [float(shift) for shift in shifts], chances)
-        return dp_event.SelfComposedDpEvent(once, self.rounds)
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of all rounds, by a place's share of the mean and the noise on it."""
+        divisor = self.rate * problem.users * self.items
+        once = moved.rows(self.clip_norm, self.cohort_size, "zero-out") * self.cohort_size / divisor * (1 + 1e-9)
+        z = 1 / moved.mu(once, self.noise_scale, problem.dimension)
+        lack = total_variation(gaussians=self.rounds * problem.dimension)
+        return (Pair.items(self.rate, self.items, self.rounds, z, adjacency).lacking(lack),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret items, and as coins for items are coins for users, too, secret cohorts."""

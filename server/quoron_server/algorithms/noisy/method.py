@@ -15,13 +15,15 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 
 from dataclasses import dataclass, field
 from math import isinf
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
@@ -30,16 +32,12 @@ from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
-Sampling = Literal["disjoint", "without-replacement", "poisson"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +50,10 @@ class NoisySGDParameters(Parameters):
     step_size: float  # η
     suffix: int  # iterates averaged
     clip_norm: float  # C, on a user's average gradient, or C_0 where it is adaptive; inf without privacy
-    sensitivity: float  # of one round's mean, ℓ2, one user replaced (or zeroed out), of unit rows where C is adaptive
+    # Of one round's mean, ℓ2, one user replaced, or there against absent with coins; of unit rows where C is adaptive.
+    sensitivity: float
     noise_scale: float  # σ per coordinate of that mean; 0 without privacy
-    round_mu: float  # each round, as a function of its cohort, is this GDP; inf without privacy
+    round_mu: float  # each round, as a function of its cohort, is this GDP for such a change; inf without privacy
     optimiser: Optimiser = SGD
     adaptive: AdaptiveClip | None = None
 
@@ -79,7 +78,7 @@ class NoisySGDParameters(Parameters):
         if made is None:
             return ()
         scaled = self.adaptive is not None
-        return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.round_mu, scaled=scaled),)
+        return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -88,37 +87,39 @@ class NoisySGDParameters(Parameters):
     @property
     def poisson_sampling(self) -> bool:
         """With Poisson sampling."""
-        return self.sampling == "poisson"
+        return self.sampling in COINS
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known."""
+        return sampled.answer_mu(self.sampling, self.round_mu)
 
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
         return 1 if self.sampling == "disjoint" else self.rounds
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
-        """Of disjoint cohorts by parallel composition, of whole populations by composition; None where they are drawn.
-
-        Where a user is asked once only the noise of its own round has to be exact.
-        """
-        once = drawn(problem, self.adaptive is not None)
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
+        if not self.noise_scale:
+            return ()
+        once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
         if self.sampling == "disjoint":
-            return GaussianPromise(self.round_mu, total_variation(gaussians=once))
-        if self.cohort_size != problem.users:
-            return None
-        return sampled.everybody_every_round(self.rounds, self.round_mu, once)
+            return (Pair.gaussian(mu, total_variation(gaussians=once)),)
+        users, size = problem.users, self.cohort_size
+        return sampled.pairs(self.sampling, adjacency, users, size, self.rounds, mu, once)
 
-    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
-        """Of sampled rounds."""
-        del adjacency
-        if self.sampling == "disjoint":
-            return None
-        event = sampled.poisson_event if self.poisson_sampling else sampled.fixed_size_event
-        return event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+    def recounted_mu(self, dimension: int) -> float:
+        """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        if self.adaptive is None:
+            return moved.mu(moved.rows(self.clip_norm, self.cohort_size, how), self.noise_scale, dimension)
+        return moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension + SHARES)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
-        if self.sampling == "disjoint" or self.cohort_size == problem.users:
+        if self.sampling == "disjoint":
             return ()
-        return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
+        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

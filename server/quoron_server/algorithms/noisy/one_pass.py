@@ -60,7 +60,6 @@ def verify(plan: Plan) -> None:
     noisy.verify_round(plan, "replace-one")
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
-    checks.require_spent(plan, p.round_mu, gaussians=samples(plan.problem, p.adaptive is not None))
 
 
 INFO = AlgorithmInfo(

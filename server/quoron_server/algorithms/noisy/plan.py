@@ -7,16 +7,17 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.norm_counts import SHARES, NormCountMean
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.noisy.clip import QUANTILES, AdaptiveClip
-from quoron_server.algorithms.noisy.method import NoisySGDParameters, Sampling
+from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
@@ -167,7 +168,7 @@ def require_clip(
     clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
 ) -> None:
     """One round's clip, fixed divisor, sensitivity and shares agree: VerificationError if not."""
-    needed = mean_sensitivity(1.0 if adaptive else clip_norm, divisor, adjacency)
+    needed = moved.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
     if not sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
     if adaptive is None:
@@ -182,8 +183,8 @@ def verify_round(plan: Plan, adjacency: Adjacency) -> None:
     """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
     p = plan.parameters_of(NoisySGDParameters)
     require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
-    if (noise := p.noise) is None:
+    if not p.noise_scale > 0:
         raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    truth = noise.effective_mu(plan.problem.dimension + (SHARES if p.adaptive else 0))
+    truth = p.recounted_mu(plan.problem.dimension)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")

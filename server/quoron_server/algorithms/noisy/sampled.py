@@ -1,37 +1,47 @@
 """What T Gaussian rounds are worth whose cohorts are everybody, or drawn in secret: for parameters of such runs."""
 
-import math
-from typing import TYPE_CHECKING
+from typing import Literal
 
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.parameters import Assumption, GaussianPromise, Kind
+from quoron_privacy.release import Adjacency
+from quoron_server.parameters import Assumption, Kind
 
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
-
+# Users join by coins of their own in the last two: against users who are left out, and who are replaced.
+Sampling = Literal["disjoint", "without-replacement", "poisson", "poisson-replaced"]
+COINS: tuple[Sampling, ...] = ("poisson", "poisson-replaced")
 SECRET = (Assumption(Kind.SECRET_COHORTS),)  # of users asked by coins of their own
 SECRET_AND_FORGOTTEN = (*SECRET, Assumption(Kind.FORGETFUL_CLIENTS))  # of uniform cohorts of a fixed size
 
 
-def everybody_every_round(rounds: int, mu: float, drawn: int) -> GaussianPromise:
-    """√T μ of a run that asks all users in each of its T rounds, each drawing so many samples of noise.
+def fixed_size(users: int, cohort: int, rounds: int, mu: float, drawn: int) -> tuple[Pair]:
+    """T rounds of secret uniform cohorts, each μ-GDP given its cohort and drawing so many samples; replace-one.
 
-    A sampled run is √T μ-GDP too, but that forgets the sampling: it is worth far less than the run's (ε, δ).
+    Given that a curious client is not in a cohort, another user is with chance B/(n - 1).
     """
-    return GaussianPromise(math.sqrt(rounds) * mu * (1 + 2.0**-50), total_variation(gaussians=rounds * drawn))
+    rate = cohort / (users - 1) if cohort < users else 1.0
+    return (Pair.sampled(min(1.0, rate), mu, rounds, "replace-one").lacking(total_variation(gaussians=rounds * drawn)),)
 
 
-def fixed_size_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
-    """T rounds, each μ-GDP given a uniform cohort of B of the n - 1 users that a curious client knows less of."""
-    from dp_accounting import dp_event  # heavy
+def pairs(
+    sampling: Sampling, adjacency: Adjacency, users: int, cohort: int, rounds: int, mu: float, drawn: int
+) -> tuple[Pair]:
+    """T rounds whose cohorts are drawn so, each of so many samples; with coins μ is that of a user who is left out."""
+    if sampling not in COINS:
+        return fixed_size(users, cohort, rounds, mu, drawn)
+    lack, rate = total_variation(gaussians=rounds * drawn), cohort / users
+    if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
+        return (Pair.items(rate, 1, rounds, 1 / mu, adjacency).lacking(lack),)
+    return (Pair.sampled(rate, mu, rounds, "zero-out").lacking(lack),)
 
-    once = dp_event.SampledWithoutReplacementDpEvent(max(cohort, users - 1), cohort, dp_event.GaussianDpEvent(1 / mu))
-    return dp_event.SelfComposedDpEvent(once, rounds)
+
+def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumption, ...]:
+    """Secret cohorts, unless they are everybody; and that clients forget, where draws tie them."""
+    if cohort == users:
+        return ()
+    return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
 
 
-def poisson_event(users: int, cohort: int, rounds: int, mu: float) -> "DpEvent":
-    """T rounds, each μ-GDP when a user that joins with chance B/n is there against when it is not."""
-    from dp_accounting import dp_event  # heavy
-
-    once = dp_event.PoissonSampledDpEvent(cohort / users, dp_event.GaussianDpEvent(1 / mu))
-    return dp_event.SelfComposedDpEvent(once, rounds)
+def answer_mu(sampling: Sampling, mu: float) -> float:
+    """GDP of a round whose cohort is known: of a user who is replaced by coins, from its row to none and on."""
+    return 2 * mu if sampling == "poisson-replaced" else mu

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.norm_counts import SHARES
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import checks
@@ -183,12 +182,7 @@ def verify(plan: Plan) -> None:
     noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
     if p.adaptive is not None and p.gradients != "ftrl":
         raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
-    truth = p.noise.effective_mu(plan.problem.dimension + (SHARES if p.adaptive else 0))
-    if not p.mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
-    rounds, adaptive = 1 if p.gradients == "independent" else p.rounds, p.adaptive is not None
-    if plan.guarantee.proved:
-        checks.require_spent(plan, p.mu, gaussians=rounds * samples(plan.problem, adaptive))
+    checks.require_gaussian(plan, p.mu)
 
 
 def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:

@@ -15,11 +15,13 @@ import numpy as np
 
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -63,9 +65,11 @@ class OneRoundParameters(Parameters):
         """A second moment of features and label."""
         return packed(problem.features + 1)
 
-    def gaussian(self, problem: Problem) -> GaussianPromise:
-        """μ of the one release."""
-        return GaussianPromise(self.mu, total_variation(gaussians=packed(problem.dimension + 1)))
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """Of the one release, by its scale."""
+        d = problem.dimension + 1
+        far = moved.moment(d, self.moment_norm, self.cohort_size, adjacency)
+        return (Pair.gaussian(moved.mu(far, self.moment_scale, packed(d)), total_variation(gaussians=packed(d))),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
@@ -72,7 +72,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions) -> Chosen
 def verify(plan: Plan) -> None:
     """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
-    d, promise = plan.problem.dimension, plan.guarantee
+    promise = plan.guarantee
     checks.require(
         NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
@@ -81,9 +81,7 @@ def verify(plan: Plan) -> None:
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
-    if not p.moment(d).effective_mu <= p.mu:
-        raise VerificationError(f"Expected mu >= {p.moment(d).effective_mu}, got {p.mu}: too little noise.")
-    checks.require_spent(plan, p.mu, gaussians=packed(d + 1))
+    checks.require_gaussian(plan, p.mu)
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

@@ -20,12 +20,15 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, GaussianPromise, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -54,6 +57,21 @@ class Phase:
         return GaussianNoise(self.sensitivity, self.release_scale)
 
 
+def apart(problem: Problem, solver: Solver, phase: Phase) -> float:
+    """Δ of a phase by its recursion: the distance shrinks by 1 - ηλ and grows by 2Lη/n, step by step."""
+    beta, pull = problem.beta or 0.0, phase.regularisation
+    if solver == "gd":
+        distance = 0.0
+        for _ in range(phase.rounds):
+            distance = max(1 - phase.step_size * pull, 0.0) * distance
+            distance += 2 * problem.lipschitz * phase.step_size / phase.users
+        return distance
+    gap = problem.lipschitz**2 / pull
+    for _ in range(phase.rounds):
+        gap *= 1 - math.sqrt(pull / (beta + pull))
+    return 2 * problem.lipschitz / (pull * phase.users) + 2 * math.sqrt(2 * gap / pull)
+
+
 @dataclass(frozen=True, slots=True)
 class PhasedERMParameters(Parameters):
     """Public numbers of one run."""
@@ -79,9 +97,13 @@ class PhasedERMParameters(Parameters):
         """Those of a phase, as phases share no user."""
         return max(phase.rounds for phase in self.phases)
 
-    def gaussian(self, problem: Problem) -> GaussianPromise | None:
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-        return GaussianPromise(self.mu, total_variation(gaussians=problem.dimension)) if self.solver == "gd" else None
+        del adjacency
+        mu = max(
+            moved.mu(apart(problem, self.solver, each), each.release_scale, problem.dimension) for each in self.phases
+        )
+        return (Pair.gaussian(mu, total_variation(gaussians=problem.dimension)),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""

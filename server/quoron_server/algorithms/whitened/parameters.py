@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 
@@ -91,9 +92,19 @@ class WhitenedParameters(Parameters):
         """A second moment and a gradient."""
         return packed(problem.features) + problem.dimension
 
-    def gaussian(self, problem: Problem) -> GaussianPromise:
-        """whitened-tracking#w1: μ of the transcript."""
-        return GaussianPromise(self.mu, total_variation(gaussians=drawn(problem, self.rounds)))
+    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+        """whitened-tracking#w1: of the transcript, by its scales."""
+        d, users, weight = problem.dimension, self.cohort_size, WEIGHTS[adjacency][0]
+        length = moved.mu(moved.rows(1.0, users, "zero-out"), self.length_scale, 2)
+        moments = [
+            moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1)
+            for scale in self.moment_scales
+        ]
+        mean = moved.rows(1.0, users, adjacency)
+        means = [moved.mu(mean, scale * weight, d + 3) for scale in self.gradient_scales]
+        vote = moved.mu(moved.rows(self.vote_bound, users, adjacency), self.vote_scale, 1)
+        mu = moved.together(length, length, length, *moments, *means, vote)
+        return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, self.rounds))),)
 
 
 def drawn(problem: Problem, rounds: int) -> int:

@@ -127,21 +127,17 @@ def verify(plan: Plan) -> None:
             ("the adjacency promised", mean.adjacency == p.adjacency == promise.adjacency),
         )
         last = phase.first + phase.users
-        # Every coordinate's choice, and the box's diagonal: between its ends, for zero-out from its middle.
+        # The box's diagonal: between its ends, for zero-out from its middle.
         ends = 2 if promise.adjacency == "replace-one" else 1
-        choice = bounded_range_mu(mean.crude.epsilon * ends / 2)
         moved = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / phase.users
         if not mean.noise.sensitivity >= moved:
             raise VerificationError(f"Expected sensitivity >= {moved} of a box, got {mean.noise}.")
-        truth = math.sqrt(length * choice**2 + mean.noise.effective_mu(length) ** 2)
+        truth = p.recounted_mu(phase, length, promise.adjacency)
         if not phase.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
         if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
             raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
     checks.require_usual_cost(plan)
-    if not promise.proved:
-        return
-    checks.require_spent(plan, p.mu, gaussians=_drawn(problem, max(phase.rounds for phase in p.phases)))
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:

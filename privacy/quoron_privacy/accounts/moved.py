@@ -1,0 +1,66 @@
+"""How far one user moves a release, and what that is worth as GDP, written out again for those who verify.
+
+    >>> mu(rows(1.0, 100, "replace-one"), 0.2, 1) > 0.1
+    True
+
+Who finds noise asks the mechanisms (`GaussianNoise.effective_mu`, `mean_sensitivity`, ...); who verifies a plan asks
+this, which shares nothing with them: a mistake in either is a plan that is refused. Proofs: docs/privacy/gaussian.md,
+noise#n4, second-moment#sm1, free-presence#p2, private-mean#m1.
+"""
+
+import math
+
+from scipy.special import erfinv
+
+from quoron_privacy.release import Adjacency
+
+_PLANS = 1e-9  # rounding of products and quotients of public floats
+_STEP = 2.0**-30  # of the grid of the noise, in standard deviations
+_ROUNDING = 2.0**-53
+
+
+def mu(moved: float, scale: float, dimension: int) -> float:
+    """Of noise `scale` a coordinate on what a user moves so far in ℓ2; both ends of that are rounded to the grid."""
+    return moved / scale + moved / scale * _PLANS + math.sqrt(4 * dimension) * _STEP
+
+
+def rows(norm: float, divisor: int, adjacency: Adjacency) -> float:
+    """A mean of rows: the diameter of a ball where a row is replaced, its radius where it is left out."""
+    return _quotient(norm + norm if adjacency == "replace-one" else norm, divisor)
+
+
+def acute(norm: float, divisor: int, adjacency: Adjacency) -> float:
+    """A mean of vectors at right angles or closer: the hypotenuse where one is replaced."""
+    return _quotient(math.hypot(norm, norm) if adjacency == "replace-one" else norm, divisor)
+
+
+def moment(dimension: int, norm: float, divisor: int, adjacency: Adjacency) -> float:
+    """A mean of second moments of trace norm²: acute, each computed and put on its grid with an error."""
+    error = 1.01 * (dimension + 2) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
+    return acute(norm**2, divisor, adjacency) * (1 + 3 * error / 2)
+
+
+def unit_moment(dimension: int, divisor: int, adjacency: Adjacency) -> float:
+    """The same of a row of a weighted moment, whitened first, and of presence."""
+    error = 1.01 * (dimension + 4) * math.sqrt(dimension) * _ROUNDING + dimension * 2.0 ** -_bits(divisor)
+    return acute(1.0, divisor, adjacency) * (1 + error + error + error)
+
+
+def choice(epsilon: float) -> float:
+    """GDP of one choice that is ε-bounded-range: a total variation of tanh(ε/4), which is erf(μ / √8)."""
+    return math.sqrt(8) * float(erfinv(math.tanh(epsilon / 4))) * (1 + 1e-12)
+
+
+def together(*mus: float) -> float:
+    """GDP of releases that follow each other: the root of the sum of their squares."""
+    return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52)
+
+
+def _quotient(length: float, divisor: int) -> float:
+    """Of an exact sum; the quotient alone is rounded."""
+    return length / divisor + length / divisor * (64 * divisor + 4) * 2.0**-51
+
+
+def _bits(divisor: int) -> int:
+    """Of the integers that are summed."""
+    return min(52, 56 - math.floor(math.log2(divisor)) - 1)

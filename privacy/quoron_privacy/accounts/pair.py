@@ -1,0 +1,279 @@
+"""A run's dominating pair: its stages, composed adaptively, and certified δ at ε from above and from below.
+
+    >>> run = Pair.gaussian(0.1).and_(Pair.sampled(0.05, 0.5, 100, "replace-one")).and_(Pair.response(0.1))
+    >>> least, most = run.least_delta(2.0), run.delta(2.0)
+    >>> 0.99 * most < least <= most
+    True
+
+This is the second account: it shares no function, table or cache with those that find noise (`gdp`, `subsampling`,
+`item_sampling`), which never ask it, and every `verify` does. Statement and proof: docs/privacy/pairs.md.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+
+from quoron_privacy.accounts import loss_sums, losses, mixtures, stages
+from quoron_privacy.accounts.losses import Atoms
+from quoron_privacy.accounts.mixtures import Mixtures
+from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage, Table
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.release import Adjacency
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+NEAR = 1e-12  # the δ below which nothing is told apart, where nobody says another
+_SHARE = 1e-11  # of δ: rounding of sums over those
+_LARGEST = 1e3  # ε beyond which none is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """All that a run releases is as (ε, δ)-DP as this says, under one adjacency, whatever the data and the past.
+
+    `lack` is the total variation by which samplers may differ from exact noise; it adds (1 + e^ε) · lack to δ.
+    """
+
+    mu: float = 0.0  # of all Gaussian stages together
+    stages: tuple[tuple[Stage, int], ...] = ()  # each with how often it is there, in one order
+    lack: float = 0.0
+
+    @classmethod
+    def gaussian(cls, mu: float, lack: float = 0.0) -> "Pair":
+        """One μ-GDP stage."""
+        positive(mu=mu)
+        return cls(mu).lacking(lack)
+
+    @classmethod
+    def sampled(cls, rate: float, mu: float, rounds: int, adjacency: Adjacency) -> "Pair":
+        """μ-GDP rounds on secret samples of a share `rate`: uniform cohorts for replace-one, coins for zero-out.
+
+        μ is that of a member replaced, or left out. Coins under replace-one are `items(rate, 1, rounds, 1 / mu, ...)`.
+        """
+        _check(rate, rounds, adjacency)
+        positive(mu=mu)
+        if rate == 1:
+            return cls(_up(math.sqrt(rounds) * mu))
+        return cls(0.0, ((Sampled(rate, mu, adjacency), rounds),))
+
+    @classmethod
+    def items(cls, rate: float, most: int, rounds: int, z: float, adjacency: Adjacency) -> "Pair":
+        """Rounds on items sampled with chance `rate`, of a user's at most `most`; noise `z` in units of one's clip."""
+        _check(rate, rounds, adjacency)
+        count(most=most)
+        positive(z=z)
+        if rate == 1:
+            return cls(_up(math.sqrt(rounds) * (2 if adjacency == "replace-one" else 1) * most / z))
+        return cls(0.0, ((Items(rate, most, z, adjacency), rounds),))
+
+    @classmethod
+    def response(cls, epsilon: float, times: int = 1) -> "Pair":
+        """Stages that are (ε, 0)-DP, such as all decisions of a quorum together."""
+        positive(epsilon=epsilon)
+        count(times=times)
+        return cls(0.0, ((Response(epsilon), times),))
+
+    @classmethod
+    def approximate(cls, epsilon: float, delta: float) -> "Pair":
+        """A stage of which nothing is known but that it is (ε, δ)-DP: the worst such pair."""
+        non_negative(epsilon=epsilon)
+        if not 0 <= delta < 1:
+            raise ConfigError(f"Expected delta in [0, 1), got delta={delta}.")
+        losses = (-epsilon, epsilon) if epsilon else (0.0,)
+        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if epsilon else (1 - delta,)
+        return cls(0.0, ((Table(losses, masses, delta), 1),))  # the same in both orders
+
+    @classmethod
+    def table(
+        cls,
+        losses: Sequence[float],
+        masses: Sequence[float],
+        infinite: float = 0.0,
+        *,
+        back: tuple[Sequence[float], Sequence[float], float] | None = None,
+        times: int = 1,
+    ) -> "Pair":
+        """A stage whose loss has a law that others certify: masses (k,) at ascending losses (k,), and of infinite loss.
+
+        `back` is the law in the other order of the pair; None: that of the very pair whose first law this is.
+        """
+        count(times=times)
+        one = _table(losses, masses, infinite)
+        other = _mirrored(one) if back is None else _table(*back)
+        if np.shape(one.losses) == np.shape(other.losses) and _same(one, other):
+            return cls(0.0, ((one, times),))
+        return cls(0.0, ((replace(one, back=other), times),))
+
+    def and_(self, other: "Pair") -> "Pair":
+        """Both, one after the other in any order, the later ones chosen by what the earlier released."""
+        both = Counter(dict(self.stages))
+        both.update(dict(other.stages))
+        ordered = tuple(sorted(both.items(), key=repr))
+        stages.one_adjacency(tuple(stage for stage, _ in ordered))
+        mu = _up(math.hypot(self.mu, other.mu)) if self.mu and other.mu else self.mu or other.mu
+        return Pair(mu, ordered, self.lack).lacking(other.lack)
+
+    def lacking(self, variation: float) -> "Pair":
+        """The same, by samplers that lack so much more of exact noise in total variation."""
+        non_negative(variation=variation)
+        return replace(self, lack=_up(self.lack + variation)) if variation else self
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """That of its stages; "none" where the pair is the same under any."""
+        return stages.one_adjacency(tuple(stage for stage, _ in self.stages))
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether all of it is μ-GDP, and nothing else."""
+        return not self.stages
+
+    def delta(self, epsilon: float, near: float = NEAR) -> float:
+        """δ at ε as the run is drawn, never below the truth; what lies far below `near` is not told apart."""
+        _check_question(epsilon, near)
+        exact = max(found[1] for found in _exactly(self, epsilon, near, least=False))
+        return min(1.0, exact + (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12))
+
+    def least_delta(self, epsilon: float, near: float = NEAR) -> float:
+        """δ at ε with exact noise, never above the truth: how far `delta` may be too large."""
+        _check_question(epsilon, near)
+        return max(found[0] for found in _exactly(self, epsilon, near, least=True))
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite where no ε up to 1,000 has that δ."""
+        probability(delta=delta)
+        return _crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
+
+    def least_epsilon(self, delta: float) -> float:
+        """The same with exact noise, rounded down: no proof can promise less of this pair."""
+        probability(delta=delta)
+        return _crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
+
+    def orders(self) -> tuple[loss_sums.Parts, ...]:
+        """The laws of its stages' losses, each with how often it is there: in one order of the pair, or in both."""
+        ways = [(stage.laws(), times) for stage, times in self.stages]
+        gaussian: list[tuple[Mixtures | Atoms, int]] = []
+        if self.mu:
+            gaussian = [(Mixtures((np.ones(1), np.full(1, self.mu)), (np.ones(1), np.zeros(1))), 1)]
+        found = max((len(laws) for laws, _ in ways), default=1)
+        return tuple([*((laws[order % len(laws)], times) for laws, times in ways), *gaussian] for order in range(found))
+
+    def event(self) -> "DpEvent | None":
+        """What an accountant of dp-accounting composes; None where it has no event for a stage."""
+        from dp_accounting import dp_event  # heavy
+
+        events = [dp_event.GaussianDpEvent(1 / self.mu)] if self.mu else []
+        for stage, times in self.stages:
+            if (once := stage.event()) is None:
+                return None
+            events.append(dp_event.SelfComposedDpEvent(once, times) if times > 1 else once)
+        return events[0] if len(events) == 1 else dp_event.ComposedDpEvent(events)
+
+
+def _up(value: float) -> float:
+    return math.nextafter(value * (1 + 2.0**-52), math.inf)
+
+
+def _check(rate: float, rounds: int, adjacency: Adjacency) -> None:
+    count(rounds=rounds)
+    if not 0 < rate <= 1:
+        raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
+    if adjacency not in ("zero-out", "replace-one"):
+        raise ConfigError(f"Expected adjacency zero-out or replace-one, got adjacency={adjacency!r}.")
+
+
+def _check_question(epsilon: float, near: float) -> None:
+    non_negative(epsilon=epsilon)
+    probability(near=near)
+
+
+def _table(losses: Sequence[float], masses: Sequence[float], infinite: float) -> Table:
+    found = Table(tuple(map(float, losses)), tuple(map(float, masses)), float(infinite))
+    ascending = all(one < other for one, other in zip(found.losses, found.losses[1:], strict=False))
+    finite = all(map(math.isfinite, (*found.losses, *found.masses, found.infinite)))
+    if not (len(losses) == len(masses) > 0 and finite and ascending):
+        raise ConfigError(f"Expected as many masses as ascending losses, all finite, got {len(losses)} losses.")
+    total = math.fsum((*found.masses, found.infinite))
+    if min(*found.masses, found.infinite) < 0 or not abs(total - 1) <= 1e-9:
+        raise ConfigError(f"Expected masses of at least 0 that add up to 1, got a sum of {total}.")
+    if not (other := math.fsum(_others(found))) <= 1 + 1e-9:
+        raise ConfigError(f"Expected losses whose other law adds up to at most 1, got a sum of {other}.")
+    return found
+
+
+def _others(law: Table) -> list[float]:
+    """Masses of the other law at the same losses."""
+    return [mass * math.exp(min(-loss, 700.0)) for loss, mass in zip(law.losses, law.masses, strict=True)]
+
+
+def _mirrored(law: Table) -> Table:
+    """The law of the loss in the other order of the pair."""
+    masses = tuple(reversed(_others(law)))
+    return Table(tuple(-loss for loss in reversed(law.losses)), masses, max(0.0, 1 - math.fsum(masses)))
+
+
+def _same(one: Table, other: Table) -> bool:
+    """Whether they differ by rounding alone."""
+    pairs = zip((*one.losses, *one.masses, one.infinite), (*other.losses, *other.masses, other.infinite), strict=True)
+    return all(abs(left - right) <= 1e-14 * abs(left) + 1e-16 for left, right in pairs)
+
+
+@lru_cache(maxsize=1024)
+def _exactly(pair: Pair, epsilon: float, near: float, *, least: bool) -> tuple[tuple[float, float], ...]:
+    """(least, most) δ with exact noise, in each order of the pair; 0 or 1 for whichever is not asked for."""
+    return tuple(_one_order(pair.mu, parts, epsilon, near, least) for parts in pair.orders())
+
+
+def _one_order(mu: float, parts: loss_sums.Parts, epsilon: float, near: float, least: bool) -> tuple[float, float]:
+    stages = parts[:-1] if mu else parts
+    if len(parts) == 1 and parts[0][1] == 1 and stages and isinstance(law := parts[0][0], Mixtures):
+        # Above 0 a folded pair has the profile of the one that it is made of.
+        return (0.0, 1.0) if law.too_far else mixtures.once(law, epsilon)
+    pure = [(law, times) for law, times in stages if isinstance(law, Atoms)]
+    if len(pure) == len(stages) and (sums := losses.all_sums(pure)) is not None:
+        return _each(mu, sums, epsilon)
+    if least:
+        return loss_sums.least(parts, epsilon, near), 1.0
+    return 0.0, loss_sums.most(parts, epsilon, near)
+
+
+def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
+    """A Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
+    left = epsilon - sums.losses
+    if mu:
+        least, most = mixtures.gaussian(mu, left)
+    else:
+        least = most = np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
+    rounding = _SHARE if len(left) > 1 or not mu else 0.0
+    lower, upper = float(sums.masses @ least) * (1 - rounding), float(sums.masses @ most) * (1 + rounding)
+    return max(0.0, lower * (1 - 1e-15) + sums.lost), min(1.0, upper * (1 + 1e-15) + sums.lost)
+
+
+def _crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:
+    """Two ε close to each other, the larger one alone with a δ of at most `wanted`; (0, 0) where 0 has that."""
+    if delta(0.0) <= wanted:
+        return 0.0, 0.0
+
+    def excess(epsilon: float) -> float:
+        return math.log(max(delta(epsilon), 1e-300) / wanted)
+
+    low, high = 0.0, 0.01
+    while excess(high) > 0:
+        low, high = high, 4 * high
+        if high > _LARGEST:
+            return math.inf, math.inf
+    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
+    near = 1e-9 + 4e-7 * found
+    low, high = max(0.0, found - near), found + near
+    while excess(low) <= 0:
+        low = max(0.0, low - near)
+    while excess(high) > 0:
+        high += near
+    return low, high

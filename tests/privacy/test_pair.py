@@ -1,0 +1,215 @@
+"""A pair's δ is certified from both sides: by brute force, by forty digits, by accountants of others."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from privacy.test_second_account import ITEMS, exact_gaussian, expected
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError
+
+COHORTS = ((0.1, 1.0, 0.5), (0.4, 0.7, 1.0), (0.02, 2.5, 2.0))  # rate, μ, ε
+RUN = Pair.sampled(0.01, 0.5, 1000, "replace-one")
+
+
+def of_two_rounds() -> list[tuple[Pair, float]]:
+    """What `expected` has gone through cell by cell, and the ε."""
+    cohorts = [(Pair.sampled(rate, mu, 2, "replace-one"), epsilon) for rate, mu, epsilon in COHORTS]
+    coins = [(Pair.sampled(rate, mu, 2, "zero-out"), epsilon) for rate, mu, epsilon in COHORTS]
+    items = [
+        (Pair.items(rate, most, 2, z, adjacency), epsilon)
+        for adjacency in ("zero-out", "replace-one")
+        for rate, most, z, epsilon in ITEMS
+    ]
+    return [*cohorts, *coins, *items]
+
+
+def test_two_rounds_are_what_all_pairs_of_cells_say_from_above_and_from_below() -> None:
+    for (pair, epsilon), cells in zip(of_two_rounds(), expected(), strict=True):
+        least, most = pair.least_delta(epsilon, 1e-4), pair.delta(epsilon, 1e-4)
+        assert cells * (1 - 1e-9) <= most <= 1.006 * cells
+        assert 0.985 * most <= least <= most
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(0.002, 0.01), (0.02, 0.1), (0.3, 1.0), (1.0, 0.1), (4.0, 15.0), (9.0, 3.0), (60.0, 900.0)]
+)
+def test_a_gaussian_is_within_forty_digits_from_both_sides(mu: float, epsilon: float) -> None:
+    exact, pair = exact_gaussian(mu, epsilon), Pair.gaussian(mu)
+    assert pair.least_delta(epsilon) <= exact <= pair.delta(epsilon)
+    assert pair.delta(epsilon) - pair.least_delta(epsilon) <= 1e-9 * exact + 1e-299
+
+
+def test_gaussian_stages_are_one_of_the_root_of_the_sum_of_squares() -> None:
+    both = Pair.gaussian(0.3).and_(Pair.gaussian(0.4))
+    assert both.is_gaussian
+    assert 0.5 <= both.mu < 0.5 * (1 + 1e-14)
+
+
+def test_responses_are_what_their_binomial_says() -> None:
+    epsilon, times, own = 0.9, 7, 0.3
+    with mpmath.workdps(40):
+        high = mpmath.exp(own) / (1 + mpmath.exp(own))
+        exact = float(
+            mpmath.fsum(
+                mpmath.binomial(times, j) * high**j * (1 - high) ** (times - j) * -mpmath.expm1(epsilon - loss)
+                for j in range(times + 1)
+                if (loss := (2 * j - times) * mpmath.mpf(own)) > epsilon
+            )
+        )
+    pair = Pair.response(own, times)
+    assert pair.least_delta(epsilon) <= exact <= pair.delta(epsilon)
+    assert pair.delta(epsilon) <= exact * (1 + 1e-9)
+    assert Pair.response(own).delta(own + 1e-12) < 1e-12
+
+
+def test_a_gaussian_and_a_response_are_a_mixture_of_two_profiles() -> None:
+    mu, own, epsilon = 0.3, 0.05, 1.0
+    share = 1 / (1 + math.exp(-own))
+    exact = share * exact_gaussian(mu, epsilon - own) + (1 - share) * exact_gaussian(mu, epsilon + own)
+    pair = Pair.gaussian(mu).and_(Pair.response(own))
+    assert pair.least_delta(epsilon) <= exact * (1 + 1e-12)
+    assert exact * (1 - 1e-12) <= pair.delta(epsilon) <= exact * (1 + 1e-9)
+
+
+def test_stages_on_one_lattice_are_what_they_are_in_closed_form() -> None:
+    """Rounds that everybody joins but for a millionth: a Gaussian in disguise, beside a true one and responses."""
+    disguised = Pair.sampled(1 - 1e-9, 0.05, 16, "replace-one").and_(Pair.response(0.02, 3)).and_(Pair.gaussian(0.15))
+    plain = Pair.gaussian(0.25).and_(Pair.response(0.02, 3))
+    for epsilon in (0.3, 1.0):
+        exact = plain.delta(epsilon)
+        assert 0.99 * exact < disguised.least_delta(epsilon, exact) <= exact * (1 + 1e-6)
+        assert exact * (1 - 1e-6) <= disguised.delta(epsilon, exact) < 1.004 * exact
+
+
+def test_the_order_of_stages_and_how_rounds_are_told_do_not_matter() -> None:
+    parts = [Pair.sampled(0.05, 0.4, 30, "zero-out"), Pair.response(0.1), Pair.gaussian(0.2)]
+    forwards, backwards = parts[0].and_(parts[1]).and_(parts[2]), parts[2].and_(parts[1]).and_(parts[0])
+    assert forwards == backwards
+    assert hash(forwards) == hash(backwards)
+    assert Pair.sampled(0.05, 0.4, 10, "zero-out").and_(Pair.sampled(0.05, 0.4, 20, "zero-out")) == parts[0]
+
+
+def test_stages_of_two_adjacencies_are_not_one_pair() -> None:
+    with pytest.raises(ConfigError, match="one adjacency"):
+        Pair.sampled(0.1, 0.4, 3, "zero-out").and_(Pair.sampled(0.1, 0.4, 3, "replace-one"))
+
+
+def test_what_samplers_lack_adds_up_and_is_paid_at_every_epsilon() -> None:
+    pair = Pair.gaussian(0.2, 1e-9).and_(Pair.gaussian(0.1, 2e-9))
+    assert 3e-9 <= pair.lack < 3.0001e-9
+    added = pair.delta(1.0) - Pair(pair.mu).delta(1.0)
+    assert added == pytest.approx((1 + math.e) * 3e-9, rel=1e-6)
+
+
+def test_everybody_asked_is_a_gaussian() -> None:
+    assert Pair.sampled(1.0, 0.1, 9, "replace-one").mu == pytest.approx(0.3, rel=1e-14)
+    assert Pair.items(1.0, 3, 4, 20.0, "replace-one").mu == pytest.approx(0.6, rel=1e-14)
+    assert Pair.items(1.0, 3, 4, 20.0, "zero-out").mu == pytest.approx(0.3, rel=1e-14)
+
+
+def test_epsilon_is_where_delta_is_reached() -> None:
+    for delta in (1e-5, 1e-12):
+        epsilon = Pair.gaussian(0.5).epsilon(delta)
+        assert epsilon == pytest.approx(gdp.epsilon_for(0.5, delta), rel=1e-5)
+        both = Pair.sampled(0.05, 0.3, 100, "replace-one").and_(Pair.response(0.05))
+        assert both.delta(both.epsilon(delta), delta) <= delta
+        assert 0.998 < both.least_epsilon(delta) / both.epsilon(delta) <= 1
+    assert Pair.response(0.3).epsilon(1e-9) == pytest.approx(0.3, rel=1e-5)
+    assert Pair.approximate(0.3, 1e-6).epsilon(1e-7) == math.inf
+
+
+def test_a_response_costs_less_beside_rounds_than_added() -> None:
+    delta = 1e-6
+    run = Pair.sampled(0.05, 0.3, 100, "replace-one")
+    assert run.and_(Pair.response(0.01, 20)).epsilon(delta) < run.epsilon(delta) + 0.04
+
+
+def test_a_stage_of_which_epsilon_and_delta_are_known_costs_both() -> None:
+    stage = Pair.approximate(0.5, 1e-7)
+    assert stage.delta(0.5) == pytest.approx(1e-7, rel=1e-9)
+    assert stage.delta(0.2) == pytest.approx(1e-7 + (1 - 1e-7) * (1 - math.exp(0.2 - 0.5)) / (1 + math.exp(-0.5)))
+    together = stage.and_(RUN)
+    assert 1e-7 + 0.99 * RUN.least_delta(1.3) < together.least_delta(1.3) <= together.delta(1.3)
+    assert together.delta(1.5) <= 1e-7 + RUN.delta(1.0)
+
+
+def test_a_table_is_the_stage_that_it_was_made_of() -> None:
+    high = 1 / (1 + math.exp(-0.2))
+    table = Pair.table((-0.2, 0.2), (1 - high, high), times=40)
+    assert table.delta(1.5) == pytest.approx(Pair.response(0.2, 40).delta(1.5), rel=1e-9)
+    assert table.and_(RUN).delta(2.0) == pytest.approx(Pair.response(0.2, 40).and_(RUN).delta(2.0), rel=1e-9)
+
+
+def test_a_table_has_two_orders() -> None:
+    """The other law of masses m at losses l has m e^-l there, and what lacks of 1 where the first has nothing."""
+    one, rest = ((-0.1, 0.5), (0.6, 0.4), 0.0), 1 - 0.6 * math.exp(0.1) - 0.4 * math.exp(-0.5)
+    other = ((-0.5, 0.1), (0.4 * math.exp(-0.5), 0.6 * math.exp(0.1)), rest)
+    for pair in (Pair.table(*one), Pair.table(*one, back=other), Pair.table(*other, back=one)):
+        expected = max(0.4 * -math.expm1(0.2 - 0.5), rest)
+        assert pair.delta(0.2) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "law",
+    [((0.2, 0.1), (0.5, 0.5)), ((0.1,), (0.5,)), ((0.1, 0.2), (1.5, -0.5)), ((0.1, 0.2), (1.0,)), ((-3.0,), (1.0,))],
+)
+def test_a_table_that_is_no_law_is_refused(law: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+    with pytest.raises(ConfigError, match="Expected"):
+        Pair.table(*law)
+
+
+def test_what_tells_everything_costs_everything() -> None:
+    assert Pair.sampled(0.1, 1e4, 10, "replace-one").delta(1.0) == 1.0
+    assert Pair.gaussian(1e4).delta(1.0) == 1.0
+    assert Pair.sampled(0.5, 1.0, 10**9, "replace-one").delta(1.0) == 1.0
+    assert Pair.gaussian(1e4).least_delta(1.0) == 0.0
+
+
+def test_events_are_composed_by_an_accountant_of_others() -> None:
+    from dp_accounting.pld import PLDAccountant
+
+    pair = Pair.sampled(0.05, 0.4, 30, "zero-out").and_(Pair.response(0.1)).and_(Pair.gaussian(0.2))
+    found = PLDAccountant(value_discretization_interval=1e-3).compose(pair.event()).get_delta(1.0)
+    assert pair.least_delta(1.0, found) <= found * (1 + 1e-6)
+    assert found == pytest.approx(pair.delta(1.0, found), rel=0.01)
+    assert Pair.approximate(0.1, 1e-7).event() is None
+
+
+def test_numbers_out_of_range_are_refused_by_name() -> None:
+    for made in (
+        lambda: Pair.sampled(1.2, 0.1, 3, "zero-out"),
+        lambda: Pair.sampled(0.2, 0.1, 0, "zero-out"),
+        lambda: Pair.sampled(0.2, 0.1, 3, "none"),
+        lambda: Pair.items(0.2, 0, 3, 1.0, "zero-out"),
+        lambda: Pair.gaussian(0.0),
+        lambda: Pair.response(-1.0),
+        lambda: Pair.gaussian(0.1).delta(-0.1),
+    ):
+        with pytest.raises(ConfigError, match=r"Expected (rate|rounds|adjacency|most|mu|epsilon)"):
+            made()
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-30])
+def test_both_sides_are_as_close_far_out_in_the_tail(delta: float) -> None:
+    epsilon, mu = 6.0, 3.0
+    while exact_gaussian(mu, epsilon) > delta:
+        mu *= 0.98
+    exact, pair = exact_gaussian(mu, epsilon), Pair.sampled(1 - 1e-12, mu / 4, 16, "zero-out")
+    assert 0.985 * exact < pair.least_delta(epsilon, delta) <= exact * 1.001
+    assert 0.999 * exact < pair.delta(epsilon, delta) < 1.004 * exact
+
+
+@pytest.mark.slow
+def test_both_sides_are_close_wherever_a_plan_may_be() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        rate, rounds = math.exp(rng.uniform(math.log(1e-4), 0)), round(math.exp(rng.uniform(0, math.log(1e5))))
+        mu = math.exp(rng.uniform(math.log(0.01), math.log(4))) / max(1.0, rate * math.sqrt(rounds))
+        pair = Pair.sampled(rate, mu, rounds, ("replace-one", "zero-out")[int(rng.integers(2))])
+        delta = math.exp(rng.uniform(math.log(1e-12), math.log(1e-4)))
+        if 0.05 < (most := pair.epsilon(delta)) < 12:
+            assert pair.least_epsilon(delta) > 0.99 * most, (pair, delta)
