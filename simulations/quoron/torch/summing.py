@@ -40,9 +40,9 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
         # as `clipping_loops`: what the clipped row's norm leaves of 1, rounded down, and its soft share
         a = root * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)
         short = ((1 - a).clamp(min=0.0) * unit * (1 - 4 * _ULP)).to(torch.int64)
-        within, x = 3 * short >= int(unit), short / unit
+        within, x = 3 * short >= int(unit), short.double() / unit  # a quotient of integers would be of float32
         soft = ((x * (4 - 3 * x)).sqrt() * (1 - 4 * _ULP) * unit).to(torch.int64)
-        soft = torch.where(within, int(unit), soft)
+        soft = torch.where(within, torch.full_like(soft, int(unit)), soft)
         cells += torch.stack([each[usable].sum() for each in (short, within.long(), torch.ones_like(short), soft)])
         counts += torch.stack([(s < inside).sum(), answered.sum()])
     clipped, count = counts.tolist()
