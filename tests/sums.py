@@ -6,9 +6,9 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.moment import MomentSum
 
 
-def clipped_residuals(rows, centre, answered, radius, quantile_radius, divisor):
-    """(mean of unit rows around `centre`, users by the length of their row, how many were clipped)."""
-    reduction = ClippedSum(radius, divisor, centre, quantile_radius)
+def clipped_residuals(rows, centre, answered, radius, divisor):
+    """(mean of unit rows around `centre`, what their norms say, how many were clipped)."""
+    reduction = ClippedSum(radius, divisor, centre)
     sums = reduction.of(rows, np.asarray(answered))
     return reduction.unit_mean(sums), sums.cells, sums.clipped
 

@@ -22,7 +22,6 @@ from .means.moment import SecondMomentNoise as SecondMomentNoise
 from .means.norm_counts import NormCountMean as NormCountMean
 from .means.prefix_norm_counts import PrefixNormCounts as PrefixNormCounts
 from .means.private_range import PrivateRange as PrivateRange
-from .means.radius_cells import RadiusCells as RadiusCells
 from .means.truncated_mean import TruncatedMean as TruncatedMean
 from .means.winsorised_mean import WinsorisedMean as WinsorisedMean
 from .noise.sources import SecureNoise as SecureNoise

@@ -40,7 +40,7 @@ class Sums:
     """Sums over users, exact in integers. Those of disjoint parts of a cohort add, in any order, to those of all."""
 
     total: Integers  # on the reduction's grid, (d,)
-    cells: Integers  # users by the norm of their row, (4,)
+    cells: Integers  # what the norms of users' rows say, (4,)
     clipped: int  # rows that were shortened
     answered: int  # rows counted
 
@@ -67,8 +67,8 @@ class LoopReduction(Reduction, Protocol):
         """The centre, (d,)."""
 
     @property
-    def scales(self) -> tuple[float, float, float]:
-        """Clip norm, quantile radius, steps of the grid in one clip norm."""
+    def scales(self) -> tuple[float, float]:
+        """Clip norm, steps of the grid in one clip norm."""
 
     @property
     def adding(self) -> int:

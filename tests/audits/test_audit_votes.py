@@ -17,9 +17,11 @@ from quoron_privacy.noise.sources import SeededNoise
 
 EPSILON, DELTA, DRAWS = 2.0, 0.02, 30_000
 MOST = 2
-HIDDEN = HiddenBins.calibrate(most=MOST, epsilon=EPSILON, delta=DELTA)
+HIDDEN = HiddenBins.calibrate(most=MOST, epsilon=EPSILON, delta=DELTA, noise="laplace")
 KNOWN = KnownBins.calibrate(bins=12, most=MOST, epsilon=EPSILON)
 CROWD = HIDDEN.threshold + 2
+EIGHT = HiddenBins.calibrate(most=8, epsilon=EPSILON, delta=DELTA, noise="gaussian")
+EIGHT_KNOWN = KnownBins.calibrate(bins=16, most=8, epsilon=EPSILON, delta=DELTA, noise="gaussian")
 
 
 def world(mechanism, own, crowd, half, seed):
@@ -42,7 +44,9 @@ def world(mechanism, own, crowd, half, seed):
             held = np.zeros(width * runs, np.int64)
             which, counts = mechanism.release(owners, votes, stream)
             held[which] = counts
-        signs = np.sign(held.reshape(runs, width) - crowd)
+        signs = held.reshape(runs, width) - crowd
+        if mechanism.noise == "laplace":  # whose likelihood knows no more
+            signs = np.sign(signs)
         return signs[:, :half].sum(axis=1) - signs[:, half:].sum(axis=1)
 
     return draw
@@ -51,7 +55,7 @@ def world(mechanism, own, crowd, half, seed):
 def found(mechanism, crowd, half=MOST, draws=DRAWS):
     """One user's votes for the first half of the bins, against votes for the other half."""
     worlds = (world(mechanism, range(i * half, (i + 1) * half), crowd, half, 31 + i) for i in range(2))
-    delta = DELTA if isinstance(mechanism, HiddenBins) else 0.0
+    delta = DELTA if isinstance(mechanism, HiddenBins) or mechanism.noise == "gaussian" else 0.0
     return epsilon_lower_bound(*worlds, delta=delta, draws=draws)
 
 
@@ -77,6 +81,22 @@ def test_the_audit_catches_a_low_threshold_with_a_user_s_own_bins():
 def test_the_audit_catches_votes_that_nobody_limits(mechanism, crowd):
     assert found(mechanism, crowd, half=6, draws=10_000) <= EPSILON  # of six votes two count
     assert found(replace(mechanism, most=6), crowd, half=6, draws=10_000) > EPSILON
+
+
+@pytest.mark.parametrize(("mechanism", "crowd"), [(EIGHT, EIGHT.threshold + 12), (EIGHT, 0), (EIGHT_KNOWN, 1)])
+def test_gaussian_noise_never_exceeds_the_claimed_epsilon(mechanism, crowd):
+    assert found(mechanism, crowd, half=8, draws=5_000) <= EPSILON
+
+
+@pytest.mark.parametrize(("mechanism", "crowd"), [(EIGHT, EIGHT.threshold + 12), (EIGHT_KNOWN, 1)])
+def test_the_audit_catches_gaussian_noise_for_one_vote_where_there_are_eight(mechanism, crowd):
+    one = HiddenBins.calibrate(most=1, epsilon=EPSILON, delta=DELTA, noise="gaussian").scale
+    assert found(replace(mechanism, scale=one), crowd, half=8, draws=5_000) > EPSILON
+
+
+def test_the_audit_catches_a_low_threshold_under_gaussian_noise():
+    low = replace(EIGHT, threshold=EIGHT.threshold - 4)
+    assert found(low, 0, half=8, draws=5_000) > EPSILON
 
 
 def ranks(votes, epsilon, seed):

@@ -218,7 +218,7 @@ def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, l
     rng, loss = np.random.default_rng(seed), make_loss("logistic", ridge=0.01)
     batch = crowd_of(rng, sizes, dimension, loss)
     x, z = rng.standard_normal((2, dimension))
-    reduction = ClippedSum(norm, 8, 0.1 * z if centred else None, norm / 3)
+    reduction = ClippedSum(norm, 8, 0.1 * z if centred else None)
     task = at(x, z, weights=(1.0, -0.9), user_smoothness=0.3)
     rows = average_gradient(loss, batch, task)
     with np.errstate(invalid="ignore"):

@@ -99,9 +99,10 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
         within = 0
         for at in np.flatnonzero(answered):
-            _, (tail, _, here), _ = honest(values[at : at + 1], answered[at : at + 1], transform, centre, radius, unit)
+            one = values[at : at + 1], answered[at : at + 1]
+            _, (tail, _, here, _), _ = honest(*one, transform, centre, radius, unit)
             within += bool(here) and 4 * tail >= unit
-        return total, np.array([shares_[0], within, shares_[2]]), clipped
+        return total, np.array([shares_[0], within, *shares_[2:]]), clipped
 
     plan = make_plan(name)
     monkeypatch.setattr(norm_counts.loops, "sum_norm_counts", wider)
@@ -112,11 +113,11 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
 
 
 def test_replay_catches_shares_with_half_the_noise_beside_correlated_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = PrefixNormCounts._gaussian.fget
+    honest = PrefixNormCounts.shares
     monkeypatch.setattr(
         PrefixNormCounts,
-        "_gaussian",
-        property(lambda self: GaussianNoise(honest(self).sensitivity, honest(self).scale / 2)),
+        "shares",
+        lambda self, round_: GaussianNoise(honest(self, round_).sensitivity, honest(self, round_).scale / 2),
     )
     plan = make_plan(NAMES[0])
     assert "the plan charges" in complaint(TrackingSRGD(plan), NAMES[0], plan)

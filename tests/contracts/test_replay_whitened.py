@@ -135,9 +135,10 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
         within = 0
         for at in np.flatnonzero(answered):
-            _, (tail, _, here), _ = honest(values[at : at + 1], answered[at : at + 1], transform, centre, radius, unit)
+            one = values[at : at + 1], answered[at : at + 1]
+            _, (tail, _, here, _), _ = honest(*one, transform, centre, radius, unit)
             within += bool(here) and 4 * tail >= unit
-        return total, np.array([shares_[0], within, shares_[2]]), clipped
+        return total, np.array([shares_[0], within, *shares_[2:]]), clipped
 
     plan = make_plan(NAME)
     monkeypatch.setattr(norm_counts.loops, "sum_norm_counts", wider)

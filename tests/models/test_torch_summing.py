@@ -57,11 +57,17 @@ def exact_square(integers: np.ndarray) -> int:
 def test_a_row_adds_an_integer_vector_of_at_most_its_clip(
     row: list[float], norm: float, divisor: int, centred: bool
 ) -> None:
-    reduction = ClippedSum(norm, divisor, np.array([0.1, -3.0, 1e7]) if centred else None, norm / 3)
+    reduction = ClippedSum(norm, divisor, np.array([0.1, -3.0, 1e7]) if centred else None)
     rows = np.array([row])
     found, theirs = sum_clipped(torch.from_numpy(rows), reduction, LARGEST), processor(rows, reduction)
-    assert exact_square(found.total) <= 4**reduction.bits
-    np.testing.assert_array_equal(found.cells, theirs.cells)
+    unit = 2**reduction.bits
+    q, within, here, soft = found.cells.tolist()
+    left = unit - q if here else 0
+    assert exact_square(found.total) <= left**2 <= unit**2
+    assert 0 <= soft**2 <= min(unit**2, (unit - left) * (unit + 3 * left)) * here
+    assert within == (3 * q >= unit) * here
+    assert here == theirs.cells[2]
+    assert abs(q - theirs.cells[0]) <= 64 * 2.0 ** (reduction.bits - 52)
     assert (found.clipped, found.answered) == (theirs.clipped, theirs.answered)
     assert np.abs(found.total - theirs.total).max() <= 8 * 2.0 ** (reduction.bits - 52)
 

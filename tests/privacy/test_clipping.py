@@ -12,6 +12,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import acute_sensitivity, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
 from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.release import sum_bits
 from sums import clipped_residuals
 
 NORMS = st.floats(1e-3, 1e3)
@@ -169,53 +170,46 @@ class TestClippedMean:
             clipped_mean(np.ones((65, 1)), np.ones(65, bool), 1.0, 1)
 
 
-def slow_cells(values, centre, answered, quantile):
-    """The definition, one row at a time, in exact arithmetic; None for no cell."""
-    cells = []
-    for row, here in zip(values, answered, strict=True):
-        with np.errstate(all="ignore"):
-            row = row - centre
-        cell = None
-        if here and np.isfinite(row).all():
-            cell = sum(square(row) > (Fraction(quantile) * share) ** 2 for share in (Fraction(1, 4), Fraction(1, 2), 1))
-        cells.append(cell)
-    return cells
-
-
 class TestClippedResiduals:
-    @given(rows=ROWS, norm=NORMS, quantile=NORMS, data=st.data())
+    @given(rows=ROWS, norm=NORMS, data=st.data())
     @fast
-    def test_it_agrees_with_the_definition(self, rows, norm, quantile, data):
+    def test_it_agrees_with_the_definition(self, rows, norm, data):
         centre = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=st.floats(-5, 5)))
         answered = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
-        mean, cells, clipped = clipped_residuals(rows, centre, answered, norm, quantile, len(rows))
+        mean, shares, clipped = clipped_residuals(rows, centre, answered, norm, len(rows))
         with np.errstate(all="ignore"):
             residuals = rows - centre
         assert abs(mean - slow_mean(residuals, answered, norm, len(rows)) / norm).max() <= 1e-14
-        expected = [cell for cell in slow_cells(rows, centre, answered, quantile) if cell is not None]
-        assert cells.tolist() == np.bincount(np.array(expected, int), minlength=4).tolist()
+        finite = np.isfinite(residuals).all(axis=1) & answered
+        a = [float(min(Fraction(1), square(row) / Fraction(norm) ** 2)) ** 0.5 for row in residuals[finite]]
+        soft = [min(1.0, ((1 - each) * (1 + 3 * each)) ** 0.5) for each in a]
+        unit = 2.0 ** sum_bits(0, len(rows))
+        assert shares[0] / unit == pytest.approx(len(a) - sum(a), abs=1e-12)
+        assert shares[3] / unit == pytest.approx(sum(soft), abs=1e-5)  # its slope is infinite where rows are clipped
+        assert shares[2] == len(a)
         assert clipped == clipped_mean(residuals, answered, norm, len(rows))[1]
 
-    @given(rows=ROWS, norm=NORMS, quantile=NORMS, data=st.data())
+    @given(rows=ROWS, norm=NORMS)
     @fast
-    def test_a_user_is_in_at_most_one_cell_and_moves_nobody_else(self, rows, norm, quantile, data):
-        everyone = np.ones(len(rows), bool)
-        together = clipped_residuals(rows, None, everyone, norm, quantile, 8)[1]
-        alone = [clipped_residuals(row[None], None, np.ones(1, bool), norm, quantile, 8)[1] for row in rows]
-        assert {tuple(sorted(cells.tolist())) for cells in alone} <= {(0, 0, 0, 1), (0, 0, 0, 0)}
-        assert together.tolist() == np.sum(alone, axis=0).tolist()
+    def test_a_users_row_and_its_shares_are_in_their_ball_and_move_nobody_else(self, rows, norm):
+        everyone, unit = np.ones(len(rows), bool), 2 ** sum_bits(0, 8)
+        reduction = ClippedSum(norm, 8)
+        together, alone = reduction.of(rows, everyone), [reduction.of(row[None], np.ones(1, bool)) for row in rows]
+        assert together.cells.tolist() == np.sum([each.cells for each in alone], axis=0).tolist()
+        for each in alone:
+            q, _, here, soft = (int(number) for number in each.cells)
+            left = Fraction(unit - q, unit) if here else Fraction(0)
+            assert sum(Fraction(int(c), unit) ** 2 for c in each.total) <= left**2
+            assert 0 <= Fraction(soft, unit) ** 2 <= min(1, (1 - left) * (1 + 3 * left)) * here
 
-    @given(rows=ROWS, quantile=NORMS, who=st.integers(0, 5), data=st.data())
+    @given(rows=ROWS, who=st.integers(0, 5), data=st.data())
     @fast
-    def test_rows_are_normalised_so_that_no_radius_enters_the_sensitivity(self, rows, quantile, who, data):
+    def test_rows_are_normalised_so_that_no_radius_enters_the_sensitivity(self, rows, who, data):
         radius = data.draw(st.floats(-140, 140).map(lambda power: 10.0**power))
         other = rows.copy()
         other[who % len(rows)] = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
         centre = data.draw(hnp.arrays(np.float64, rows.shape[1], elements=ANY))
-        one, two = (
-            clipped_residuals(x, centre, np.ones(len(rows), bool), radius, quantile, len(rows))[0]
-            for x in (rows, other)
-        )
+        one, two = (clipped_residuals(x, centre, np.ones(len(rows), bool), radius, len(rows))[0] for x in (rows, other))
         moved = [Fraction(float(a)) - Fraction(float(b)) for a, b in zip(one, two, strict=True)]
         assert sum(x * x for x in moved) <= Fraction(mean_sensitivity(1.0, len(rows))) ** 2
 
@@ -224,23 +218,21 @@ class TestClippedResiduals:
     def test_the_order_of_rows_changes_no_bit(self, rows, norm, data):
         order = data.draw(st.permutations(range(len(rows))))
         answered = np.ones(len(rows), bool)
-        one, two = (clipped_residuals(x, None, answered, norm, norm, 8) for x in (rows, rows[order]))
+        one, two = (clipped_residuals(x, None, answered, norm, 8) for x in (rows, rows[order]))
         assert one[0].tobytes() == two[0].tobytes()
         assert one[1].tolist() == two[1].tolist()
         assert one[2] == two[2]
 
     @pytest.mark.parametrize("size", [1e-160, 5e-324, 1e-200, 1e200, 1.7e308])
-    def test_no_norm_underflows_past_the_clip_or_overflows_into_no_cell(self, size):
+    def test_no_norm_underflows_past_the_clip_or_overflows_into_no_share(self, size):
         # squared, such coordinates are 0 or infinite
-        row = np.full((1, 3), size)
+        row, unit = np.full((1, 3), size), 2 ** sum_bits(0, 1)
         for radius in (1e-149, 1.0, 1e149):
-            mean, cells, _ = clipped_residuals(row, None, np.ones(1, bool), radius, radius, 1)
+            mean, shares, _ = clipped_residuals(row, None, np.ones(1, bool), radius, 1)
             assert square(mean) <= 1
-            assert cells.tolist() == ([1, 0, 0, 0] if size < radius else [0, 0, 0, 1])
-
-    def test_cells_are_closed_above(self):
-        rows = np.array([[0.0], [-0.0], [2.0], [-2.0], [2.0000001], [4.0], [8.0], [8.000001], [np.inf], [np.nan]])
-        assert clipped_residuals(rows, None, np.ones(10, bool), 1.0, 8.0, 10)[1].tolist() == [4, 2, 1, 1]
+            q, within, here, soft = shares.tolist()
+            assert (within, here, soft == unit) == (int(size < radius), 1, size < radius)
+            assert abs(q - unit * (size < radius)) <= 1e-9 * unit
 
     @pytest.mark.parametrize("reduction", [ClippedSum(1e-3, 4), ClippedSum(1e3, 4), NormCountSum(1e-3, 4)])
     def test_zeros_are_counted_and_never_as_shortened(self, reduction):
@@ -249,20 +241,20 @@ class TestClippedResiduals:
             assert (sums.answered, sums.clipped) == (3, 0)
             assert not sums.total.any()
 
-    def test_an_absent_user_is_in_no_cell_and_adds_exactly_zero(self):
+    def test_an_absent_user_is_in_no_share_and_adds_exactly_zero(self):
         rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1e300]])
         answered = np.array([True, False, False])
-        mean, cells, clipped = clipped_residuals(rows, np.array([0.5, 0.0]), answered, 1.0, 1.0, 2)
-        assert (mean.tolist(), cells.tolist(), clipped) == ([0.25, 0.0], [0, 1, 0, 0], 0)
+        mean, shares, clipped = clipped_residuals(rows, np.array([0.5, 0.0]), answered, 1.0, 2)
+        assert (mean.tolist(), shares[1:3].tolist(), clipped) == ([0.25, 0.0], [1, 1], 0)
 
     def test_public_mistakes_are_refused_by_name(self):
         rows, everyone = np.ones((2, 3)), np.ones(2, bool)
         with pytest.raises(ConfigError, match=r"Expected a centre of shape \(3,\), got \(1, 3\)"):
-            clipped_residuals(rows, np.ones((1, 3)), everyone, 1.0, 1.0, 2)
+            clipped_residuals(rows, np.ones((1, 3)), everyone, 1.0, 2)
         with pytest.raises(ConfigError, match=r"Expected norm in \(1e-150, 1e150\), got norm=0\.0"):
-            clipped_residuals(rows, None, everyone, 0.0, 1.0, 2)
+            clipped_residuals(rows, None, everyone, 0.0, 2)
         with pytest.raises(ConfigError, match=r"Expected at most 64 \* divisor rows, got 65 with divisor=1"):
-            clipped_residuals(np.ones((65, 1)), None, np.ones(65, bool), 1.0, 1.0, 1)
+            clipped_residuals(np.ones((65, 1)), None, np.ones(65, bool), 1.0, 1)
 
 
 class TestClippedSum:
@@ -271,7 +263,7 @@ class TestClippedSum:
     def test_sums_of_parts_add_to_the_sums_of_the_whole(self, rows, norm, data):
         answered = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
         cut = data.draw(st.integers(0, len(rows)))
-        reduction = ClippedSum(norm, len(rows), rows[0], norm / 2)
+        reduction = ClippedSum(norm, len(rows), rows[0])
         whole = reduction.of(rows, answered)
         parts = reduction.of(rows[cut:], answered[cut:]) + reduction.of(rows[:cut], answered[:cut])
         assert np.array_equal(parts.total, whole.total)

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import toeplitz
 
 from one_epoch_reference import strategy
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence, norm_counts
+from quoron_privacy.means.clipping_loops import soft_share
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import LEAST_SHARE, NormCountMean, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix.factorisations import factorise
 
 ADJACENCIES = ("replace-one", "zero-out")
 ONE = np.ones(1, bool)
@@ -29,10 +32,10 @@ class Still:
         return np.zeros(shape, np.int64)
 
 
-def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre=None):
+def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre=None, soft=False):
     """One user's weighted row, as it is added: n = 1."""
     seen = []
-    mechanism = NormCountMean.for_mu(dimension=len(values), users=1, mu=1.0, adjacency=adjacency)
+    mechanism = NormCountMean.for_mu(dimension=len(values), users=1, mu=1.0, adjacency=adjacency, soft=soft)
     eye = np.eye(len(values)) if transform is None else transform
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
@@ -72,14 +75,15 @@ NUMBERS = st.one_of(st.floats(-2, 2), EXTREME)
 class TestNormCountMean:
     """free-presence#p3."""
 
+    @pytest.mark.parametrize("soft", [False, True])
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
-    def test_all_pairs_of_corners_are_within_the_sensitivity_in_exact_arithmetic(self, adjacency):
+    def test_all_pairs_of_corners_are_within_the_sensitivity_in_exact_arithmetic(self, adjacency, soft):
         rows = [np.zeros(5)]
         for direction in ([1.0, 0.0], [-1.0, 0.0], [0.6, 0.8]):
             for size in SIZES:
                 for near in NEAR:
                     with np.errstate(over="ignore", under="ignore"):
-                        rows.append(tail_row(size * near * np.array(direction), adjacency))
+                        rows.append(tail_row(size * near * np.array(direction), adjacency, soft=soft))
         bound = Fraction(GaussianNoise(1.0, 1.0).sensitivity * (2 if adjacency == "replace-one" else 1)) ** 2
         bound *= Fraction(1 + 1e-12) ** 2
         if adjacency == "replace-one":
@@ -93,11 +97,12 @@ class TestNormCountMean:
     @settings(max_examples=300, deadline=None)
     @given(st.lists(NUMBERS, min_size=3, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3), st.floats(1e-3, 1e3))
     def test_any_two_users_are_within_two_and_any_one_within_two_of_nobody(self, one, other, radius):
-        first, second = tail_row(np.array(one), radius=radius), tail_row(np.array(other), radius=radius)
-        assert exact_square(first, second) <= 4 * (1 + Fraction(1, 10**12))
-        assert exact_square(first, np.zeros(6)) <= 4 * (1 + Fraction(1, 10**12))
-        zero_out = tail_row(np.array(one), "zero-out", radius=radius)
-        assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
+        for soft in (False, True):
+            first, second = (tail_row(np.array(each), radius=radius, soft=soft) for each in (one, other))
+            assert exact_square(first, second) <= 4 * (1 + Fraction(1, 10**12))
+            assert exact_square(first, np.zeros(6)) <= 4 * (1 + Fraction(1, 10**12))
+            zero_out = tail_row(np.array(one), "zero-out", radius=radius, soft=soft)
+            assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
 
     def test_whole_numbers_of_the_grid_never_exceed_four(self):
         """The claim itself, in integers: c of any length up to a' = 1 - q/2ᵇ, indicator 3 q >= 2ᵇ, tail √2 q/2ᵇ."""
@@ -109,6 +114,23 @@ class TestNormCountMean:
                     assert apart <= 4
                 nobody = (1 - Fraction(q, unit)) ** 2 + 2 * Fraction(q, unit) ** 2 + (3 * q >= unit) + 1
                 assert nobody <= 4
+
+    def test_whole_numbers_of_the_grid_never_exceed_four_with_a_soft_share(self):
+        """As above, h any whole number whose square is at most min(1, (1 - a') (1 + 3 a')): that of `soft_share`."""
+        for unit in (16, 27, 64):
+            soft = [soft_share(q, float(unit)) for q in range(unit + 1)]
+            for q, h in enumerate(soft):
+                a = 1 - Fraction(q, unit)
+                assert 0 <= Fraction(h, unit) ** 2 <= min(1, (1 - a) * (1 + 3 * a))
+                assert min(1, (1 - a) * (1 + 3 * a)) ** 0.5 - h / unit <= 1 / unit + 1e-9
+                for r, g in enumerate(soft):
+                    b = 1 - Fraction(r, unit)
+                    assert (a + b) ** 2 + 2 * (a - b) ** 2 + Fraction(h - g, unit) ** 2 <= 4
+                assert a**2 + 2 * (1 - a) ** 2 + Fraction(h, unit) ** 2 + 1 <= 4
+                assert a**2 + (1 - a) ** 2 / 2 + Fraction(h, unit) ** 2 / 2 <= 1
+
+    def test_a_share_of_all_that_are_not_clipped_would_exceed_it(self):
+        assert (1 + 1) ** 2 + 1 > 4.9  # a = 1, and just below it, opposite
 
     def test_a_threshold_of_three_quarters_would_exceed_it(self):
         unit, worst = 16, Fraction(0)
@@ -296,7 +318,7 @@ class TestPrefixNormCounts:
         sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
         reduction = made.reduction(1.0)
         sums = [reduction.of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
-        rows = [norm_counts.weighted_row(each, 5, adjacency) for each in sums]
+        rows = [norm_counts.weighted_row(each, 5, norm_counts.WEIGHTS[adjacency]) for each in sums]
         others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
         worst = 0.0
         for u in range(6):
@@ -304,6 +326,38 @@ class TestPrefixNormCounts:
                 column = np.linalg.norm(matrix[:, u]) * np.linalg.norm(moved[:2]) / made.scale
                 worst = max(worst, np.hypot(column, np.linalg.norm(moved[2:]) / quiet))
         assert 0.7 * (1 - 1e-4) <= worst <= 0.7
+
+    @pytest.mark.parametrize(("rounds", "epochs"), [(6, 3), (7, 3), (9, 2), (12, 4)])
+    @pytest.mark.parametrize("factorisation", ["blt", "sqrt-toeplitz", "banded", "independent"])
+    def test_a_user_of_every_epoch_moves_what_is_released_by_at_most_mu(self, rounds, epochs, factorisation):
+        """free-presence#p5, whatever part of each answer is in its vector; all vectors along one line are the worst."""
+        batches = -(-rounds // epochs)
+        own = {"participations": epochs, "separation": batches, "factorisation": factorisation}
+        made = PrefixNormCounts.for_mu(dimension=1, users=5, mu=0.7, rounds=rounds, soft=True, **own)
+        matrix = toeplitz(factorise(factorisation, rounds, batches).coefficients, np.zeros(rounds))
+        delta, draw = made.prefix.sensitivity, np.random.default_rng(1)
+        for first in range(batches):
+            whole = range(first, rounds, batches)
+            columns = np.tril(matrix)[:, list(whole)] / made.scale
+            quiet = np.array([1 / made.shares(t).scale for t in whole])
+            found = []
+            parts = [np.zeros(len(whole)), np.ones(len(whole)), *np.eye(len(whole)), *draw.random((300, len(whole)))]
+            for part in parts:
+                vectors, shares = delta * np.sqrt(part), delta * np.sqrt(1 - part)
+                found.append(np.hypot(np.linalg.norm(columns @ vectors), np.linalg.norm(quiet * shares)))
+            assert max(found) <= 0.7
+            assert found[0] == pytest.approx(0.7, rel=1e-4)  # all in shares: nothing is wasted
+            # What is not private: the noise of one round in each.
+            twin = np.sqrt(len(whole)) * made.prefix.column_norm * delta / made.scale
+            assert twin == pytest.approx(0.7 * np.sqrt(len(whole)), rel=1e-4)
+
+    def test_more_rounds_than_a_user_may_have_are_refused(self):
+        with pytest.raises(ConfigError, match="rounds <= participations"):
+            PrefixNormCounts.for_mu(dimension=1, users=5, mu=0.7, rounds=7, participations=3, separation=2)
+        with pytest.raises(ConfigError, match="Toeplitz"):
+            PrefixNormCounts.for_mu(
+                dimension=1, users=5, mu=0.7, rounds=6, participations=3, separation=2, factorisation="tree"
+            )
 
     def test_a_round_adds_its_own_mean_and_tells_its_own_shares(self):
         made = PrefixNormCounts.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")

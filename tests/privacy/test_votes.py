@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtr
 
 from quoron_privacy.accounts.lifetime import Charge
-from quoron_privacy.counts.votes import HiddenBins, KnownBins, counted_votes, verify
+from quoron_privacy.counts import votes as votes_module
+from quoron_privacy.counts.votes import NOISES, HiddenBins, KnownBins, Noise, counted_votes, verify
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import LAPLACE_SLACK, RandomStream
@@ -25,9 +27,11 @@ def stream(*labels: str | int) -> RandomStream:
     return SeededNoise(5).stream("votes", *labels)
 
 
-def cell(value: int, scale: float) -> float:
-    """P(⌊L⌋ = value) for L ~ Laplace(scale): the integral of its density over [value, value + 1)."""
+def cell(value: int, scale: float, noise: Noise = "laplace") -> float:
+    """P(⌊L⌋ = value) for L ~ Laplace(scale) or N(0, scale²): the integral of its density over [value, value + 1)."""
     nearest = value if value >= 0 else -value - 1
+    if noise == "gaussian":
+        return float(ndtr(-nearest / scale) - ndtr(-(nearest + 1) / scale))
     return 0.5 * math.exp(-nearest / scale) * -math.expm1(-1 / scale)
 
 
@@ -36,24 +40,26 @@ def shown(votes: int, mechanism: HiddenBins | KnownBins) -> dict[int | None, flo
     least = mechanism.threshold if isinstance(mechanism, HiddenBins) else -80
     if not votes and isinstance(mechanism, HiddenBins):
         return {None: 1.0}
-    law = {value: cell(value - votes, mechanism.scale) for value in range(least, 120)}
+    law = {value: cell(value - votes, mechanism.scale, mechanism.noise) for value in range(least, 120)}
     return {None: max(0.0, 1 - sum(law.values())), **law}
 
 
 def delta_between(first: tuple[int, ...], second: tuple[int, ...], mechanism: HiddenBins | KnownBins) -> float:
     """δ at EPSILON of the releases of two tables of counts, from the losses of their bins."""
     losses, infinite = {0.0: 1.0}, 0.0
+    digits = 9 if mechanism.noise == "laplace" else 3  # losses of Gaussian noise are on no lattice: 0.2 % of δ
     for a, b in zip(first, second, strict=True):
         if a == b:
             continue
         here, there = shown(a, mechanism), shown(b, mechanism)
+        least = 1e-15 if mechanism.noise == "laplace" else 1e-9
         never = sum(chance for what, chance in here.items() if chance > 1e-15 and there.get(what, 0.0) == 0.0)
         infinite = 1 - (1 - infinite) * (1 - never)
         joined: Counter[float] = Counter()
         for loss, chance in losses.items():
             for what, own in here.items():
-                if own > 1e-15 and there.get(what, 0.0) > 0:
-                    joined[round(loss + math.log(own / there[what]), 9)] += chance * own
+                if own > least and there.get(what, 0.0) > 0:
+                    joined[round(loss + math.log(own / there[what]), digits)] += chance * own
         losses = dict(joined)
     return infinite + sum(chance * max(0.0, -math.expm1(EPSILON - loss)) for loss, chance in losses.items())
 
@@ -83,35 +89,82 @@ def worst(mechanism: HiddenBins | KnownBins, most: int, others: tuple[int, ...] 
     return found
 
 
+@pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("most", [1, 2])
 class TestExactLaws:
-    def test_hidden_bins_never_exceed_their_promise_and_meet_it(self, most, adjacency):
-        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
-        found = worst(bins, most, (0, 1, 2, bins.threshold + 2))
-        assert found <= bins.delta <= DELTA
-        assert found == pytest.approx(bins.delta, rel=1e-6)  # a user whose bins are nobody else's
+    def test_hidden_bins_never_exceed_their_promise_and_meet_it(self, most, adjacency, noise):
+        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise=noise)
+        found = worst(bins, most, (0, 1, 2, bins.threshold + (2 if noise == "laplace" else 12)))
+        assert found <= bins.delta * (1 if noise == "laplace" else 1.005) <= DELTA * 1.005
+        # Of Laplace noise a user whose bins are nobody else's; Gaussian noise is told in whole numbers.
+        assert found >= bins.delta * (1 - 1e-6 if noise == "laplace" else 0.9)
 
-    def test_known_bins_never_exceed_their_promise(self, most, adjacency):
-        bins = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
-        assert worst(bins, most, (0, 1)) < 1e-6  # of the grid's tails
+    def test_known_bins_never_exceed_their_promise(self, most, adjacency, noise):
+        own = {"bins": BINS, "most": most, "epsilon": EPSILON, "adjacency": adjacency, "noise": noise}
+        bins = KnownBins.calibrate(delta=DELTA, **own)
+        found = worst(bins, most, (0, 1))
+        if noise == "laplace":
+            assert found < 1e-6  # of the grid's tails
+        else:
+            assert bins.delta <= DELTA
+            assert 0.9 * DELTA <= found <= 1.005 * bins.delta
 
-    def test_a_quarter_of_the_noise_is_caught(self, most, adjacency):
-        hidden = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
-        known = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
+    def test_a_quarter_of_the_noise_is_caught(self, most, adjacency, noise):
+        hidden = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise=noise)
+        own = {"bins": BINS, "most": most, "epsilon": EPSILON, "delta": DELTA, "adjacency": adjacency}
+        known = KnownBins.calibrate(noise=noise, **own)
         assert worst(replace(hidden, scale=hidden.scale / 4), most, (hidden.threshold + 3,)) > DELTA
         assert worst(replace(known, scale=known.scale / 4), most, (0, 1)) > DELTA
 
-    def test_a_low_threshold_is_caught(self, most, adjacency):
-        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
+    def test_a_low_threshold_is_caught(self, most, adjacency, noise):
+        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise=noise)
         assert worst(replace(bins, threshold=bins.threshold - math.ceil(bins.scale / 2)), most) > DELTA
 
-    def test_votes_beyond_the_limit_are_caught(self, most, adjacency):
-        hidden = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
-        known = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
-        assert worst(hidden, most + 1) > hidden.delta
+    def test_votes_beyond_the_limit_are_caught(self, most, adjacency, noise):
+        own = {"most": most, "epsilon": EPSILON, "delta": DELTA, "adjacency": adjacency, "noise": noise}
+        hidden, known = HiddenBins.calibrate(**own), KnownBins.calibrate(bins=BINS, **own)
+        assert worst(hidden, most + 1, (0, 1) if noise == "laplace" else (0, hidden.threshold + 3)) > hidden.delta
         if known.changes < BINS:
-            assert worst(known, most + 1, (0, 1)) > 1e-3
+            assert worst(known, most + 1, (0, 1)) > max(1e-3, known.delta)
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_gaussian_noise_for_one_vote_is_caught_where_there_are_two(adjacency):
+    two = HiddenBins.calibrate(most=2, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise="gaussian")
+    one = HiddenBins.calibrate(most=1, epsilon=EPSILON, delta=DELTA, adjacency=adjacency, noise="gaussian")
+    assert two.scale == pytest.approx(math.sqrt(2) * one.scale, rel=1e-6)
+    assert worst(replace(two, scale=one.scale), 2, (two.threshold + 3,)) > DELTA
+
+
+@pytest.mark.parametrize(
+    ("most", "laplace", "gaussian"), [(1, 36, 44), (2, 73, 63), (4, 150, 90), (8, 308, 129), (64, 2714, 378)]
+)
+def test_the_noise_that_shows_categories_of_fewer_votes_is_taken_by_what_is_public(most, laplace, gaussian):
+    both = [HiddenBins.calibrate(most=most, epsilon=1.0, delta=1e-6, noise=noise) for noise in NOISES]
+    assert [bins.kept_from(0.99) for bins in both] == [laplace, gaussian]
+    taken = HiddenBins.calibrate(most=most, epsilon=1.0, delta=1e-6)
+    assert taken == min(both, key=lambda bins: bins.kept_from(0.99))
+    known = [KnownBins.calibrate(bins=200, most=most, epsilon=1.0, delta=1e-6, noise=noise) for noise in NOISES]
+    quieter = min(known, key=lambda bins: bins.scale * (math.sqrt(2) if bins.noise == "laplace" else 1))
+    assert KnownBins.calibrate(bins=200, most=most, epsilon=1.0, delta=1e-6) == quieter
+    assert KnownBins.calibrate(bins=200, most=most, epsilon=1.0).noise == "laplace"  # without δ
+
+
+def test_gaussian_counts_are_whole_unbiased_up_to_their_floor_and_as_noisy_as_said():
+    bins = KnownBins.calibrate(bins=20_000, most=8, epsilon=1.0, delta=1e-6, noise="gaussian")
+    owners = np.repeat(np.arange(40), 20_000)
+    votes = np.tile(np.arange(20_000), 40)
+    held = replace(bins, most=64).release(owners // 1, votes, stream("gaussian")).astype(float)
+    expected = 40 * 64 / 20_000  # of every user's bins 64 count
+    assert held.mean() == pytest.approx(expected - 0.5, abs=6 * bins.scale / math.sqrt(20_000))
+    assert held.std() == pytest.approx(bins.scale, rel=0.04)
+
+
+def test_a_count_of_billions_is_told_as_it_is():
+    steps = HiddenBins.calibrate(most=8, epsilon=1.0, delta=1e-6, noise="gaussian")
+    found = votes_module._noised(np.array([0, 10**9, 7 * 10**9]), steps.scale, "gaussian", stream("many"))
+    assert np.abs(found - np.array([0, 10**9, 7 * 10**9])).max() < 10 * steps.scale
 
 
 @given(
@@ -122,19 +175,22 @@ class TestExactLaws:
 )
 @settings(fast, max_examples=25)
 def test_every_calibration_is_verified_by_the_other_route(most, epsilon, delta, adjacency):
-    hidden = HiddenBins.calibrate(most=most, epsilon=epsilon, delta=delta, adjacency=adjacency)
-    assert hidden.epsilon <= epsilon
-    assert hidden.delta <= delta
-    verify(hidden, epsilon, delta)
-    known = KnownBins.calibrate(bins=9, most=most, epsilon=epsilon, adjacency=adjacency)
-    assert known.epsilon <= epsilon
-    verify(known, epsilon, known.delta * (1 + 1e-6))
+    for noise in NOISES:
+        hidden = HiddenBins.calibrate(most=most, epsilon=epsilon, delta=delta, adjacency=adjacency, noise=noise)
+        assert hidden.epsilon <= epsilon
+        assert hidden.delta <= delta
+        verify(hidden, epsilon, delta)
+        own = {"bins": 9, "most": most, "epsilon": epsilon, "adjacency": adjacency, "noise": noise}
+        known = KnownBins.calibrate(delta=delta, **own)
+        assert known.epsilon <= epsilon
+        verify(known, epsilon, known.delta * (1 + 1e-6))
 
 
+@pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("most", [1, 5])
-def test_verification_refuses_what_the_theorem_does_not_cover(most):
-    bins = HiddenBins.calibrate(most=most, epsilon=1.0, delta=1e-6)
-    known = KnownBins.calibrate(bins=50, most=most, epsilon=1.0)
+def test_verification_refuses_what_the_theorem_does_not_cover(most, noise):
+    bins = HiddenBins.calibrate(most=most, epsilon=1.0, delta=1e-6, noise=noise)
+    known = KnownBins.calibrate(bins=50, most=most, epsilon=1.0, delta=1e-6, noise=noise)
     for wrong in (
         replace(bins, scale=bins.scale / 4),
         replace(bins, threshold=bins.threshold - math.ceil(bins.scale)),
@@ -197,17 +253,20 @@ def test_which_votes_count_is_a_uniform_choice():
     assert all(abs(times - users / 6) < 5.5 * math.sqrt(users * 5 / 36) for times in pairs.values())
 
 
-def sum_from(least: int, scale: float) -> float:
+def sum_from(least: int, scale: float, noise: Noise) -> float:
+    if noise == "gaussian":
+        return float(ndtr(-least / scale))
     return 0.5 * math.exp(-least / scale) if least >= 0 else 1 - 0.5 * math.exp(least / scale)
 
 
+@pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("chance", [0.5, 0.9, 0.99])
-def test_the_forecast_of_categories_is_their_exact_chance(chance):
-    bins = HiddenBins.calibrate(most=2, epsilon=1.0, delta=1e-6)
+def test_the_forecast_of_categories_is_their_exact_chance(chance, noise):
+    bins = HiddenBins.calibrate(most=2, epsilon=1.0, delta=1e-6, noise=noise)
     kept, lost = bins.kept_from(chance), bins.lost_below(chance)
-    assert sum_from(bins.threshold - kept, bins.scale) >= chance - 1e-12
-    assert sum_from(bins.threshold - kept + 1, bins.scale) < chance
-    assert sum_from(bins.threshold - (lost - 1), bins.scale) <= 1 - chance
+    assert sum_from(bins.threshold - kept, bins.scale, noise) >= chance - 1e-12
+    assert sum_from(bins.threshold - kept + 1, bins.scale, noise) < chance
+    assert sum_from(bins.threshold - (lost - 1), bins.scale, noise) <= 1 - chance
 
 
 def test_nobody_s_votes_are_no_error():

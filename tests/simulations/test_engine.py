@@ -72,7 +72,7 @@ def test_chunk_size_changes_no_bit(ask, outliers):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
 
 
-@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01), 0.05), NormCountSum(0.1, 301)])
+@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01)), NormCountSum(0.1, 301)])
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
 def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
     population = crowd(unequal_items=True, outliers=outliers)
@@ -231,7 +231,7 @@ def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
 @pytest.mark.parametrize("centre", [None, np.array([0.02, -0.01, 0.3])])
 def test_sums_made_with_the_gradients_are_those_of_the_rows(kind, centre):
     cohort = np.random.default_rng(1).permutation(500)[:301]
-    reduction = ClippedSum(0.2, 301, centre, 0.1)
+    reduction = ClippedSum(0.2, 301, centre)
     task = AverageGradient(np.vstack([POINT, 2 * POINT]), (1.0, -0.8), user_smoothness=0.05)
     question = Question(2, cohort, task, reduction=reduction)
     for kept in (False, True):

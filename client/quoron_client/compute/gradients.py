@@ -235,7 +235,7 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
 @user_loop(
     intp, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
     writable(float64, 2),
-    intp, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
+    intp, _VECTOR, float64, float64, float64, writable(int64, 1), writable(int64, 1),
 )  # fmt: skip
 def gradient_loop(
     features: Any,
@@ -257,7 +257,6 @@ def gradient_loop(
     add: int,
     around: Any,
     norm: float,
-    quantile: float,
     unit: float,
     most: float,
     total: Any,
@@ -372,13 +371,13 @@ def gradient_loop(
                 gathered += 1
                 # Rows leave as integers while they are still in cache: they are never all in memory.
                 if gathered == len(out) or u == stop - 1:
-                    run(add, (rows, gathered, dimension, around, answered, norm, quantile, unit, total, counts))
+                    run(add, (rows, gathered, dimension, around, answered, norm, unit, total, counts))
                     gathered = 0
             u, done = u + 1, 0
 
 
 # What `gradient_loop` is told where rows are wanted, and not their sums.
-_NOT_ADDED = (0, np.empty(0), 0.0, 0.0, 0.0, 0.0, np.empty(0, np.int64), np.empty(0, np.int64))
+_NOT_ADDED = (0, np.empty(0), 0.0, 0.0, 0.0, np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @user_loop(intp, float64, _VECTOR, _VECTOR, writable(float64, 1))

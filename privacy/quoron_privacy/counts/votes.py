@@ -1,35 +1,49 @@
 """Votes: every user votes for at most k bins, and how many votes each bin has is released with noise.
 
     >>> holders = HiddenBins.calibrate(most=1, epsilon=1.0, delta=1e-6)
-    >>> round(holders.scale, 6), holders.threshold, holders.kept_from(0.99)
-    (2.0, 28, 36)
+    >>> holders.noise, round(holders.scale, 6), holders.threshold, holders.kept_from(0.99)
+    ('laplace', 2.0, 28, 36)
+    >>> [HiddenBins.calibrate(most=8, epsilon=1.0, delta=1e-6, noise=each).kept_from(0.99) for each in NOISES]
+    [308, 129]
 
-`KnownBins` are public beforehand: every count is shown, with whole Laplace noise. `HiddenBins` are whatever users bring
-along, such as words: only bins that somebody votes for get noise, and only counts that reach a threshold are shown. A
-bin that a single user brings along passes it with a chance that δ pays for.
+`KnownBins` are public beforehand: every count is shown, with whole noise. `HiddenBins` are whatever users bring along,
+such as words: only bins that somebody votes for get noise, and only counts that reach a threshold are shown. A bin that
+a single user brings along passes it with a chance that δ pays for. Laplace noise grows with the bins that one user
+changes, Gaussian noise with their root, and takes some of δ: of the two the one that asks for fewer votes.
 
 Source: Dwork, McSherry, Nissim & Smith (2006); Korolova et al. (2009), Wilson et al. (2020) for bins that are not known
 beforehand. Statement, proof and symbols: docs/privacy/votes.md.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, probability
-from quoron_privacy.noise.streams import RandomStream, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Noise = Literal["laplace", "gaussian"]
 
+NOISES: tuple[Noise, Noise] = "laplace", "gaussian"
+_OF: Mapping[Noise, str] = MappingProxyType({"laplace": "", "gaussian": "-gaussian"})  # in the ledger
 MOST_VOTES = 64  # k, beyond which `verify` would take long and noise leave little
 _LEAST, _LARGEST = 1e-6, 20.0  # of ε
 _UP = 1 + 1e-12
+_ARITHMETIC = 1 + 1e-9
+_CLEAR = 0.99  # the chance of being shown at which the noises of hidden bins are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +63,35 @@ class KnownBins:
 
     bins: int
     most: int  # k
-    scale: float  # s, in votes
+    scale: float  # s or σ, in votes
     adjacency: Adjacency = "replace-one"
+    noise: Noise = "laplace"
+    at: float = 0.0  # ε for which Gaussian noise has its δ
 
     def __post_init__(self) -> None:
         count(bins=self.bins)
-        _check(self.most, self.scale, self.adjacency)
+        _check(self)
 
     @classmethod
-    def calibrate(cls, *, bins: int, most: int, epsilon: float, adjacency: Adjacency = "replace-one") -> "KnownBins":
-        """The least noise for ε."""
+    def calibrate(
+        cls,
+        *,
+        bins: int,
+        most: int,
+        epsilon: float,
+        delta: float = 0.0,
+        adjacency: Adjacency = "replace-one",
+        noise: Noise | None = None,
+    ) -> "KnownBins":
+        """The least noise for ε and, where δ is more than the samplers lack, for (ε, δ); `noise` asks for one kind."""
         _check_epsilon(epsilon)
-        free = cls(bins, most, 1.0, adjacency)
-        return cls(bins, most, free.changes / epsilon * _UP**2, adjacency)
+        laplace = cls(bins, most, 1.0, adjacency)
+        laplace = replace(laplace, scale=laplace.changes / epsilon * _UP**2)
+        if noise == "laplace" or (noise is None and delta <= 0):
+            return laplace
+        scale = _gaussian_scale(laplace.changes, epsilon, delta)
+        gaussian = cls(bins, most, scale, adjacency, "gaussian", epsilon)
+        return gaussian if noise or scale < math.sqrt(2) * laplace.scale else laplace
 
     @property
     def changes(self) -> int:
@@ -71,35 +101,36 @@ class KnownBins:
     @property
     def epsilon(self) -> float:
         """What a release costs, rounded up."""
-        return self.changes / self.scale * _UP
+        return self.at if self.noise == "gaussian" else self.changes / self.scale * _UP
 
     @property
     def delta(self) -> float:
-        """What the samples of the bins that change may lack."""
-        return _slack(self.changes, self.epsilon)
+        """At `epsilon`: of Gaussian noise, and what the samples of the bins that change may lack; rounded up."""
+        own = gdp.delta_for(self.mu, self.at) * _UP if self.noise == "gaussian" else 0.0
+        return own + _slack(self.changes, self.epsilon, self.noise)
 
     @property
     def mu(self) -> float:
         """A release with exact noise is μ-GDP; as drawn, up to a total variation of `variation`."""
-        return gdp.pure_mu(self.epsilon)
+        return _gaussian_mu(self.changes, self.scale) if self.noise == "gaussian" else gdp.pure_mu(self.epsilon)
 
     @property
     def variation(self) -> float:
         """See `mu`; of all bins, as a law with exact noise must be one for all neighbours."""
-        return total_variation(laplaces=self.bins)
+        return _variation(self.bins, self.noise)
 
     def release(self, owners: Integers, votes: Integers, stream: RandomStream) -> Integers:
         """Noisy counts, shape (bins,). Vote i is for bin votes[i], by user owners[i]; both (v,), in any order."""
         owners, votes = _checked(owners, votes)
         known = (votes >= 0) & (votes < self.bins)
         counted = counted_votes(owners[known], votes[known], self.most, stream)
-        noise = stream.laplace_steps(self.scale, self.bins)
-        return np.bincount(counted, minlength=self.bins).astype(np.int64) + noise
+        held: Integers = np.bincount(counted, minlength=self.bins).astype(np.int64)
+        return _noised(held, self.scale, self.noise, stream)
 
     def entry(self) -> Release:
         """The ledger entry of a release."""
         figures = {"epsilon": self.epsilon, "delta": self.delta, "scale": self.scale, "most": float(self.most)}
-        return Release("known-bins", figures | {"bins": float(self.bins)})
+        return Release("known-bins" + _OF[self.noise], figures | {"bins": float(self.bins)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,30 +149,57 @@ class HiddenBins:
     """
 
     most: int  # k
-    scale: float  # s, in votes
+    scale: float  # s or σ, in votes
     threshold: int  # T
     adjacency: Adjacency = "replace-one"
+    noise: Noise = "laplace"
+    at: float = 0.0  # ε for which Gaussian noise has its δ
 
     def __post_init__(self) -> None:
-        _check(self.most, self.scale, self.adjacency)
+        _check(self)
         count(threshold=self.threshold)
 
     @classmethod
     def calibrate(
-        cls, *, most: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
+        cls,
+        *,
+        most: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = "replace-one",
+        noise: Noise | None = None,
     ) -> "HiddenBins":
-        """The least noise for ε, and the least threshold for δ with it."""
+        """The least noise for ε, and the least threshold for δ with it, of either kind of noise.
+
+        Of the two that which shows a bin of fewer votes with a chance of 0.99; `noise` asks for one.
+        """
         _check_epsilon(epsilon)
         probability(delta=delta)
         free = cls(most, 1.0, 1, adjacency)
-        scale = free.changes / epsilon * _UP**2
-        left = delta - _slack(free.changes, epsilon)
+        made = [
+            free._laplace(epsilon, delta) if each == "laplace" else free._gaussian(epsilon, delta)
+            for each in ((noise,) if noise else NOISES)
+        ]
+        return min(made, key=lambda bins: bins.kept_from(_CLEAR))  # the first of equals
+
+    def _laplace(self, epsilon: float, delta: float) -> "HiddenBins":
+        scale = self.changes / epsilon * _UP**2
+        left = delta - _slack(self.changes, epsilon)
         if left <= delta / 2:
             raise ConfigError(
                 f"Expected delta >= {2 * (delta - left):.2g} at epsilon={epsilon:g}, got delta={delta:g}."
             )
-        alone = min(-math.expm1(math.log1p(-left) / most), -math.expm1(-1 / scale)) / _UP**2
-        return cls(most, scale, 1 + max(0, math.ceil(-scale * math.log(2 * alone) * _UP)), adjacency)
+        alone = min(-math.expm1(math.log1p(-left) / self.most), -math.expm1(-1 / scale)) / _UP**2
+        return replace(self, scale=scale, threshold=1 + max(0, math.ceil(-scale * math.log(2 * alone) * _UP)))
+
+    def _gaussian(self, epsilon: float, delta: float) -> "HiddenBins":
+        scale = _gaussian_scale(self.changes, epsilon, delta)
+        made = replace(self, scale=scale, noise="gaussian", at=epsilon)
+        low, high = 0, 1 + math.ceil(40 * scale)  # no chance is left beyond
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if replace(made, threshold=middle).delta <= delta else (middle, high)
+        return replace(made, threshold=high)
 
     @property
     def changes(self) -> int:
@@ -150,23 +208,35 @@ class HiddenBins:
 
     @property
     def alone(self) -> float:
-        """p: the chance that a bin with one vote is shown."""
-        return math.exp(-(self.threshold - 1) / self.scale) / 2
+        """p: the chance that a bin with one vote is shown, with Gaussian noise rounded up."""
+        if self.noise == "laplace":
+            return math.exp(-(self.threshold - 1) / self.scale) / 2
+        return math.erfc(_beyond(self.scale, self.threshold) / math.sqrt(2)) / 2 * _UP
 
     @property
     def epsilon(self) -> float:
         """What a release costs, rounded up."""
+        if self.noise == "gaussian":
+            return self.at
         return self.changes * max(1 / self.scale, -math.log1p(-self.alone)) * _UP
 
     @property
     def delta(self) -> float:
-        """That one of a user's own bins is shown, and what the samples of the bins that change may lack; rounded up."""
-        return -math.expm1(self.most * math.log1p(-self.alone)) * _UP + _slack(self.changes, self.epsilon)
+        """At `epsilon`: that one of a user's own bins is shown, of Gaussian noise, and of samplers; rounded up."""
+        own = -math.expm1(self.most * math.log1p(-self.alone))
+        if self.noise == "gaussian":
+            gone, new, allowed = _ways(self.most, self.changes)
+            each, moved = -math.log1p(-self.alone), np.maximum(self.changes - gone - new, 0)
+            inside = gdp.delta_for(np.sqrt(moved) * _gaussian_mu(1, self.scale), self.at + (gone - new) * each)
+            own = float(np.max(allowed * (-np.expm1(-gone * each) + np.exp(-gone * each) * inside)))
+        return own * _UP + _slack(self.changes, self.epsilon, self.noise)
 
     def kept_from(self, chance: float) -> int:
         """The least number of votes with which a bin is shown with this `chance`, of at least one half."""
         if not 0.5 <= chance < 1:
             raise ConfigError(f"Expected chance in [0.5, 1), got chance={chance}.")
+        if self.noise == "gaussian":
+            return self.threshold + math.ceil(self.scale * NormalDist().inv_cdf(chance))
         return self.threshold + math.ceil(-self.scale * math.log(2 * (1 - chance)))
 
     def lost_below(self, chance: float) -> int:
@@ -181,7 +251,7 @@ class HiddenBins:
         """
         counted = counted_votes(*_checked(owners, votes), self.most, stream)
         found, held = np.unique(counted, return_counts=True)
-        noisy = held + stream.laplace_steps(self.scale, len(found))
+        noisy = _noised(held, self.scale, self.noise, stream)
         shown = np.flatnonzero(noisy >= self.threshold)
         order = shown[np.argsort(-noisy[shown], kind="stable")]
         return found[order], noisy[order]
@@ -189,7 +259,7 @@ class HiddenBins:
     def entry(self) -> Release:
         """The ledger entry of a release."""
         figures = {"epsilon": self.epsilon, "delta": self.delta, "scale": self.scale, "most": float(self.most)}
-        return Release("hidden-bins", figures | {"threshold": float(self.threshold)})
+        return Release("hidden-bins" + _OF[self.noise], figures | {"threshold": float(self.threshold)})
 
 
 def counted_votes(owners: Integers, votes: Integers, most: int, stream: RandomStream) -> Integers:
@@ -219,17 +289,48 @@ def verify(mechanism: KnownBins | HiddenBins, epsilon: float, delta: float) -> N
     bins that only one of them has.
     """
     non_negative(epsilon=epsilon, delta=delta)
-    hidden = isinstance(mechanism, HiddenBins)
-    alone = _alone(mechanism.scale, mechanism.threshold) if isinstance(mechanism, HiddenBins) else 0.0
-    most, changes = mechanism.most, _changes(mechanism.most, mechanism.adjacency)
-    if isinstance(mechanism, KnownBins):
-        changes = min(changes, mechanism.bins)
-    gone = [(a, b) for a in range(most + 1) for b in range(most + 1) if a + b <= changes] if hidden else [(0, 0)]
-    walks = _walks(mechanism.scale, changes)
-    worst = max(_divergence(epsilon, mechanism.scale, alone, a, b, walks[changes - a - b]) for a, b in gone)
-    total = worst * _UP + _slack(changes, epsilon)
+    worst = _gaussian_worst(mechanism, epsilon) if mechanism.noise == "gaussian" else _laplace_worst(mechanism, epsilon)
+    total = worst * _UP + _slack(mechanism.changes, epsilon, mechanism.noise)
     if not total <= delta:
         raise VerificationError(f"Expected votes that are ({epsilon:g}, {delta:g})-private, got δ = {total:.3g}.")
+
+
+def _laplace_worst(mechanism: KnownBins | HiddenBins, epsilon: float) -> float:
+    hidden = isinstance(mechanism, HiddenBins)
+    alone = _alone(mechanism.scale, mechanism.threshold) if isinstance(mechanism, HiddenBins) else 0.0
+    most, changes = mechanism.most, mechanism.changes
+    gone = [(a, b) for a in range(most + 1) for b in range(most + 1) if a + b <= changes] if hidden else [(0, 0)]
+    walks = _walks(mechanism.scale, changes)
+    return max(_divergence(epsilon, mechanism.scale, alone, a, b, walks[changes - a - b]) for a, b in gone)
+
+
+def _gaussian_worst(mechanism: KnownBins | HiddenBins, epsilon: float) -> float:
+    """The pair of worlds with the largest δ by the formula for Gaussians, and its δ by the second account."""
+    gone = new = np.zeros((1, 1))
+    alone, allowed = 0.0, np.ones((1, 1), np.bool_)
+    if isinstance(mechanism, HiddenBins):
+        gone, new, allowed = _ways(mechanism.most, mechanism.changes)
+        alone = float(ndtr(-_beyond(mechanism.scale, mechanism.threshold))) * _UP
+    each, moved = -math.log1p(-alone), np.where(allowed, mechanism.changes - gone - new, 0)
+    mus = np.sqrt(np.maximum(moved, 1e-9)) * (_ARITHMETIC / mechanism.scale + 2.0 ** (1 - GRID_BITS))
+    losses = epsilon + (gone - new) * each
+    inside = np.exp(log_ndtr(mus / 2 - losses / mus)) - np.exp(losses + log_ndtr(-mus / 2 - losses / mus))
+    inside = np.where(moved > 0, inside, np.maximum(0.0, -np.expm1(losses)))
+    shown = -np.expm1(-gone * each)
+    place = np.unravel_index(int(np.argmax(np.where(allowed, shown + (1 - shown) * inside, 0.0))), inside.shape)
+    own = float(inside[place])
+    if moved[place]:
+        size = abs(float(losses[place]))
+        own = Pair.gaussian(float(mus[place])).delta(size, near=max(own, 1e-300))
+        if losses[place] < 0:  # a shifted Gaussian pair is symmetric
+            own = math.exp(-size) * own - math.expm1(-size)
+    return float(shown[place] + (1 - shown[place]) * own)
+
+
+def _ways(most: int, changes: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """How many of a user's bins are gone, how many are new, shape (k + 1, k + 1), and which of these can be."""
+    gone, new = np.meshgrid(np.arange(most + 1.0), np.arange(most + 1.0), indexing="ij")
+    return gone, new, gone + new <= changes
 
 
 def _walks(scale: float, changes: int) -> list[Floats]:
@@ -264,9 +365,43 @@ def _changes(most: int, adjacency: Adjacency) -> int:
     return 2 * most if adjacency == "replace-one" else most
 
 
-def _slack(changes: int, epsilon: float) -> float:
+def _slack(changes: int, epsilon: float, noise: Noise = "laplace") -> float:
     """What the samplers of the bins that change add to δ; other bins have the same law in both worlds (votes#v3)."""
-    return total_variation(laplaces=changes) * (1 + math.exp(epsilon)) * _UP
+    return _variation(changes, noise) * (1 + math.exp(epsilon)) * _UP
+
+
+def _variation(bins: int, noise: Noise) -> float:
+    return total_variation(gaussians=bins) if noise == "gaussian" else total_variation(laplaces=bins)
+
+
+def _gaussian_mu(changes: int, scale: float) -> float:
+    """μ of so many counts that move by one, on the grid (votes#v7)."""
+    return math.sqrt(changes) * (_ARITHMETIC / scale + 2.0 ** (1 - GRID_BITS))
+
+
+def _gaussian_scale(changes: int, epsilon: float, delta: float) -> float:
+    """σ, in votes, with which so many counts that move by one are (ε, δ)-DP, samplers included."""
+    probability(delta=delta)
+    lacking = _slack(changes, epsilon, "gaussian")
+    if lacking >= delta / 2:
+        raise ConfigError(f"Expected delta >= {2 * lacking:.2g} at epsilon={epsilon:g}, got delta={delta:g}.")
+    each = gdp.mu_for(epsilon, (delta - lacking) * (1 - 1e-7)) / math.sqrt(changes) - 2.0 ** (1 - GRID_BITS)
+    return _ARITHMETIC / each * _UP
+
+
+def _beyond(scale: float, threshold: int) -> float:
+    """How many deviations of Gaussian noise a bin with one vote needs, less what rounding may add (votes#v7)."""
+    return (threshold - 1) / scale * (1 - 1e-12) - 2.0 ** (1 - GRID_BITS)
+
+
+def _noised(held: Integers, scale: float, noise: Noise, stream: RandomStream) -> Integers:
+    """Whole noisy counts: c + ⌊L⌋, or ⌊c + N⌋ with c and N on the grid of N."""
+    if noise == "laplace":
+        return held + stream.laplace_steps(scale, len(held))
+    step = scale * 2.0**-GRID_BITS
+    steps = np.rint(np.minimum(held / step, 2.0**61)).astype(np.int64) + stream.gaussian_steps(len(held))
+    whole: Integers = np.floor(steps * step).astype(np.int64)
+    return whole
 
 
 def _checked(owners: Integers, votes: Integers) -> tuple[Integers, Integers]:
@@ -279,7 +414,8 @@ def _checked(owners: Integers, votes: Integers) -> tuple[Integers, Integers]:
     return owners.astype(np.int64), votes.astype(np.int64)  # injective, for unsigned ones too
 
 
-def _check(most: int, scale: float, adjacency: Adjacency) -> None:
+def _check(mechanism: KnownBins | HiddenBins) -> None:
+    most, scale, adjacency = mechanism.most, mechanism.scale, mechanism.adjacency
     count(most=most)
     if most > MOST_VOTES:
         raise ConfigError(f"Expected most <= {MOST_VOTES} votes of a user, got most={most}.")
@@ -287,6 +423,10 @@ def _check(most: int, scale: float, adjacency: Adjacency) -> None:
         raise ConfigError(f"Expected scale in [2**-10, 2**50], got scale={scale}.")
     if adjacency not in ("replace-one", "zero-out"):
         raise ConfigError(f"Expected adjacency replace-one or zero-out, got {adjacency!r}: nothing is promised.")
+    if mechanism.noise not in NOISES:
+        raise ConfigError(f"Expected noise in {NOISES}, got noise={mechanism.noise!r}.")
+    if mechanism.noise == "gaussian":
+        _check_epsilon(mechanism.at)
 
 
 def _check_epsilon(epsilon: float) -> None:

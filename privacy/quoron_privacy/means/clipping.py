@@ -6,7 +6,7 @@
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6.
-Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md#sm3.
+Residuals around a centre: docs/privacy/second-moment.md#sm3.
 
 `ClippedSum` says what a mechanism reads of a cohort: sums (`release.Sums`).
 """
@@ -33,23 +33,17 @@ loops = OnFirstUse("quoron_privacy.means.clipping_loops")
 class ClippedSum:
     """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).
 
-    `cells` counts rows with ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞). Rows that are not finite after
-    subtracting the centre add to nothing but `answered`.
+    `cells` holds what `norm_counts` releases, of a = ‖clip_C(v - c)‖ / C: Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are
+    here, and Σ ⌊h 2ᵇ⌋, h = min(1, √((1 - a)(1 + 3a))) their soft share. Rows that are not finite after subtracting the
+    centre add to nothing but `answered`.
     """
 
     norm: float  # C
     divisor: int  # of the mean
     centre: Vector | None = None  # c, (d,); None is zero
-    quantile_radius: float | None = None  # q; None is C
 
     def __post_init__(self) -> None:
         check_norm(self.norm)
-        check_norm(self.inner)
-
-    @property
-    def inner(self) -> float:
-        """q."""
-        return self.norm if self.quantile_radius is None else self.quantile_radius
 
     @property
     def bits(self) -> int:
@@ -72,9 +66,9 @@ class ClippedSum:
         return np.ascontiguousarray(self.centre, np.float64)
 
     @property
-    def scales(self) -> tuple[float, float, float]:
-        """C, q and 2ᵇ."""
-        return self.norm, self.inner, 2.0**self.bits
+    def scales(self) -> tuple[float, float]:
+        """C and 2ᵇ."""
+        return self.norm, 2.0**self.bits
 
     @property
     def adding(self) -> int:

@@ -37,11 +37,10 @@ _ULP = 2.0**-52
 _FEW = 64  # rows whose norms are taken at a time
 _pointer: Any = types.CPointer
 _NUMBERS, _INTEGERS, _FLAGS = (_pointer(kind) for kind in (types.float64, types.int64, types.boolean))
-# rows, how many, their length; centre, answered; norm, quantile radius, unit; total and counts to add to
+# rows, how many, their length; centre, answered; norm, unit; total and counts to add to
 SUMMING: Any = types.void(
-    _NUMBERS, types.intp, types.intp, _NUMBERS, _FLAGS, types.float64, types.float64,
-    types.float64, _INTEGERS, _INTEGERS,
-)  # fmt: skip
+    _NUMBERS, types.intp, types.intp, _NUMBERS, _FLAGS, types.float64, types.float64, _INTEGERS, _INTEGERS
+)
 
 
 @njit(cache=True)
@@ -108,13 +107,12 @@ def added(
     centre: Vector,
     answered: Mask,
     norm: float,
-    quantile: float,
     unit: float,
     total: Integers,
     counts: Integers,
 ) -> None:
     """Call the loop of a `LoopReduction`: `total` and `counts` grow by what it makes of contiguous rows."""
-    run(adding, (rows, len(rows), rows.shape[1], centre, answered, norm, quantile, unit, total, counts))
+    run(adding, (rows, len(rows), rows.shape[1], centre, answered, norm, unit, total, counts))
 
 
 @cache
@@ -200,16 +198,19 @@ def _sum_clipped(
     centre: Any,
     answered: Any,
     norm: float,
-    quantile: float,
     unit: float,
     total: Any,
     counts: Any,
 ) -> None:
-    """Add over answered rows, exactly: Σ ⌊clip(row - centre) · unit / norm⌋ towards zero; cells; those clipped."""
+    """Add over answered rows, exactly: c = ⌊clip(row - centre) · unit / norm⌋ towards zero; its shares; those clipped.
+
+    Shares are q = ⌊(1 - a) · unit⌋, whether a <= 2/3, that it is here, and its soft share. With a' = 1 - q / unit, of a
+    rounded up, ‖c‖ <= a' · unit, and the other shares are functions of a' (free-presence#p3, adaptive-clip#ac1).
+    """
     every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
-    sums, cells = carray(total, dimension), carray(counts, 5)
+    sums, shares = carray(total, dimension), carray(counts, 5)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
-    unclipped = unit / norm
+    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
     # Few rows at a time: they are read for their norms and again, from cache, for their sum.
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
@@ -219,7 +220,8 @@ def _sum_clipped(
             if not here[first + i]:
                 continue
             if usual(squares[i]):
-                length, shortened = np.sqrt(squares[i]), factors[i] < unclipped
+                a = np.sqrt(squares[i]) * above * (factors[i] / unit) * (1 + 4 * _ULP)  # above ‖c‖
+                shortened = factors[i] < unclipped
                 chosen[good] = i
                 good += 1
             else:
@@ -227,13 +229,31 @@ def _sum_clipped(
                 # no answer.
                 for j in range(dimension):
                     row[j] = flat[i * dimension + j] - around[j]
-                largest, s, length = shrink(row, norm)
+                largest, s, _ = shrink(row, norm)
                 if s < 0.0:
                     continue
+                square = 0.0
+                for j in range(dimension):
+                    row[j] = row[j] / largest
+                    square += row[j] ** 2
+                a = np.sqrt(square) * above * s * (1 + 4 * _ULP)  # above ‖row · s‖
                 shortened = 0.0 < s < largest / norm  # zeros are as short as can be
                 for j in range(dimension):
-                    sums[j] += np.int64(row[j] / largest * s * unit)
-            # How many of a quarter, a half and all of the quantile's radius the row is longer than: its cell.
-            cells[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1
-            cells[4] += int(shortened)
+                    sums[j] += np.int64(row[j] * s * unit)
+            # What the clipped row's norm leaves of 1, rounded down: the two together stay within their bound.
+            short = int(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
+            shares[0] += short
+            shares[1] += int(3 * short >= int(unit))
+            shares[2] += 1
+            shares[3] += soft_share(short, unit)
+            shares[4] += int(shortened)
         add_cut(flat, dimension, around, chosen, good, factors, sums)
+
+
+@njit(cache=True, error_model="numpy")
+def soft_share(short: int, unit: float) -> int:
+    """⌊min(1, √(x (4 - 3x))) unit⌋, or less by roundings, for x = short / unit: from 1 at x >= 1/3 to 0 at 0."""
+    if 3 * short >= int(unit):
+        return int(unit)
+    x = short / unit
+    return int(np.sqrt(x * (4.0 - 3.0 * x)) * (1 - 4 * _ULP) * unit)

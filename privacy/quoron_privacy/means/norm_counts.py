@@ -10,12 +10,13 @@
 A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
 as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c.
 `NormCountMean` is one release, `prefix_norm_counts` are those of many rounds; `NormCountSum` is what both read. With
-zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
-Statement and proof: docs/privacy/free-presence.md#p3.
+zero-out the same coordinates are weighted to a norm of 1, which halves the noise. `soft` rows have h = min(1, √((1 -
+a)(1 + 3a))) in place of 1[a ≤ ⅔]: as cheap, and it falls to nothing where rows are clipped and not before.
+Statement and proof: docs/privacy/free-presence.md#p3 and adaptive-clip.md#ac1.
 """
 
 from dataclasses import dataclass
-from math import sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
 
+SHARES = 3  # coordinates of a row beside those of c
 LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
 
 # Weights of (c, length, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
@@ -40,6 +42,13 @@ WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
 }
+# Of soft rows, with h in place of within: γ = 0 for zero-out, where presence is the one share that is not free.
+SOFT = {"replace-one": WEIGHTS["replace-one"], "zero-out": (1.0, 0.7071067, 0.7071067, 0.0)}
+
+
+def weights_of(adjacency: Adjacency, soft: bool = False) -> tuple[float, float, float, float]:
+    """Of the row's (c, length, within or h, here)."""
+    return (SOFT if soft else WEIGHTS)[adjacency]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +84,8 @@ class MeanAndCounts(NamedTuple):
 
     mean: Vector  # of clipped rows over n, in units of the radius, (d,)
     beyond: float  # 1 - a, over n
-    within: float  # share of n with a <= 2/3
-    presence: float
+    within: float  # share of n with a <= 2/3, or the mean of h over n
+    presence: float  # 1 where the row does not hold it
     clipped: int  # users farther than the radius: private, for diagnostics alone
 
 
@@ -84,8 +93,8 @@ class MeanAndCounts(NamedTuple):
 class NormCountSum:
     """What `NormCountMean`, and many rounds of it, read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero.
 
-    With b = sum_bits(users). `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users
-    whose v is not finite are counted in `answered` alone.
+    With b = sum_bits(users), and `cells` as those of `ClippedSum`. Users whose v is not finite are counted in
+    `answered` alone.
     """
 
     radius: float  # C
@@ -107,32 +116,33 @@ class NormCountSum:
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
         unit = 2.0 ** sum_bits(0, self.users)
         total, shares, clipped = loops.sum_norm_counts(rows, answered, none, around, self.radius, unit)
-        return Sums(total, np.append(shares, 0), clipped, int(np.count_nonzero(answered)))
+        return Sums(total, shares, clipped, int(np.count_nonzero(answered)))
 
     def around(self, dimension: int) -> Vector:
         """See clipping.LoopReduction: of vectors that are not transformed."""
         return np.zeros(dimension) if self.centre is None else np.ascontiguousarray(self.centre)
 
     @property
-    def scales(self) -> tuple[float, float, float]:
-        """C, C and 2ᵇ."""
-        return self.radius, self.radius, 2.0 ** sum_bits(0, self.users)
+    def scales(self) -> tuple[float, float]:
+        """C and 2ᵇ."""
+        return self.radius, 2.0 ** sum_bits(0, self.users)
 
     @property
     def adding(self) -> int:
         """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
         if self.transform is not None:
             raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return int(loops.norm_count_sum().address)
+        return int(loops.clipped_sum().address)
 
 
 @dataclass(frozen=True, slots=True)
 class NormCountMean:
-    """N(0, scale²) on the mean of (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖.
+    """N(0, scale²) on the mean of (c, √2 (1 - a), 1[a ≤ ⅔] or h, 1), c = v / C scaled into the unit ball, a = ‖c‖.
 
     v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p3) for every answer of every user. The mean,
+    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p3; adaptive-clip#ac1 where the row is `soft`)
+    for every answer of every user. The mean,
     how far users stay within the radius, which share stays well within, and which share answers, for the price of the
     mean alone. It draws d + 3 Gaussian samples.
 
@@ -146,17 +156,20 @@ class NormCountMean:
     users: int  # n, the divisor
     adjacency: Adjacency
     scale: float  # of a coordinate of the mean of c
+    soft: bool = False  # whether the row has h
 
     def __post_init__(self) -> None:
         count(dimension=self.dimension, users=self.users)
         _ = self._gaussian
 
     @classmethod
-    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "NormCountMean":
+    def for_mu(
+        cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one", soft: bool = False
+    ) -> "NormCountMean":
         """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
         sensitivity = mean_sensitivity(1.0, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
-        return cls(dimension, users, adjacency, noise.scale / WEIGHTS[adjacency][0])
+        return cls(dimension, users, adjacency, noise.scale / weights_of(adjacency, soft)[0], soft)
 
     @property
     def effective_mu(self) -> float:
@@ -165,9 +178,9 @@ class NormCountMean:
 
     @property
     def presence_deviation(self) -> float:
-        """Of the share of users who answer, and with replace-one of the other shares."""
-        weights = WEIGHTS[self.adjacency]
-        return self.scale * weights[0] / weights[3]
+        """Of the share of users who answer, and with replace-one of the other shares; inf where it is not told."""
+        weights = weights_of(self.adjacency, self.soft)
+        return self.scale * weights[0] / weights[3] if weights[3] else inf
 
     def release(
         self,
@@ -187,8 +200,9 @@ class NormCountMean:
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
-        noised = self._gaussian.release(weighted_row(sums, self.users, self.adjacency), stream)
-        return released_from(noised, self.adjacency, sums.clipped)
+        weights = weights_of(self.adjacency, self.soft)
+        noised = self._gaussian.release(weighted_row(sums, self.users, weights, self.soft), stream)
+        return released_from(noised, weights, sums.clipped)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
@@ -198,7 +212,8 @@ class NormCountMean:
 
     @property
     def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * WEIGHTS[self.adjacency][0])
+        weight = weights_of(self.adjacency, self.soft)[0]
+        return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * weight)
 
 
 def checked(values: Matrix, length: int) -> Matrix:
@@ -209,15 +224,16 @@ def checked(values: Matrix, length: int) -> Matrix:
     return rows
 
 
-def weighted_row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
+def weighted_row(sums: Sums, users: int, weights: tuple[float, float, float, float], soft: bool = False) -> Vector:
     """The mean of the weighted rows, shape (d + 3,): private."""
-    bits = sum_bits(sums.answered, users)
-    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # lengths are in steps, too
-    return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
+    length, within, here, near = sums.cells.tolist()
+    step = 2.0 ** -sum_bits(sums.answered, users)
+    shares = [length * (weights[1] * step), near * (weights[2] * step) if soft else within * weights[2]]
+    return np.concatenate([sums.total * (weights[0] * step), [*shares, here * weights[3]]]) / users
 
 
-def released_from(noised: Vector, adjacency: Adjacency, clipped: int) -> MeanAndCounts:
+def released_from(noised: Vector, weights: tuple[float, float, float, float], clipped: int) -> MeanAndCounts:
     """From the noised mean of weighted rows."""
-    weights = WEIGHTS[adjacency]
-    beyond, within, here = (noised[-3:] / weights[1:]).tolist()
-    return MeanAndCounts(noised[:-3] / weights[0], beyond, within, here, clipped)
+    beyond, within, here = noised[-3:].tolist()
+    presence = here / weights[3] if weights[3] else 1.0
+    return MeanAndCounts(noised[:-3] / weights[0], beyond / weights[1], within / weights[2], presence, clipped)

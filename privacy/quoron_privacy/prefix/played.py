@@ -7,6 +7,7 @@ docs/privacy/prefix-noise.md#c2, several-epochs#c3.
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron_privacy.prefix.noise import PrefixNoise
 
@@ -37,5 +38,30 @@ def mu(noise: PrefixNoise, moved: float, dimension: int) -> float:
             falls = falls and (not toeplitz or often == 1 or 0 <= now[1] <= last + 1e-12)
             last = float(now[-1])
         reach = math.sqrt(float(square.max())) if falls else math.inf
-    rounding = (2 * reach + 2 * factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
+    return _worth(noise, reach, moved, dimension)
+
+
+def mu_with_shares(noise: PrefixNoise, scales: NDArray[np.float64], moved: float, dimension: int) -> float:
+    """The same where each round moves by so much in its vector and in shares with noise of their own `scales`, (T,).
+
+    Of a user in all rounds t ≡ r modulo b the part x_t of each shift that is in its vector counts R_t, and the rest
+    (σ/s_t)², at most: free-presence#p5. With more rounds than are played R_t is believed to be no more than the latter.
+    """
+    factors, rounds = noise.factors, noise.rounds
+    classes = np.arange(rounds) % (noise.separation if noise.participations > 1 else rounds)
+    squares = (noise.scale / scales) ** 2
+    if rounds <= _PLAYED:
+        memory, rows = np.zeros((factors.slots, rounds)), np.empty((rounds, rounds))
+        for t, own in enumerate(np.eye(rounds)):
+            rows[t] = factors.predict(t, memory) + own
+            memory = factors.remember(t, memory, own)
+        together = np.zeros((rounds, int(classes.max()) + 1))
+        np.add.at(together.T, classes, rows.T)
+        squares = np.maximum(squares, np.sum(rows * together[:, classes], axis=0))
+    reach = max(math.sqrt(float(np.bincount(classes, weights=squares).max())), 0.0)
+    return _worth(noise, reach, moved, dimension)
+
+
+def _worth(noise: PrefixNoise, reach: float, moved: float, dimension: int) -> float:
+    rounding = (2 * reach + 2 * noise.factors.rounding * math.sqrt(noise.rounds)) * math.sqrt(dimension) * _STEP
     return reach * moved / noise.scale * (1 + 1e-9) + rounding

@@ -23,7 +23,7 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
     cells = torch.zeros(4, dtype=torch.int64, device=device)
     counts = torch.zeros(2, dtype=torch.int64, device=device)
     centre = None if reduction.centre is None else torch.from_numpy(reduction.centre).to(device)
-    q, unit = reduction.inner, 2.0**reduction.bits
+    unit = 2.0**reduction.bits
     for part in torch.split(rows, max(1, BLOCK // d)):
         row = part.double()
         answered = (row.amax(1) <= largest) & (row.amin(1) >= -largest)  # False for NaN
@@ -37,9 +37,13 @@ def sum_clipped(rows: torch.Tensor, reduction: ClippedSum, largest: float) -> Su
         inside = most / reduction.norm
         s = torch.minimum(inside, 1.0 / (root * (1 + (d + 8) * _ULP)))
         total += (ratio * s[:, None] * unit).to(torch.int64).sum(0)
-        length = most * root
-        cell = (length > q / 4).long() + (length > q / 2).long() + (length > q).long()
-        cells += torch.bincount(cell[usable], minlength=4)
+        # as `clipping_loops`: what the clipped row's norm leaves of 1, rounded down, and its soft share
+        a = root * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)
+        short = ((1 - a).clamp(min=0.0) * unit * (1 - 4 * _ULP)).to(torch.int64)
+        within, x = 3 * short >= int(unit), short.double() / unit  # a quotient of integers would be of float32
+        soft = ((x * (4 - 3 * x)).sqrt() * (1 - 4 * _ULP) * unit).to(torch.int64)
+        soft = torch.where(within, torch.full_like(soft, int(unit)), soft)
+        cells += torch.stack([each[usable].sum() for each in (short, within.long(), torch.ones_like(short), soft)])
         counts += torch.stack([(s < inside).sum(), answered.sum()])
     clipped, count = counts.tolist()
     return Sums(np.asarray(total.cpu()), np.asarray(cells.cpu()), clipped, count)

@@ -1,6 +1,5 @@
-"""An adaptive clip: its cost is in the round's μ, it finds the users wherever they are, its limits are told."""
+"""An adaptive clip: its shares cost nothing beside the mean, it finds the users wherever they are; its limits."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +10,15 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountMean, Presence, weighted_row, weights_of
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.noisy.method import REACH, AdaptiveClip
+from quoron_server.algorithms.noisy.clip import REACH, AdaptiveClip
 from quoron_server.plan import Plan, Privacy
-from sums import clipped_residuals
 
 NAMES = ["one-pass-dp-sgd/adaptive", "dp-sgd-wor/adaptive", "dp-sgd-poisson/adaptive"]
+FIXED = [name.split("/")[0] for name in NAMES]
 
 
 def planned(**options) -> Plan:
@@ -28,24 +28,27 @@ def planned(**options) -> Plan:
     return info.plan(wide, PRIVACY, info.options(**options), "calibrated", 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mean_and_counts_together_are_what_the_round_is_charged(name):
+@pytest.mark.parametrize(("name", "fixed"), list(zip(NAMES, FIXED, strict=True)))
+def test_shares_cost_nothing_beside_the_mean(name, fixed):
     p = make_plan(name).parameters
-    both = math.hypot(p.noise.effective_mu(PROBLEM.dimension), p.adaptive.cells.effective_mu)
-    assert both <= p.round_mu * (1 + 1e-12)
-    assert both == pytest.approx(p.round_mu, rel=1e-6)
+    whole = p.shares(PROBLEM.dimension)
+    assert p.round_mu * (1 - 1e-6) <= whole.effective_mu <= p.round_mu * (1 + 1e-12)
+    unit = p.noise_scale / p.sensitivity  # noise per unit of sensitivity is that of a fixed clip, but for the grid
+    q = make_plan(fixed).parameters
+    if (q.rounds, q.cohort_size) == (p.rounds, p.cohort_size):
+        assert unit == pytest.approx(q.noise_scale / q.sensitivity, rel=1e-6)
 
 
 BROKEN = {
-    "counts with a quarter of the noise": lambda p: replace(
-        p, adaptive=replace(p.adaptive, cells=replace(p.adaptive.cells, scale=p.adaptive.cells.scale / 4))
-    ),
-    "counts of more users than are asked": lambda p: replace(
-        p, adaptive=replace(p.adaptive, cells=replace(p.adaptive.cells, divisor=10 * p.cohort_size))
-    ),
-    "no counts, with noise for unit rows": lambda p: replace(p, adaptive=None, clip_norm=2.0),
+    "a quarter of the noise": lambda p: replace(p, noise_scale=p.noise_scale / 4),
+    "noise for a divisor of more users": lambda p: replace(p, cohort_size=p.cohort_size // 10),
+    "no shares, with noise for unit rows": lambda p: replace(p, adaptive=None, clip_norm=2.0),
     "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
-    "the gradient has all of mu": lambda p: replace(p, noise_scale=p.noise_scale * math.sqrt(0.95)),
+    "shares on top of a mean with all of mu": lambda p: replace(p, noise_scale=p.noise_scale * (1 - 1e-6)),
+    "rows of the other adjacency": lambda p: replace(
+        p,
+        adaptive=replace(p.adaptive, adjacency="zero-out" if p.adaptive.adjacency == "replace-one" else "replace-one"),
+    ),
 }
 
 
@@ -60,17 +63,44 @@ def test_a_broken_plan_is_refused_before_it_runs(name, how):
 @given(
     row=st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=3, max_size=3),
     radius=st.floats(1e-6, 1e6),
+    name=st.sampled_from(NAMES),
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
-def test_whatever_one_user_sends_and_whatever_the_clip_mean_and_counts_move_within_their_sensitivities(row, radius):
-    p = make_plan("one-pass-dp-sgd/adaptive").parameters
+def test_whatever_one_user_sends_and_whatever_the_clip_mean_and_shares_move_within_one_sensitivity(row, radius, name):
+    p = make_plan(name).parameters
+    zero_out = p.adaptive.adjacency == "zero-out"
     honest = np.random.default_rng(1).normal(size=(p.cohort_size, 3))
-    spoiled = honest.copy()
+    spoiled, there = honest.copy(), np.ones(p.cohort_size, bool)
     spoiled[7] = row
-    there = np.ones(p.cohort_size, bool)
-    found = [clipped_residuals(rows, None, there, radius, radius, p.cohort_size) for rows in (honest, spoiled)]
-    assert np.linalg.norm(found[0][0] - found[1][0]) <= p.sensitivity
-    assert np.linalg.norm(found[0][1] - found[1][1]) / p.cohort_size <= p.adaptive.cells.sensitivity
+    absent = np.arange(p.cohort_size) != 7
+    weights = weights_of(p.adaptive.adjacency, soft=True)
+    sums = [
+        p.reduction(radius).of(rows, answered)
+        for rows, answered in ((spoiled, there), (honest, absent if zero_out else there))
+    ]
+    one, two = (weighted_row(each, p.cohort_size, weights, soft=True) for each in sums)
+    assert np.linalg.norm(one - two) <= p.sensitivity
+
+
+def test_secret_samples_and_epochs_take_a_round_with_shares_as_one_without():
+    """The pair of a round is the same Gaussian one: neither the first nor the second account knows of shares."""
+    for name, fixed in (("dp-sgd-wor/adaptive", "dp-sgd-wor"), ("dp-sgd-poisson/adaptive", "dp-sgd-poisson")):
+        adaptive, plain = make_plan(name).parameters, make_plan(fixed).parameters
+        assert adaptive.round_mu == pytest.approx(plain.round_mu, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epochs", "rounds"), [(1, 6), (2, 6), (3, 8)])
+def test_with_several_epochs_shares_cost_nothing_either(epochs, rounds):
+    info = ALGORITHMS["dp-ftrl"]
+    own = {"rounds": rounds, "epochs": epochs, "inverse_step": 5.0, "factorisation": "blt"}
+    fixed, adaptive = (
+        info.plan(PROBLEM, PRIVACY, info.options(**own, **more), "calibrated", 1).parameters
+        for more in ({"clip_norm": 1.0}, {"clip": "adaptive"})
+    )
+    assert adaptive.noise_scale / adaptive.sensitivity == pytest.approx(fixed.noise_scale / fixed.sensitivity, rel=1e-6)
+    made = adaptive.shares(PROBLEM.dimension)
+    assert made.effective_mu <= adaptive.mu * (1 + 1e-12)
+    assert (made.participations, made.separation) == (epochs, -(-rounds // epochs) if epochs > 1 else 1)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
@@ -86,24 +116,52 @@ def test_the_clip_comes_to_the_users_wherever_they_are(scale, quantile):
     while (question := algorithm.request(state, noise)) is not None:
         rows = directions[question.cohort]
         state = algorithm.update(state, Answers.checked(rows, np.zeros(len(rows), np.uint8), largest=1e30), noise).state
-    assert state.radius == pytest.approx(scale * np.quantile(lengths, quantile), rel=0.35)
+    assert state.radius == pytest.approx(1.1 * scale * np.quantile(lengths, quantile), rel=0.2)
 
 
-def test_the_clip_stays_within_public_bounds_whoever_answers_what():
-    plan = make_plan("one-pass-dp-sgd/adaptive")
-    first, adaptive = plan.parameters.clip_norm, plan.parameters.adaptive
-    assert isinstance(adaptive, AdaptiveClip)
-    for counts in ([adaptive.cells.divisor, 0, 0, 0], [0, 0, 0, adaptive.cells.divisor], [0, 0, 0, 0]):
-        radius = first
-        for t in range(90):
-            radius = adaptive.following(radius, np.array(counts), SeededNoise(1).stream("cells", t), first)
-            assert first / REACH <= radius <= first * REACH
+@pytest.mark.parametrize("missing", [0.3, 0.7])
+def test_users_who_never_answer_do_not_move_the_clip(missing):
+    """Under replace-one rows tell who answers: shares are of those. Of all no share would reach one half."""
+    plan = planned(clip_norm=1.0)
+    algorithm, noise, draw = ALGORITHMS["dp-sgd-wor"].make(plan), SeededNoise(2), np.random.default_rng(4)
+    state, radii = algorithm.init(), []
+    while (question := algorithm.request(state, noise)) is not None:
+        rows = draw.normal(size=(len(question.cohort), plan.problem.dimension))
+        absent = draw.random(len(rows)) < missing
+        answers = Answers.checked(rows, np.where(absent, 1, 0).astype(np.uint8), largest=1e30)
+        state = algorithm.update(state, answers, noise).state
+        radii.append(state.radius)
+    assert state.presence.share == pytest.approx(1 - missing, abs=0.02)
+    assert np.mean(radii[-20:]) == pytest.approx(1.1 * plan.problem.dimension**0.5, rel=0.15)
+
+
+@given(
+    told=st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 3),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+    quantile=st.floats(0.4, 0.95),
+    scale=st.floats(1e-6, 0.2),
+)
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_the_clip_stays_within_public_bounds_whatever_was_told(told, adjacency, quantile, scale):
+    clip, first, presence = AdaptiveClip(quantile, adjacency), 0.3, Presence()
+    radius = first
+    for _ in range(50):
+        radius, presence = clip.following(radius, MeanAndCounts(np.zeros(1), *told, 0), scale, presence, first)
+        assert first / REACH <= radius <= first * REACH
+
+
+@pytest.mark.parametrize(("adjacency", "fewest"), [("replace-one", 42), ("zero-out", 30)])
+def test_a_clip_can_be_followed_from_42_users_a_round_at_a_mu_of_a_quarter(adjacency, fewest):
+    """132 where counts took 5 % of μ², and 94 under zero-out."""
+    for users, quiet in ((fewest - 1, False), (fewest, True)):
+        scale = NormCountMean.for_mu(dimension=3, users=users, mu=0.24, adjacency=adjacency, soft=True).scale
+        assert (AdaptiveClip(0.5, adjacency).deviation(scale) <= 0.2) == quiet
 
 
 def test_few_users_are_told_that_the_counts_would_say_nothing():
     info = ALGORITHMS["one-pass-dp-sgd"]
     options = info.options(rounds=20, clip="adaptive")
-    few, privacy = replace(PROBLEM, users=400), Privacy(1.0, 1e-6)
+    few, privacy = replace(PROBLEM, users=120), Privacy(1.0, 1e-6)
     with pytest.raises(Infeasible, match="within a clip norm gets noise") as error:
         info.plan(few, privacy, options, "calibrated", 1)
     enough = int(str(error.value).split("n >= ")[1].split(",  ")[0].split(" ")[0].rstrip(",.").replace(",", ""))
@@ -119,18 +177,33 @@ def test_a_quantile_that_the_counts_cannot_find_is_refused(quantile):
 def test_absent_users_count_nowhere_and_the_divisor_stays():
     plan = make_plan("one-pass-dp-sgd/adaptive")
     algorithm, noise = ALGORITHMS["one-pass-dp-sgd"].make(plan), SeededNoise(5)
-    state = algorithm.init()
-    question = algorithm.request(state, noise)
+    question = algorithm.request(algorithm.init(), noise)
     assert isinstance(question, Question)
-    none = Answers(np.zeros((len(question.cohort), 3)), np.ones(len(question.cohort), np.uint8))
-    counted: list[np.ndarray] = []
-    original = RadiusCells.release
+    sums = question.reduction.of(np.ones((len(question.cohort), 3)), np.zeros(len(question.cohort), bool))
+    np.testing.assert_array_equal(sums.cells, 0)
+    row = weighted_row(sums, plan.parameters.cohort_size, weights_of("replace-one", soft=True), soft=True)
+    np.testing.assert_array_equal(row, 0)
 
-    def release(cells: RadiusCells, counts: np.ndarray, stream: object) -> object:
-        counted.append(counts)
-        return original(cells, counts, stream)
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(RadiusCells, "release", release)
-        algorithm.update(state, none, noise)
-    np.testing.assert_array_equal(counted[0], 0)
+@pytest.mark.parametrize("factorisation", ["blt", "banded"])
+def test_the_second_account_refuses_epochs_whose_shares_have_the_noise_of_one_round(factorisation, monkeypatch):
+    info = ALGORITHMS["dp-ftrl"]
+    own = {"rounds": 8, "epochs": 4, "inverse_step": 5.0, "factorisation": factorisation, "clip": "adaptive"}
+    plan = info.plan(PROBLEM, PRIVACY, info.options(**own), "calibrated", 1)
+    info.make(plan)
+    monkeypatch.setattr(PrefixNormCounts, "_louder", property(lambda self: np.ones(self.rounds)))
+    with pytest.raises(VerificationError):
+        info.make(plan)
+
+
+def test_coins_under_replace_one_take_rows_within_one_of_nobody():
+    """Their account asks how far a row is from no row, and rows of replace-one are two."""
+    info = ALGORITHMS["dp-sgd-poisson"]
+    options = info.options(rounds=5, rate=0.1, clip="adaptive", step_size=0.1)
+    plan = info.plan(PROBLEM, replace(PRIVACY, adjacency="replace-one"), options, "calibrated", 1)
+    assert plan.guarantee.adjacency == "replace-one"
+    assert plan.parameters.adaptive.adjacency == "zero-out"
+    info.make(plan)
+    two = replace(plan.parameters, adaptive=replace(plan.parameters.adaptive, adjacency="replace-one"))
+    with pytest.raises(VerificationError):
+        info.make(replace(plan, parameters=two))

@@ -4,9 +4,9 @@
     model = uniform average of the last `suffix` iterates
 
 Another optimiser may take the step. With an adaptive clip the norm C_t follows the users, privately: rows enter in
-units of it, and four noisy counts of how far they reach set the next one (docs/privacy/adaptive-clip.md).
+units of it, and noisy shares that say for nothing how far they reach set the next one (docs/privacy/adaptive-clip.md).
 
-    g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares within C_t, C_t/2, C_t/4
+    g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares of the same rows
 
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
 disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
@@ -14,7 +14,7 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Any
 
@@ -28,40 +28,18 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.accounts.subsampling import poisson_round_mu
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
-from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
+from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
+from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-
-REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptiveClip:
-    """How the clip norm follows the users."""
-
-    cells: RadiusCells  # of every round
-    quantile: float  # γ: share of users meant to be within the clip
-
-    def following(self, radius: float, counts: NDArray[np.int64], stream: RandomStream, first: float) -> float:
-        """The next round's clip norm from this round's, `radius`, and how many users were in each cell."""
-        fractions = self.cells.release(counts, stream)
-        return updated_spread(
-            radius,
-            fractions,
-            target=self.quantile,
-            deviation=self.cells.scale,
-            may_shrink=True,
-            least=first / REACH,
-            largest=first * REACH,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +61,26 @@ class NoisySGDParameters(Parameters):
 
     @property
     def noise(self) -> GaussianNoise | None:
-        """Of one round's mean; None without privacy."""
+        """Of one round's mean, and of the shares that an adaptive clip follows; None without privacy."""
         return GaussianNoise(self.sensitivity, self.noise_scale) if self.noise_scale else None
+
+    def shares(self, dimension: int) -> NormCountMean | None:
+        """One round's mean with the shares that an adaptive clip follows; None where it is fixed."""
+        if self.adaptive is None:
+            return None
+        return NormCountMean(dimension, self.cohort_size, self.adaptive.adjacency, self.noise_scale, soft=True)
 
     def reduction(self, radius: float) -> ClippedSum | None:
         """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
         return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean in every round, in proportion to an adaptive clip and with the counts that it follows."""
-        del dimension
-        if (noise := self.noise) is None:
+        """A noisy mean in every round, in proportion to an adaptive clip and with the shares that it follows."""
+        made = self.shares(dimension) or self.noise
+        if made is None:
             return ()
-        every, adaptive = range(self.rounds), self.adaptive
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.answer_mu, scaled=adaptive is not None)
-        if adaptive is None:
-            return (mean,)
-        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.answer_mu)
+        scaled = self.adaptive is not None
+        return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -155,12 +136,9 @@ class NoisySGDParameters(Parameters):
     def recounted_mu(self, dimension: int) -> float:
         """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
         how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
-        unit = self.clip_norm if self.adaptive is None else 1.0
-        mean = moved.mu(moved.rows(unit, self.cohort_size, how), self.noise_scale, dimension)
         if self.adaptive is None:
-            return mean
-        counts = moved.mu(moved.acute(1.0, self.cohort_size, how), self.adaptive.cells.scale, CELLS)
-        return moved.together(mean, counts)
+            return moved.mu(moved.rows(self.clip_norm, self.cohort_size, how), self.noise_scale, dimension)
+        return moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension + SHARES)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
@@ -171,7 +149,7 @@ class NoisySGDParameters(Parameters):
 
 def drawn(problem: Problem, adaptive: bool) -> int:
     """Noise samples of one round."""
-    return problem.dimension + (CELLS if adaptive else 0)
+    return problem.dimension + (SHARES if adaptive else 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,6 +161,7 @@ class NoisyState:
     running: Vector  # sum of the averaged iterates, divided by their planned number
     radius: float  # C_t
     moments: Moments  # of the optimiser
+    presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
 
 
 class NoisySGD:
@@ -211,26 +190,25 @@ class NoisySGD:
         p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
         public: dict[str, Any] = {}
         releases: tuple[Release, ...] = ()
-        reduction = p.reduction(radius)
+        presence, reduction = state.presence, p.reduction(radius)
         if reduction is None:
             assert isinstance(answers, Answers)
             gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
             sums = summed(answers, reduction)
-            gradient, clipped = reduction.mean(sums) if p.adaptive is None else reduction.unit_mean(sums), sums.clipped
-        if gaussian is not None:
+            gradient, clipped = reduction.mean(sums), sums.clipped
+        if (shares := p.shares(len(gradient))) is not None and p.adaptive is not None:
+            told = shares.release_sums(sums, noise.stream("release", t))
+            gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
+            radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
+        elif gaussian is not None:
             gradient = gaussian.release(gradient, noise.stream("release", t))
             releases = (gaussian.entry(),)
-        if p.adaptive is not None:
-            assert gaussian is not None
-            gradient *= radius
-            public, releases = {"radius": radius}, (gaussian.entry().scaled(radius), p.adaptive.cells.entry())
-            radius = p.adaptive.following(radius, sums.cells, noise.stream("cells", t), p.clip_norm)
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
         iterate = self.plan.problem.domain.project(wanted)
         averaged = p.rounds - t <= p.suffix
         running = state.running + iterate / p.suffix if averaged else state.running
-        moved = NoisyState(t + 1, iterate, running, radius, moments)
+        moved = NoisyState(t + 1, iterate, running, radius, moments, presence)
         answered = int(np.sum(answers.answered))
         diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, releases, public, diagnostics)

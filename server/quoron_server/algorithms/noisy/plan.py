@@ -10,21 +10,21 @@ import numpy as np
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
+from quoron_server.algorithms.noisy.clip import QUANTILES, AdaptiveClip
+from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
-CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
 LARGEST_ROUNDS = 4096  # of one pass
-LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
+LOUDEST_SHARE = 0.2  # noise of the share within a clip norm beyond which it tells nothing of it
 
 
 @dataclass(frozen=True)  # a mix-in
@@ -55,36 +55,35 @@ class Clipped:
 def clipped(
     name: str, problem: Problem, options: ClipOptions, clip: float, cohort: int, adjacency: Adjacency, mu: float
 ) -> Clipped:
-    """A clip and noise that make a round of `cohort` answers μ-GDP.
-
-    An adaptive clip's counts take CELLS_SHARE of μ². ConfigError for a quantile that the counts cannot find; Infeasible
-    where so few answer that their noise would say more of the clip norm than users do.
-    """
+    """A clip and noise that make a round of `cohort` answers μ-GDP; errors as `adaptive_clip`."""
     if not options.adaptive:
         sensitivity = mean_sensitivity(clip, cohort, adjacency)
         return Clipped(clip, sensitivity, scale_for(sensitivity, problem, mu), mu, None)
-    mu *= 1 - 1e-9
-    sensitivity = mean_sensitivity(1.0, cohort, adjacency)
-    adaptive = adaptive_clip(name, problem, options, cohort, adjacency, math.sqrt(CELLS_SHARE) * mu)
-    scale = scale_for(sensitivity, problem, math.sqrt(1 - CELLS_SHARE) * mu)
-    return Clipped(clip, sensitivity, scale, mu * (1 + 1e-9), adaptive)
+    d, least = problem.dimension, mu * (1 - 1e-9)  # a plan is re-checked by other arithmetic
+    scale = NormCountMean.for_mu(dimension=d, users=cohort, mu=least, adjacency=adjacency, soft=True).scale
+    adaptive = adaptive_clip(name, problem, options, cohort, adjacency, scale)
+    return Clipped(clip, mean_sensitivity(1.0, cohort, adjacency), scale, mu, adaptive)
 
 
 def adaptive_clip(
-    name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, mu: float
+    name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, scale: float
 ) -> AdaptiveClip:
-    """Counts of `cohort` users that are μ-GDP; errors as `clipped`."""
-    if not 0.4 <= options.quantile <= 0.95:
-        raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
-    cells = RadiusCells.for_mu(divisor=cohort, mu=mu, adjacency=adjacency)
-    if cells.scale > LOUDEST_CELLS:
+    """A clip that follows weighted shares of `cohort` users with noise `scale`.
+
+    ConfigError for a quantile that the shares cannot find; Infeasible where so few answer that their noise would say
+    more of the clip norm than users do.
+    """
+    if not QUANTILES[0] <= options.quantile <= QUANTILES[1]:
+        raise ConfigError(f"Expected options.quantile in {list(QUANTILES)}, got quantile={options.quantile}.")
+    made = AdaptiveClip(options.quantile, adjacency)
+    if (loud := made.deviation(scale)) > LOUDEST_SHARE:
         raise Infeasible.too_few(
             name,
-            f"the share of {cohort:,} users within a clip norm gets noise of {cells.scale:.2g}, which tells nothing",
-            math.ceil(problem.users * cells.scale / LOUDEST_CELLS),
+            f"the share of {cohort:,} users within a clip norm gets noise of {loud:.2g}, which tells nothing",
+            math.ceil(problem.users * loud / LOUDEST_SHARE),
             also=", or a clip_norm of your own",
         )
-    return AdaptiveClip(cells, options.quantile)
+    return made
 
 
 def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float:
@@ -168,15 +167,14 @@ def chosen(
 def require_clip(
     clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
 ) -> None:
-    """One round's clip, fixed divisor, sensitivity and counts agree: VerificationError if not."""
+    """One round's clip, fixed divisor, sensitivity and shares agree: VerificationError if not."""
     needed = moved.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
     if not sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
     if adaptive is None:
         return
-    cells = adaptive.cells
-    if (cells.divisor, cells.adjacency) != (divisor, adjacency):
-        raise VerificationError(f"Expected counts of {divisor} users under {adjacency}, got {cells}.")
+    if adaptive.adjacency != adjacency:
+        raise VerificationError(f"Expected rows with shares for {adjacency}, got {adaptive}.")
     if not 1e-12 <= clip_norm <= 1e12:
         raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
 

@@ -19,7 +19,7 @@ section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl; Zhang
 Proof: docs/privacy/srgd.md#s1.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isinf
 from typing import Literal
 
@@ -31,13 +31,15 @@ from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.radius_cells import CELLS
+from quoron_privacy.means.norm_counts import SHARES, Presence
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Integers, Release, Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
+from quoron_server.algorithms.noisy.clip import AdaptiveClip
+from quoron_server.algorithms.noisy.method import drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
@@ -79,8 +81,20 @@ class OneEpochParameters(Parameters):
         """Of each round's mean when independent, else of the prefix sums."""
         if self.gradients == "independent":
             return GaussianNoise(self.sensitivity, self.noise_scale)
-        separation = self.batches if self.epochs > 1 else 1
-        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation, self.epochs, separation)
+        own = self.factorisation, self.epochs, self._separation
+        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, *own)
+
+    @property
+    def _separation(self) -> int:
+        """Of two rounds of a user, as their noise counts it."""
+        return self.batches if self.epochs > 1 else 1
+
+    def shares(self, dimension: int) -> PrefixNormCounts | None:
+        """All rounds' sums with the shares that an adaptive clip follows; None where it is fixed."""
+        if self.adaptive is None:
+            return None
+        own = self.rounds, self.factorisation, self.epochs, self._separation
+        return PrefixNormCounts(dimension, self.divisor, self.adaptive.adjacency, self.noise_scale, *own, soft=True)
 
     def entry(self) -> Release:
         """The ledger entry of one round."""
@@ -88,13 +102,11 @@ class OneEpochParameters(Parameters):
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean, or the noised sum of all so far, in every round; beside it what an adaptive clip follows."""
-        del dimension
-        every, adaptive = range(self.rounds), self.adaptive
-        sums = PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu, scaled=adaptive is not None)
-        if adaptive is None:
-            return (sums,)
-        return sums, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.mu)
+        """A noisy mean, or the noised sum of all so far, in every round; with it the shares of an adaptive clip."""
+        every, shares = range(self.rounds), self.shares(dimension)
+        if shares is None:
+            return (PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu),)
+        return (PlannedRelease(shares, shares.entry(), self.rounds, every, self.mu, scaled=True),)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -126,17 +138,15 @@ class OneEpochParameters(Parameters):
         return (Pair.gaussian(mu, total_variation(gaussians=samples)),)
 
     def recounted_mu(self, dimension: int, adjacency: Adjacency) -> float:
-        """GDP of the transcript by its scales: of the sums, and of an adaptive clip's counts in every epoch."""
+        """GDP of the transcript by its scales: of the sums, and of what an adaptive clip is told with them."""
         once = moved.rows(self.clip_norm if self.adaptive is None else 1.0, self.divisor, adjacency)
-        noise = self.noise
+        noise, shares = self.noise, self.shares(dimension)
         if isinstance(noise, GaussianNoise):
-            sums = moved.mu(once, self.noise_scale, dimension)
-        else:
-            sums = played.mu(noise, once, dimension)
-        if self.adaptive is None:
-            return sums
-        counts = moved.mu(moved.acute(1.0, self.divisor, adjacency), self.adaptive.cells.scale, CELLS)
-        return moved.together(sums, *([counts] * self.epochs))
+            return moved.mu(once, self.noise_scale, dimension)
+        if shares is None:
+            return played.mu(noise, once, dimension)
+        scales = np.array([shares.shares(t).scale for t in range(self.rounds)])
+        return played.mu_with_shares(noise, scales, once, dimension + SHARES)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What becomes of users who do not answer."""
@@ -159,6 +169,7 @@ class OneEpochState:
     sums: PrefixState | None  # of the prefix noise; None when independent
     radius: float  # C_t
     moments: Moments  # of ftrl's optimiser
+    presence: Presence = field(default_factory=Presence)  # of those who are asked, as an adaptive clip is told
 
 
 class OneEpoch:
@@ -168,7 +179,7 @@ class OneEpoch:
         self.plan = plan
         p = plan.parameters_of(OneEpochParameters)
         self.parameters = p
-        self._noise = p.noise
+        self._noise, self._shares = p.noise, p.shares(plan.problem.dimension)
 
     def init(self) -> OneEpochState:
         """Start at zero."""
@@ -196,9 +207,10 @@ class OneEpoch:
     def update(self, state: OneEpochState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneEpochState]:
         """Release the noised sum, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        mean, cells, diagnostics = self._mean(state, answers)
+        counted = self._counted(state, answers)
+        mean, diagnostics = self._mean(state, answers, counted)
         if p.adaptive is not None or not p.optimiser.plain:
-            return self._stepped(state, mean, cells, diagnostics, noise)
+            return self._stepped(state, mean, counted, diagnostics, noise)
         weight, sums = t + 1.0, state.sums
         if isinstance(self._noise, GaussianNoise):
             gradients = weight * self._noise.release(mean, noise.stream("release", t))
@@ -220,53 +232,60 @@ class OneEpoch:
         else:
             x = project(-gradients / p.beta)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
-        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums, state.radius, state.moments)
+        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums, state.radius, state.moments, state.presence)
         return Update(moved, (p.entry(),), {}, diagnostics)
 
     def _reduction(self, state: OneEpochState) -> ClippedSum | None:
         """All that a round reads of the answers that count; None without a clip."""
         return None if isinf(state.radius) else ClippedSum(state.radius, self.parameters.divisor)
 
-    def _mean(self, state: OneEpochState, answers: Answers | Sums) -> tuple[Vector, Integers, dict[str, float]]:
-        """The mean of the answers that count, of unit rows if the clip is adaptive; users in each cell; diagnostics."""
+    def _counted(self, state: OneEpochState, answers: Answers | Sums) -> Sums | None:
+        """Sums of the answers that count; None without a clip."""
+        if isinstance(answers, Sums):
+            return answers
+        reduction, counted = self._reduction(state), first_answered(answers.answered, self.parameters.divisor)
+        return None if reduction is None else reduction.of(answers.values, counted)
+
+    def _mean(
+        self, state: OneEpochState, answers: Answers | Sums, sums: Sums | None
+    ) -> tuple[Vector, dict[str, float]]:
+        """The mean of the answers that count; diagnostics."""
         p, reduction = self.parameters, self._reduction(state)
-        if isinstance(answers, Answers):
-            counted = first_answered(answers.answered, p.divisor)
-            if reduction is None:
-                mean, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
-                return mean, np.zeros(4, np.int64), {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
-            answers = reduction.of(answers.values, counted)
-        assert reduction is not None
-        mean = reduction.mean(answers) if p.adaptive is None else reduction.unit_mean(answers)
-        diagnostics = {
-            "answered": answers.answered,
-            "clipped_fraction": answers.clipped / max(1, answers.answered),
-        }
-        return mean, answers.cells, diagnostics
+        if sums is not None and reduction is not None:
+            answered = sums.answered
+            return reduction.mean(sums), {"answered": answered, "clipped_fraction": sums.clipped / max(1, answered)}
+        assert isinstance(answers, Answers)
+        counted = first_answered(answers.answered, p.divisor)
+        mean, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+        return mean, {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
 
     def _stepped(
-        self, state: OneEpochState, mean: Vector, cells: Integers, diagnostics: dict[str, float], noise: NoiseSource
+        self,
+        state: OneEpochState,
+        mean: Vector,
+        counted: Sums | None,
+        diagnostics: dict[str, float],
+        noise: NoiseSource,
     ) -> Update[OneEpochState]:
         """Release the noised sum, and step along what this round added to it: ftrl with an optimiser of its own."""
-        p, t, radius = self.parameters, state.round, state.radius
-        before = state.sums
+        p, t, radius, presence, before = self.parameters, state.round, state.radius, state.presence, state.sums
         assert before is not None
-        assert isinstance(self._noise, PrefixNoise)
-        public: dict[str, float] = {}
-        releases: tuple[Release, ...] = (p.entry(),)
-        unit = 1.0
-        following = radius
-        if p.adaptive is not None:
-            unit, public = radius, {"radius": radius}
-            releases = (p.entry().scaled(radius), p.adaptive.cells.entry())
-            following = p.adaptive.following(radius, cells, noise.stream("cells", t), p.clip_norm)
-        _, sums = self._noise.release(before, mean, noise)
-        gradient = unit * ((sums.total - before.total).astype(np.float64) * self._noise.step)
+        if self._shares is None or p.adaptive is None:
+            assert isinstance(self._noise, PrefixNoise)
+            _, sums = self._noise.release(before, mean, noise)
+            gradient = (sums.total - before.total).astype(np.float64) * self._noise.step
+            entry, public = p.entry(), {}
+        else:
+            assert counted is not None
+            told, sums = self._shares.release(before, counted, noise)
+            gradient, entry, public = radius * told.mean, self._shares.entry().scaled(radius), {"radius": radius}
+            loud = self._shares.shares(t).scale
+            radius, presence = p.adaptive.following(radius, told, loud, presence, p.clip_norm)
         wanted, moments = p.optimiser.step(state.x, gradient, state.moments, step_size=1 / p.beta, t=t)
         x = self.plan.problem.domain.project(wanted)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
-        moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, following, moments)
-        return Update(moved, releases, public, diagnostics)
+        moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, radius, moments, presence)
+        return Update(moved, (entry,), public, diagnostics)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""

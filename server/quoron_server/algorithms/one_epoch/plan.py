@@ -121,8 +121,9 @@ def plan(
         suffix = options.averaged(parameters.suffix, chosen.rounds)
         parameters = replace(parameters, epochs=options.epochs, optimiser=optimiser, suffix=suffix)
         if options.adaptive:
-            own = math.sqrt(noisy.CELLS_SHARE / options.epochs) * mu * (1 - 1e-9)
-            adaptive = noisy.adaptive_clip(name, problem, options, divisor, "replace-one", own)
+            assert isinstance(parameters.noise, PrefixNoise)
+            typical = math.sqrt(options.epochs) * scale / parameters.noise.column_norm  # free-presence#p5
+            adaptive = noisy.adaptive_clip(name, problem, options, divisor, "replace-one", typical)
             parameters = replace(parameters, adaptive=adaptive)
         if options.adaptive or options.epochs > 1 or not optimiser.plain:
             risk = None  # the forecast is of plain steps on fresh users
@@ -181,6 +182,8 @@ def verify(plan: Plan) -> None:
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
     noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    if p.adaptive is not None and p.gradients != "ftrl":
+        raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
     checks.require_gaussian(plan, p.mu)
 
 
@@ -289,13 +292,12 @@ def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, fa
 def _calibrated(scene: _Scene, rounds: int, sensitivity: float) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
     gradients, problem, privacy = scene.gradients, scene.problem, scene.privacy
-    drawn = 1 if gradients == "independent" else rounds
-    gaussians = drawn * samples(problem, scene.adaptive)
+    at_once = samples(problem, scene.adaptive)
+    gaussians = at_once * (1 if gradients == "independent" else rounds)
     left = checks.left_of_delta(scene.name, privacy, gaussians=gaussians)
     rounding = 1e-9 if privacy.epsilon < 0.25 else 0.0  # by which the two accounts of δ differ near ε = 0, and more
     mu = mu_for(privacy.epsilon, left * (1 - rounding))
-    own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if scene.adaptive else 1.0)
-    unit = _unit_scale(gradients, problem.dimension, own, rounds, scene.factorisation(rounds), scene.epochs)
+    unit = _unit_scale(gradients, at_once, mu, rounds, scene.factorisation(rounds), scene.epochs)
     return sensitivity * unit, mu
 
 
