@@ -22,7 +22,6 @@ from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.means.private_range import bounded_range_mu
-from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -100,7 +99,7 @@ def quieter(was: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # What finds noise -> (how it is bent, plans that it makes then, each of which must be refused)
-PREFIX = ("accelerated-srgd", "dp-ftrl", "dp-ftrl/epochs", "tracking-srgd")
+PREFIX = ("accelerated-srgd", "dp-ftrl", "dp-ftrl/epochs", "dp-ftrl/adaptive", "tracking-srgd")
 MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "gdp.delta_for": (gdp.delta_for, times(0.5), ("one-pass-dp-sgd", "local-model", "soft-filtered-sgd/linf")),
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
@@ -118,7 +117,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd/range", "one-pass-dp-sgd", "accelerated-erm/clip")),
-    "acute_sensitivity": (acute_sensitivity, times(0.9), ("one-pass-dp-sgd/adaptive", "whitened-tracking")),
+    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking",)),
     "moment_sensitivity": (moment_sensitivity, times(0.9), ("tracking-srgd", "one-round-least-squares")),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd/range")),
     "SecondMomentNoise.for_mu": (
@@ -126,9 +125,12 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     ),
     "LogLength.for_mu": ((LogLength, "for_mu"), quieter, ("whitened-tracking",)),
     "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking",)),
-    "NormCountMean.for_mu": ((NormCountMean, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd/independent")),
+    "NormCountMean.for_mu": (
+        (NormCountMean, "for_mu"),
+        quieter,
+        ("whitened-tracking", "tracking-srgd/independent", "one-pass-dp-sgd/adaptive"),
+    ),
     "PrefixNormCounts.for_mu": ((PrefixNormCounts, "for_mu"), quieter, ("tracking-srgd",)),
-    "RadiusCells.for_mu": ((RadiusCells, "for_mu"), quieter, ("one-pass-dp-sgd/adaptive", "dp-ftrl/adaptive")),
 }  # fmt: skip
 # outlier-filter#f1 is certified by a game of its own, which asks the first account for the Gaussian at its end.
 OWN_GAME = "filtered-sgd"

@@ -146,7 +146,8 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
         assert isinstance(ours, Sums)
         assert isinstance(theirs, Sums)
         assert np.abs(ours.total - theirs.total).max() <= 5 * 8
-        np.testing.assert_array_equal(ours.cells, theirs.cells)
+        np.testing.assert_array_equal(ours.cells[1:3], theirs.cells[1:3])
+        assert abs(ours.cells[0] - theirs.cells[0]) <= 5 * 64  # soft shares near the clip differ by the root of that
         assert (ours.clipped, ours.answered) == (theirs.clipped, theirs.answered)
         assert ours.clipped
 
