@@ -91,7 +91,11 @@ def verify(plan: Plan) -> None:
     draws = DRAWS.get(p.sampling)
     checks.require(
         NAME,
-        ("cohorts drawn for the adjacency promised", draws and draws.adjacency == promise.adjacency, p.sampling),
+        (
+            "cohorts drawn for the adjacency promised",
+            draws is not None and draws.adjacency == promise.adjacency,
+            p.sampling,
+        ),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
