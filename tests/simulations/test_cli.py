@@ -276,7 +276,7 @@ def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest
 
 def test_a_plan_s_losses_are_written_for_other_accountants(capsys: pytest.CaptureFixture[str], place: Path) -> None:
     assert invoke(["plan", "small.toml", "--losses", "losses.json", "--json"]) == 0
-    promised = json.loads(capsys.readouterr().out)["plan"]["guarantee"]
+    promised = json.loads(capsys.readouterr().out)["guarantee"]
     read = json.loads((place / "losses.json").read_text())
     assert (read["epsilon"], read["delta"]) == (promised["epsilon"], promised["delta"])
     for pair in read["pairs"]:
