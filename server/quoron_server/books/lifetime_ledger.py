@@ -117,9 +117,9 @@ class PopulationLedger:
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
         `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
-        it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another tool carries it
-        out; `spent` that it has done so already, so that it is entered even beyond the limit. BudgetExceeded if the
-        group's limit leaves no room; ConfigError if a number is none.
+        it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another
+        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit.
+        BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
             promise = _promise(epsilon, delta, mu, variation, adjacency, near) | (gaussian(mu, lost) if lost else {})
