@@ -310,3 +310,21 @@ def test_noise_that_the_first_account_finds_is_worth_its_epsilon_to_the_second(c
             )
             case = found, rate, rounds, epsilon, delta, items, adjacency
             assert max(found) <= delta * (1 + 1e-9) if share == 1 else min(found) > delta, case
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_two_accountants_agree_within_half_a_percent_of_delta(count: int) -> None:
+    """The first adds rounds up by a distribution of its own: of plans that it finds noise for, at their ε."""
+    for rate, rounds, epsilon, delta in drawn(2, count):
+        mu = subsampling.wor_round_mu(rate, rounds, epsilon, delta)
+        at = subsampling.wor_epsilon(rate, rounds, mu, delta)
+        first = (
+            subsampling._wor(rate, rounds, mu, at, least=1e-3 * delta)
+            if rate < 1
+            else exact_gaussian(math.sqrt(rounds) * mu, at)
+        )
+        assert replaced(rate, rounds, mu, at, delta) == pytest.approx(first, rel=5e-3), (rate, rounds, epsilon, delta)
+        coins = subsampling.poisson_round_mu(rate, rounds, epsilon, delta)
+        if rate < 1:
+            first = subsampling._poisson(rate, rounds, coins, "zero-out", epsilon, least=1e-3 * delta)
+            assert absent(rate, rounds, coins, epsilon, delta) == pytest.approx(first, rel=5e-3)

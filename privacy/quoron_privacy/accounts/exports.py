@@ -9,7 +9,6 @@
 several, and of each place the best bound is kept. Statement and proof: docs/privacy/pairs.md#pl4.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -63,9 +62,9 @@ class Lattice:
         return min(1.0, max(found) + lacking)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers: format, direction, gap, lack, and of each order first, masses and infinite."""
+        """Plain numbers: direction, gap, lack, and of each order first, masses and infinite."""
         laws = [{"first": law.first, "masses": law.masses.tolist(), "infinite": law.infinite} for law in self.laws]
-        return {"format": FORMAT, "direction": self.direction, "gap": self.gap, "lack": self.lack, "orders": laws}
+        return {"direction": self.direction, "gap": self.gap, "lack": self.lack, "orders": laws}
 
     @classmethod
     def of_json(cls, read: dict[str, Any]) -> "Lattice":
@@ -77,8 +76,8 @@ class Lattice:
             made = cls(read["direction"], float(read["gap"]), laws, float(read["lack"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"Expected losses as they are exported, got {type(error).__name__}: {error}.") from error
-        if read.get("format") != FORMAT or made.direction not in ("pessimistic", "optimistic"):
-            raise ConfigError(f"Expected format {FORMAT!r}, got {read.get('format')!r}.")
+        if made.direction not in ("pessimistic", "optimistic") or not made.gap > 0 or not made.laws:
+            raise ConfigError(f"Expected losses as they are exported, got direction={made.direction!r}, {made.gap}.")
         return made
 
     def distribution(self) -> "PrivacyLossDistribution":
@@ -89,10 +88,11 @@ class Lattice:
         made = [pld_pmf.DensePLDPmf(self.gap, law.first, law.masses, law.infinite, pessimistic) for law in self.laws]
         return privacy_loss_distribution.PrivacyLossDistribution(*made)
 
-    def write(self, path: str) -> None:
-        """As JSON."""
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(self.as_json(), file)
+
+def both(pair: Pair, *, near: float) -> dict[str, Any]:
+    """A pair's losses as plain numbers, from above and from below."""
+    directions: tuple[Direction, ...] = ("pessimistic", "optimistic")
+    return {each: lattice(pair, near=near, direction=each).as_json() for each in directions}
 
 
 def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimistic") -> Lattice:
@@ -110,7 +110,7 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
     steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
     gap = min(loss_sums.gap_for(parts, rounds, steepest) for parts in orders)
     if direction == "optimistic":  # all of it is put down by a whole place at least
-        gap /= 16 if rounds <= loss_sums.FEW else 4
+        gap /= 8 if rounds <= loss_sums.FEW else 2
     make = _above if direction == "pessimistic" else _below
     return Lattice(direction, gap, tuple(make(parts, gap, cut, near, steepest) for parts in orders), pair.lack)
 
@@ -165,8 +165,11 @@ def _sums(laws: loss_sums.Laws, steepest: float, above: float | None) -> Iterato
     gap = laws[0][0].gap
     tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]
     growths = [[float(law.growth(np.array([tilt]))[0]) for law, _ in laws] for tilt in tilts]
-    windows = [loss_sums.window(laws, grown, tilt, above) for tilt, grown in zip(tilts, growths, strict=True)]
-    bottom, top = min(low for low, _ in windows), max(high for _, high in windows)
+    # The steeper the tilt, the larger the sum: what holds all but a little at both ends does so between them.
+    bottom, top = (
+        loss_sums.window(laws, growths[0], 0.0, None)[0],
+        loss_sums.window(laws, growths[-1], steepest, above)[1],
+    )
     size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
     if size > _LONGEST:
         raise ConfigError(f"Expected losses on at most {_LONGEST:,} places, got some on {size:,}. Take a larger near.")
