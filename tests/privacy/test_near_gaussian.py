@@ -72,7 +72,7 @@ def test_rounds_on_secret_samples_are_no_worse_than_is_said_and_hardly_better(ki
     nobody = {"absent": ([1.0], [0.0]), "items": ([1 - rate, rate], [0.0, -mu])}.get(kind, ([1.0], [0.0]))
     cells = 4001 if rounds == 1 else 201
     p, q = mixture([1 - rate, rate], [0.0, mu], cells), mixture(*nobody, cells)
-    if kind == "replaced":  # what subsampling#k6 says of K1's pair, cell by cell
+    if kind == "replaced":  # K1's pair as docs/privacy/pairs.md says it, cell by cell
         more, less = np.where(p > q, p, 0.0), np.where(p > q, q, 0.0)
         left = 1 - more.sum() - less.sum()
         p, q = np.concatenate([more, less[::-1], [left]]), np.concatenate([less, more[::-1], [left]])

@@ -22,7 +22,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, below, compose
+from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, below, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.books.database import Database, now
 
@@ -108,6 +108,7 @@ class PopulationLedger:
         variation: float = 0.0,
         adjacency: str = "replace-one",
         near: Sequence[tuple[float, float]] = (),
+        lost: float = 0.0,
         statement: str = "",
         elsewhere: bool = False,
         spent: bool = False,
@@ -116,12 +117,12 @@ class PopulationLedger:
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
         `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
-        it is μ-GDP but for t, for replacing one user. `elsewhere` says that another tool carries it
-        out; `spent` that it has done so already, so that it is entered even beyond the limit. BudgetExceeded if the
-        group's limit leaves no room; ConfigError if a number is none.
+        it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another
+        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit.
+        BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
-            promise = _promise(epsilon, delta, mu, variation, adjacency, near)
+            promise = _promise(epsilon, delta, mu, variation, adjacency, near) | (gaussian(mu, lost) if lost else {})
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
                 marked = {"elsewhere": True} if elsewhere else {}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
-from quoron_privacy.accounts.lifetime import Charge, Limit, gaussian
+from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
@@ -236,14 +236,10 @@ class Manager:
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
         return await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, **numbers))
 
-    async def charge(self, run: str, group: str, *, mu: float | None, lost: float, **promise: Any) -> Charge:
-        """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises.
-
-        With `lost` > 0 it is `mu`-GDP but for that, for replacing one user.
-        """
+    async def charge(self, run: str, group: str, **promise: Any) -> Charge:
+        """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
         _check_name("group", group)
         _check_name("run", run)
-        promise |= gaussian(mu, lost)
         return await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
 
     async def feed(self, run: str) -> Feed:

@@ -247,18 +247,16 @@ def charge(
 
     Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent.
     """
-    from quoron_privacy.accounts.lifetime import gaussian
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
-    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "variation": variation}
+    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "lost": lost}
     promise |= {"adjacency": adjacency, "spent": spent}
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
-            words = control.charge(name, group, mu=mu, lost=lost, note=note, **promise)
+            words = control.charge(name, group, note=note, **promise)
     else:
-        promise |= gaussian(mu, lost) | {"statement": note, "elsewhere": True}
         with _found(source, create=create) as opened:
-            words = PopulationLedger(opened).charge(name, group, **promise).words()
+            words = PopulationLedger(opened).charge(name, group, statement=note, elsewhere=True, **promise).words()
     typer.echo(f"{group}: {name} charged with {words}")
 
 
