@@ -35,6 +35,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.outlier_mean import (
+    LARGEST_CERTIFIED,
     Kappa,
     Kind,
     OutlierMean,
@@ -149,7 +150,7 @@ def calibrate(
     inclusion exists with κ = 2 only. Raises Infeasible naming the smallest cohort that would do.
     """
     _check(epsilon, delta, cohort_size, kappa, kind, release, forgiven)
-    found = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven)
+    found, more = _search(epsilon, _aim(delta), cohort_size, kappa, kind, release, forgiven), 1e-5
     while found is not None:
         mean, rungs, noise = found
         mus, chances = ladder_mus(mean, rungs, noise)
@@ -158,7 +159,9 @@ def calibrate(
         try:
             verify_one_shot(plan, epsilon, delta)
         except VerificationError:
-            found = mean, rungs, noise * (1 + 1e-5)
+            if more > 0.1:
+                raise
+            found, more = (mean, rungs, noise * (1 + more)), 2 * more
         else:
             return plan
     least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
@@ -277,8 +280,10 @@ def _check(
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
     count(cohort_size=size)
-    if forgiven < 0:
-        raise ConfigError(f"Expected forgiven >= 0, got forgiven={forgiven}.")
+    if forgiven < 0 or size > LARGEST_CERTIFIED:
+        raise ConfigError(
+            f"Expected forgiven >= 0 and cohort_size <= {LARGEST_CERTIFIED:,}, got {forgiven} and {size:,}."
+        )
     if kind == "random" and kappa == 1:
         raise ConfigError("Expected kappa=2 with random inclusion, got kappa=1: nothing is proved for it.")
 

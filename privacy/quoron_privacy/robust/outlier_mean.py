@@ -58,7 +58,7 @@ LARGEST_COHORT = 2**19
 REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
 # Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
 _GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
-_LARGEST_FOR_INT64 = 2**20  # of C: numbers of `_largest_ratio` are at most C³/2
+LARGEST_CERTIFIED = 2**20  # of C: whole numbers of `certified_shifts` are at most C³/2
 _BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
 
 
@@ -345,13 +345,17 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
 def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matrix]:
     """`shifts_at` by a second route, rounded up: (shifts, chances) when the larger score is at least scores[r].
 
-    Shares no formula with it: (b) over every height of the ramp, all in integers up to one division, and binomial
+    Shares no formula with it: (b) over every height of the ramp, in integers up to one division, and binomial
     chances from logarithms of factorials. Raises VerificationError where the theorem has no bound.
     """
     size, width, rounded = mean.cohort_size, mean.ramp_high - mean.ramp_low, (1 + REMOVAL_SLACK) * (1 + 1e-15)
     if mean.kappa == 1:
-        ratios = [[float(_largest_ratio(mean, max(size * size - int(score), 0)))] for score in scores]
-        return np.array(ratios) * rounded, np.ones((len(scores), 1))
+        if size > LARGEST_CERTIFIED:
+            raise VerificationError(f"Expected a cohort of at most {LARGEST_CERTIFIED:,}, got {size:,}.")
+        ratios = loops.largest_ratios(size, mean.ramp_low, mean.ramp_high, np.maximum(size * size - scores, 0))
+        if not np.isfinite(ratios).all():
+            raise VerificationError(f"Expected a positive total weight at every height, which fails for {mean}.")
+        return ratios[:, None] * (1 + 1e-15) * rounded, np.ones((len(scores), 1))
     cores = np.minimum(-(-scores // size), size)[:, None]
     if not cores.min() > mean.ramp_high:
         raise VerificationError(f"Expected a core of more than {mean.ramp_high} answers, got {cores.min()}.")
@@ -366,23 +370,6 @@ def certified_shifts(mean: OutlierMean, scores: Integers) -> tuple[Matrix, Matri
     every = np.hstack([np.broadcast_to(flips, chances.shape), most])  # what lies beyond is charged at the most
     beyond = np.where(most > flips[-1], 1e-20, 0.0)
     return (4 * size + every * each) / (cores * size) * rounded, np.hstack([chances, beyond])
-
-
-def _largest_ratio(mean: OutlierMean, lost: int) -> Fraction:
-    """outlier-mean#o1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)) at its largest over all
-    heights h = A .. B; points = lost/(C − h) where the score is C² − lost.
-
-    Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
-    """
-    size, low, high = mean.cohort_size, mean.ramp_low, mean.ramp_high
-    kind = np.int64 if size <= _LARGEST_FOR_INT64 and lost <= size * size else object
-    heights, width = np.arange(low, high + 1).astype(kind), high - low
-    above = 2 * ((size - heights) * width + lost)
-    below = size * (size - heights) * width - lost * (high - heights)
-    if (below <= 0).any():
-        height = heights[np.argmax(below <= 0)]
-        raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
-    return Fraction(float((above / below).max()) * (1 + 1e-15))
 
 
 def _at_core(mean: OutlierMean) -> OutlierMean:
