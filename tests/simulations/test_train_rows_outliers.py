@@ -11,11 +11,11 @@ from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed, people, plugged
 from flower.plugged import trained as plugged_trained
 from quoron.sections import Method
-from quoron.training import lifetime
+from quoron.training import lifetime, room
 from quoron.training.black_box import problem_of
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.trained import TrainedRows
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import outlier_mean
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
@@ -55,7 +55,9 @@ def test_a_few_users_with_rows_of_any_length_move_nothing_that_the_noise_does_no
     assert "docs/privacy/outlier-gd.md" in sentence(found.guarantee)
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits_though_little_memory_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = 0
 
     def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -65,9 +67,13 @@ def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
             raise Killed
         return pulls(users, point)
 
+    whole = trained(tmp_path / "whole").model
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying)
-    np.testing.assert_array_equal(trained(tmp_path / "run").model, trained(tmp_path / "whole").model)
+    monkeypatch.setattr(room, "_available", lambda: 0)  # it was made sure of when the run began, and is charged
+    with pytest.raises(RunError, match="memory for the answers of a round"):
+        trained(tmp_path / "new")
+    np.testing.assert_array_equal(trained(tmp_path / "run").model, whole)
 
 
 @pytest.mark.parametrize(
