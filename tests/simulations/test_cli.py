@@ -13,6 +13,7 @@ import pytest
 from quoron.cli.app import invoke
 from quoron.reports import progress
 from quoron.run_folder import RunFolder
+from quoron_privacy.accounts import exports
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
@@ -271,6 +272,20 @@ def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest
     plan = json.loads(capsys.readouterr().out)
     assert plan["algorithm"] == "one-pass-dp-sgd"
     assert {each["algorithm"] for each in plan["considered"]} >= {"filtered-sgd", "phased-sgd", "one-pass-dp-sgd"}
+
+
+def test_a_plan_s_losses_are_written_for_other_accountants(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["plan", "small.toml", "--losses", "losses.json", "--json"]) == 0
+    promised = json.loads(capsys.readouterr().out)["guarantee"]
+    read = json.loads((place / "losses.json").read_text())
+    assert (read["epsilon"], read["delta"]) == (promised["epsilon"], promised["delta"])
+    for pair in read["pairs"]:
+        above, below = (exports.Lattice.of_json(pair[each]) for each in ("pessimistic", "optimistic"))
+        assert below.delta(read["epsilon"]) <= above.delta(read["epsilon"]) <= 1.01 * read["delta"]
+    for wrong in ("losses.txt", "nowhere/losses.json"):
+        code, printed = failing(capsys, "plan", "small.toml", "--losses", wrong)
+        assert code == 2
+        assert "Expected --losses to name a .json file" in printed
 
 
 def test_an_automatic_choice_is_told_by_plan_and_simulate_and_stored(

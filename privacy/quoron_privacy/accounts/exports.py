@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import loss_sums, losses
+from quoron_privacy.accounts import composed, loss_sums, losses
 from quoron_privacy.accounts.mixtures import Vector
 from quoron_privacy.accounts.pair import NEAR, Pair
 from quoron_privacy.errors import ConfigError, probability
@@ -103,7 +103,7 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
     probability(near=near)
     if direction not in ("pessimistic", "optimistic"):
         raise ConfigError(f"Expected direction pessimistic or optimistic, got direction={direction!r}.")
-    orders = pair.orders()
+    orders = composed.orders(pair.mu, pair.stages)
     rounds = max(sum(times for _, times in parts) for parts in orders)
     cut, epsilon = loss_sums.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
     tilts = [loss_sums.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]

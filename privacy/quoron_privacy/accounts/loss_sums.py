@@ -99,7 +99,7 @@ def tilted(parts: Parts, epsilon: float, cut: float) -> float | None:
         return growth - tilt * epsilon - math.log(tilt) - math.log1p(tilt)
 
     share = (math.sqrt(5) - 1) / 2
-    for _ in range(30):
+    for _ in range(22):
         first, second = high - share * (high - low), low + share * (high - low)
         low, high = (low, second) if height(first) < height(second) else (first, high)
     return math.exp((low + high) / 2)

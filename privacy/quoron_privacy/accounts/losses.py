@@ -18,7 +18,7 @@ from quoron_privacy.accounts.mixtures import UNIT, Mixtures, Vector
 
 Integers = NDArray[np.int64]
 
-_CELLS = 1 << 15  # of a law, beyond which one cell takes several gaps
+_CELLS = 1 << 15  # of a law from below, beyond which one cell takes several gaps
 _SUMS = 512  # of atoms, up to which each is gone through
 
 
@@ -97,7 +97,7 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
         low, high = _split(losses, width, masses, 4 * UNIT * masses, other, zero, 2 * UNIT)
         return _cut(np.concatenate([first, first + 1]), np.concatenate([low, high]), gap, law.lost, 0.0, cut)
     x, known = mixtures.table(law, -float(scipy.special.ndtri(cut)))
-    ends = np.unique(np.append(_ends(known, gap), 0))  # 0 is between two losses of any pair
+    ends = np.unique(np.append(_next_to(known, gap), 0))  # 0 is between two losses of any pair
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not law.folded))]
     at, off = mixtures.where(law, ends * gap, x, known)
     (left, more), (right, less) = _cells(law, at)
@@ -151,6 +151,11 @@ def _ends(known: Vector, gap: float) -> Integers:
     first, last = math.floor(known[0] / gap), math.ceil(known[-1] / gap)
     if last - first <= _CELLS:
         return np.arange(first, last + 1, dtype=np.int64)
+    return _next_to(known, gap)
+
+
+def _next_to(known: Vector, gap: float) -> Integers:
+    """Those that are next to a loss of the table."""
     return np.unique(np.rint(known / gap)).astype(np.int64)
 
 

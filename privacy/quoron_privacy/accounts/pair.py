@@ -11,27 +11,24 @@ This is the second account: it shares no function, table or cache with those tha
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy
 
-from quoron_privacy.accounts import loss_sums, losses, mixtures, stages
-from quoron_privacy.accounts.losses import Atoms
-from quoron_privacy.accounts.mixtures import Mixtures
+from quoron_privacy.accounts import stages
 from quoron_privacy.accounts.stages import Items, Response, Sampled, Stage, Table
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+composed = OnFirstUse("quoron_privacy.accounts.composed")  # who reads or plans a run needs no transform
+
 NEAR = 1e-12  # the δ below which nothing is told apart, where nobody says another
-_SHARE = 1e-11  # of δ: rounding of sums over those
-_LARGEST = 1e3  # ε beyond which none is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +135,27 @@ class Pair:
     def delta(self, epsilon: float, near: float = NEAR) -> float:
         """δ at ε as the run is drawn, never below the truth; what lies far below `near` is not told apart."""
         _check_question(epsilon, near)
-        exact = max(found[1] for found in _exactly(self, epsilon, near, least=False))
-        return min(1.0, exact + (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12))
+        exact: float = max(found[1] for found in composed.exactly(self.mu, self.stages, epsilon, near, least=False))
+        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack * (1 + 1e-12)
+        return min(1.0, exact + lacking)
 
     def least_delta(self, epsilon: float, near: float = NEAR) -> float:
         """δ at ε with exact noise, never above the truth: how far `delta` may be too large."""
         _check_question(epsilon, near)
-        return max(found[0] for found in _exactly(self, epsilon, near, least=True))
+        found: float = max(each[0] for each in composed.exactly(self.mu, self.stages, epsilon, near, least=True))
+        return found
 
     def epsilon(self, delta: float) -> float:
         """The least ε at δ, rounded up: to 1e-6 of itself or 1e-9; infinite where no ε up to 1,000 has that δ."""
         probability(delta=delta)
-        return _crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
+        found: float = composed.crossing(lambda epsilon: self.delta(epsilon, delta), delta)[1]
+        return found
 
     def least_epsilon(self, delta: float) -> float:
         """The same with exact noise, rounded down: no proof can promise less of this pair."""
         probability(delta=delta)
-        return _crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
-
-    def orders(self) -> tuple[loss_sums.Parts, ...]:
-        """The laws of its stages' losses, each with how often it is there: in one order of the pair, or in both."""
-        ways = [(stage.laws(), times) for stage, times in self.stages]
-        gaussian: list[tuple[Mixtures | Atoms, int]] = []
-        if self.mu:
-            gaussian = [(Mixtures((np.ones(1), np.full(1, self.mu)), (np.ones(1), np.zeros(1))), 1)]
-        found = max((len(laws) for laws, _ in ways), default=1)
-        return tuple([*((laws[order % len(laws)], times) for laws, times in ways), *gaussian] for order in range(found))
+        found: float = composed.crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
+        return found
 
     def event(self) -> "DpEvent | None":
         """What an accountant of dp-accounting composes; None where it has no event for a stage."""
@@ -223,57 +215,3 @@ def _same(one: Table, other: Table) -> bool:
     """Whether they differ by rounding alone."""
     pairs = zip((*one.losses, *one.masses, one.infinite), (*other.losses, *other.masses, other.infinite), strict=True)
     return all(abs(left - right) <= 1e-14 * abs(left) + 1e-16 for left, right in pairs)
-
-
-@lru_cache(maxsize=1024)
-def _exactly(pair: Pair, epsilon: float, near: float, *, least: bool) -> tuple[tuple[float, float], ...]:
-    """(least, most) δ with exact noise, in each order of the pair; 0 or 1 for whichever is not asked for."""
-    return tuple(_one_order(pair.mu, parts, epsilon, near, least) for parts in pair.orders())
-
-
-def _one_order(mu: float, parts: loss_sums.Parts, epsilon: float, near: float, least: bool) -> tuple[float, float]:
-    stages = parts[:-1] if mu else parts
-    if len(parts) == 1 and parts[0][1] == 1 and stages and isinstance(law := parts[0][0], Mixtures):
-        # Above 0 a folded pair has the profile of the one that it is made of.
-        return (0.0, 1.0) if law.too_far else mixtures.once(law, epsilon)
-    pure = [(law, times) for law, times in stages if isinstance(law, Atoms)]
-    if len(pure) == len(stages) and (sums := losses.all_sums(pure)) is not None:
-        return _each(mu, sums, epsilon)
-    if least:
-        return loss_sums.least(parts, epsilon, near), 1.0
-    return 0.0, loss_sums.most(parts, epsilon, near)
-
-
-def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
-    """A Gaussian, if there is one, after each sum of losses that are atoms: in closed form."""
-    left = epsilon - sums.losses
-    if mu:
-        least, most = mixtures.gaussian(mu, left)
-    else:
-        least = most = np.maximum(-np.expm1(np.minimum(left, 0.0)), 0.0)
-    rounding = _SHARE if len(left) > 1 or not mu else 0.0
-    lower, upper = float(sums.masses @ least) * (1 - rounding), float(sums.masses @ most) * (1 + rounding)
-    return max(0.0, lower * (1 - 1e-15) + sums.lost), min(1.0, upper * (1 + 1e-15) + sums.lost)
-
-
-def _crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:
-    """Two ε close to each other, the larger one alone with a δ of at most `wanted`; (0, 0) where 0 has that."""
-    if delta(0.0) <= wanted:
-        return 0.0, 0.0
-
-    def excess(epsilon: float) -> float:
-        return math.log(max(delta(epsilon), 1e-300) / wanted)
-
-    low, high = 0.0, 0.01
-    while excess(high) > 0:
-        low, high = high, 4 * high
-        if high > _LARGEST:
-            return math.inf, math.inf
-    found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
-    near = 1e-9 + 4e-7 * found
-    low, high = max(0.0, found - near), found + near
-    while excess(low) <= 0:
-        low = max(0.0, low - near)
-    while excess(high) > 0:
-        high += near
-    return low, high

@@ -1,7 +1,6 @@
-"""What a run is composed of, each once: a pair of laws in either order, and what dp-accounting calls it.
+"""What a run is composed of, each once, and what dp-accounting calls it.
 
-Of each stage `laws` are those of its loss in both orders of the neighbours; two equal ones are one.
-Statement and proof: docs/privacy/pairs.md#pl3.
+`composed` has the laws of their losses. Statement and proof: docs/privacy/pairs.md#pl1.
 """
 
 from dataclasses import dataclass
@@ -9,18 +8,18 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from quoron_privacy.accounts.losses import Atoms
-from quoron_privacy.accounts.mixtures import Mixtures, Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+Vector = NDArray[np.float64]
+
 _RARE = 1e-32  # chances of numbers of own items that are not told apart
 _USERS = 10**7  # up to so many, dp-accounting is told the very share B/n
-_NOBODY = np.ones(1), np.zeros(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +29,6 @@ class Sampled:
     rate: float
     mu: float
     adjacency: Adjacency
-
-    def laws(self) -> tuple[Mixtures | Atoms, ...]:
-        """In one order, or in both."""
-        own = np.array([1 - self.rate, self.rate]), np.array([0.0, self.mu])
-        return (Mixtures(own, _NOBODY, folded=True),) if self.adjacency == "replace-one" else _both_ways(own)
 
     def event(self) -> "DpEvent":
         """Of one round."""
@@ -56,14 +50,6 @@ class Items:
     z: float  # noise in units of one item's clip
     adjacency: Adjacency
 
-    def laws(self) -> tuple[Mixtures | Atoms, ...]:
-        """In one order, or in both."""
-        chances, numbers, lost = binomial(self.most, self.rate)
-        own = chances, numbers / self.z
-        if self.adjacency == "replace-one":
-            return (Mixtures(own, (chances, -numbers / self.z), lost),)
-        return _both_ways(own, lost)
-
     def event(self) -> "DpEvent | None":
         """Of one round."""
         from dp_accounting import dp_event  # heavy
@@ -83,11 +69,6 @@ class Response:
     epsilon: float
     adjacency: Adjacency = "none"
 
-    def laws(self) -> tuple[Mixtures | Atoms, ...]:
-        """The same in both orders."""
-        losses = np.array([-self.epsilon, self.epsilon])
-        return (Atoms(losses, 1 / (1 + np.exp(-losses))),)
-
     def event(self) -> "DpEvent":
         """Discrete Laplace noise of the same loss."""
         from dp_accounting import dp_event  # heavy
@@ -105,21 +86,11 @@ class Table:
     back: "Table | None" = None
     adjacency: Adjacency = "none"
 
-    def laws(self) -> tuple[Mixtures | Atoms, ...]:
-        """In one order, or in both."""
-        own = (Atoms(np.array(self.losses), np.array(self.masses), self.infinite),)
-        return own if self.back is None else (*own, *self.back.laws())
-
     def event(self) -> None:
         """There is none."""
 
 
 Stage = Sampled | Items | Response | Table
-
-
-def _both_ways(own: tuple[Vector, Vector], lost: float = 0.0) -> tuple[Mixtures, Mixtures]:
-    """Own items against nobody's, and the other order, turned round, so that its loss grows with x, too."""
-    return Mixtures(own, _NOBODY, lost), Mixtures(_NOBODY, (own[0], 0.0 - own[1]))
 
 
 def binomial(most: int, rate: float) -> tuple[Vector, Vector, float]:
