@@ -44,7 +44,7 @@ from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
-CLIPPED = "docs/privacy/accelerated-erm.md#e3"
+CLIPPED, COINS = "docs/privacy/accelerated-erm.md#e3", "docs/privacy/accelerated-erm.md#e4"
 TRIED = 8  # candidates that are calibrated, at most
 
 
@@ -180,7 +180,8 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
         return None
     sampling = scene.sampling(family.drafts[0])
     numbers = AcceleratedERMParameters(_test(o), _aggregate(o), sampling, tuple(phases), scene.smoothing)
-    return Chosen(numbers, risk, theorem=CLIPPED if o.test == "clip" else None)
+    theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
+    return Chosen(numbers, risk, theorem=theorem)
 
 
 def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:

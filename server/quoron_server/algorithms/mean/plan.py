@@ -42,6 +42,7 @@ from quoron_server.problem import Problem
 
 NAME = "mean-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
+COINS = "docs/privacy/mean-sgd.md#ms3"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_ROUNDS = 1024
 FAILURE = 1e-3  # chance that a private range misses in any round
@@ -299,7 +300,8 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
         half_width=half_width,
         round_mu=mu,
     )
-    return Chosen(numbers, chosen.risk, adjacency=draws.adjacency)
+    theorem = COINS if numbers.poisson_sampling else None
+    return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:
