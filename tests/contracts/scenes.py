@@ -20,6 +20,7 @@ from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
@@ -42,8 +43,10 @@ PROBLEM = problem_of(
     link_curvature=1.0,
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
-    "mean-sgd": {"rounds": 5, "rate": 0.1},
-    "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
+    "mean-sgd": {"rounds": 5, "rate": 0.1, "sampling": "uniform"},
+    "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip", "sampling": "uniform"},
+    "mean-sgd/coins": {"rounds": 5, "rate": 0.1},
+    "mean-sgd/zero-out": {"rounds": 5, "rate": 0.1},
     "mean-sgd/range": {"rounds": 5, "rate": 0.1, "estimator": "range"},
     "winsorised-erm": {"rounds": 5},
     "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
@@ -85,6 +88,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "one-pass-dp-sgd/adaptive": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "one-pass-dp-sgd/adam": {"rounds": 6, "optimiser": "adam", "step_size": 0.1, "weight_decay": 0.01},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
+    "dp-sgd-poisson/replaced": {"rounds": 5, "rate": 0.1},
+    "dp-sgd-poisson/replaced-adaptive": {"rounds": 5, "rate": 0.1, "clip": "adaptive"},
     "dp-sgd-poisson/adaptive": {
         "rounds": 5,
         "rate": 0.1,
@@ -114,11 +119,17 @@ PROBLEMS = {
     **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
     **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf"), replace(BOX, items_per_user=400)),
 }
+# Of variants that promise another adjacency than their algorithm usually does.
+ADJACENCIES: dict[str, Adjacency] = {
+    "mean-sgd/zero-out": "zero-out",
+    **dict.fromkeys(("dp-sgd-poisson/replaced", "dp-sgd-poisson/replaced-adaptive"), "replace-one"),
+}
 
 
 @cache
 def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
+    privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
     return info.plan(
         problem or PROBLEMS.get(name, PROBLEM), privacy, info.options(**SMALL.get(name, {})), "calibrated", 7
     )

@@ -3,27 +3,27 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf
 
 from contracts.scenes import PROBLEM, PROBLEMS, SMALL
 from contracts.test_gaussian_promises import GAUSSIAN
-from quoron_privacy.accounts import gdp, item_sampling, subsampling
+from quoron_privacy.accounts import composition, gdp, item_sampling, subsampling
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 
 PRIVACY = Privacy(1.01, 1.01e-6)  # nobody else's: what planners remember of mistakes is asked for here alone
 GENEROUS = Privacy(7.9, 1.01e-3)
-DOTS = "create_pmf_pessimistic_connect_dots_fixed_gap"
 FORTY = {"rounds": 40, "rate": 0.1}
 PLANS: dict[str, dict[str, Any]] = {
     "dp-sgd-wor": FORTY,
     "dp-sgd-poisson": FORTY,
+    "dp-sgd-poisson/replaced": FORTY,
     "mean-sgd": FORTY,
     "accelerated-erm": SMALL["accelerated-erm/clip"],
     "group-dp-sgd": FORTY,
@@ -40,8 +40,9 @@ FIRST: tuple[tuple[ModuleType, str], ...] = (
 
 
 def plan_of(name: str) -> Plan:
-    info = ALGORITHMS[name]
-    return info.plan(PROBLEM, PRIVACY, info.options(**PLANS[name]), "calibrated", 7)
+    algorithm, _, replaced = name.partition("/")
+    info, privacy = ALGORITHMS[algorithm], replace(PRIVACY, adjacency="replace-one") if replaced else PRIVACY
+    return info.plan(PROBLEM, privacy, info.options(**PLANS[name]), "calibrated", 7)
 
 
 def forget() -> None:
@@ -67,19 +68,15 @@ def bent(was: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -> Cal
     return wrong
 
 
-def losses_of(found: Any) -> dict[int, float]:
-    """Mass by place on the lattice."""
-    dense = found.to_dense_pmf()
-    return {dense._lower_loss + place: float(mass) for place, mass in enumerate(dense._probs)}
-
-
 def one_sided(was: Callable[..., Any]) -> Callable[..., Any]:
     """Negative losses are forgotten: they may be anything, and are all the least one."""
 
-    def wrong(gap: float, lowest: int, highest: int, deltas: Any) -> Any:
-        found = losses_of(was(gap, lowest, highest, deltas))
-        kept = {place: mass for place, mass in found.items() if place >= 0}
-        return pld_pmf.SparsePLDPmf({**kept, lowest: 1 - sum(kept.values())}, gap, 0.0, True)
+    def wrong(*given: Any) -> Any:
+        law = was(*given)
+        kept = law.places >= 0
+        places = np.append(law.places[0], law.places[kept])
+        chances = np.append(1 - law.chances[kept].sum() - law.lost, law.chances[kept])
+        return replace(law, places=places, chances=np.maximum(chances, 1e-300))
 
     return wrong
 
@@ -87,9 +84,10 @@ def one_sided(was: Callable[..., Any]) -> Callable[..., Any]:
 def without_tail(was: Callable[..., Any]) -> Callable[..., Any]:
     """Losses above a twentieth of the lattice never happen."""
 
-    def wrong(gap: float, lowest: int, highest: int, deltas: Any) -> Any:
-        found = losses_of(was(gap, lowest, highest, deltas))
-        return pld_pmf.SparsePLDPmf({k: v for k, v in found.items() if k < highest / 20}, gap, 0.0, True)
+    def wrong(*given: Any) -> Any:
+        law = was(*given)
+        kept = law.places < law.places[-1] / 20
+        return replace(law, places=law.places[kept], chances=law.chances[kept], lost=0.0)
 
     return wrong
 
@@ -97,46 +95,62 @@ def without_tail(was: Callable[..., Any]) -> Callable[..., Any]:
 def only_adding(was: Callable[..., Any]) -> Callable[..., Any]:
     """Of the two orders of a Poisson pair only the milder one."""
     del was
-    return lambda composed, delta: max(0.0, float(composed._pmf_add.get_epsilon_for_delta(0.97 * delta)))
+
+    def wrong(rate: float, rounds: int, mu: float, adjacency: str, epsilon: float, *, least: float) -> float:
+        present, absent = (partial(each, rate, mu) for each in (subsampling.wor_profile, subsampling.absent_profile))
+        return composition.delta(absent, present, rounds, epsilon, least=least)
+
+    return wrong
+
+
+def twice(was: Callable[..., Any]) -> Callable[..., Any]:
+    """Noise is looked for that costs twice δ."""
+    return lambda cost, guess, delta: was(cost, guess, 2 * delta)
 
 
 COHORT = {
     "a third of the rate in the profile": (
         subsampling, "wor_profile", lambda was: lambda rate, mu, epsilon: was(rate / 3, mu, epsilon)
     ),
-    "nine tenths of μ": (subsampling, "wor_epsilon", lambda was: bent(was, lambda q, t, mu, d: (q, t, 0.9 * mu, d))),
-    "one round fewer": (subsampling, "wor_epsilon", lambda was: bent(was, lambda q, t, mu, d: (q, t - 1, mu, d))),
-    "twice δ": (subsampling, "wor_epsilon", lambda was: bent(was, lambda q, t, mu, d: (q, t, mu, 2 * d))),
+    "nine tenths of μ": (subsampling, "_wor", lambda was: bent(was, lambda q, t, mu, e: (q, t, 0.9 * mu, e))),
+    "one round fewer": (subsampling, "_wor", lambda was: bent(was, lambda q, t, mu, e: (q, t - 1, mu, e))),
+    "twice δ": (composition, "largest", twice),
     "losses rounded down on a coarse lattice": (
         subsampling, "wor_profile", lambda was: lambda rate, mu, epsilon: was(rate, mu, epsilon + 0.01)
     ),
-    "no tail": (pld_pmf, DOTS, without_tail),
-    "one side of the profile": (pld_pmf, DOTS, one_sided),
-    "all of δ and more for the distribution": (
-        subsampling, "_epsilon", lambda was: lambda composed, delta: was(composed, 1.1 * delta)
-    ),
+    "no tail": (composition, "_law", without_tail),
+    "one side of the profile": (composition, "_law", one_sided),
+    "all of δ and more for the distribution": (composition, "SAFETY", lambda was: 1.1 * was),
     "half of the Gaussian's δ": (gdp, "delta_for", lambda was: lambda mu, epsilon: 0.5 * was(mu, epsilon)),
-    "a search that stops too late": (
-        subsampling, "_largest_mu", lambda was: lambda *given: 1.1 * was(*given)
-    ),
+    "a search that stops too late": (composition, "largest", lambda was: lambda *given: 1.1 * was(*given)),
 }  # fmt: skip
 COINS = {
-    "a third of the rate": (subsampling, "_poisson", lambda was: bent(was, lambda q, t, mu, d: (q / 3, t, mu, d))),
-    "nine tenths of μ": (subsampling, "poisson_epsilon", lambda was: bent(was, lambda q, t, m, d: (q, t, 0.9 * m, d))),
-    "one round fewer": (subsampling, "poisson_epsilon", lambda was: bent(was, lambda q, t, m, d: (q, t - 1, m, d))),
-    "twice δ": (subsampling, "poisson_epsilon", lambda was: bent(was, lambda q, t, m, d: (q, t, m, 2 * d))),
-    "one order of the pair": (subsampling, "_epsilon", only_adding),
+    "a third of the rate": (subsampling, "_poisson", lambda was: bent(was, lambda q, *others: (q / 3, *others))),
+    "nine tenths of μ": (subsampling, "_poisson", lambda was: bent(was, lambda q, t, m, *o: (q, t, 0.9 * m, *o))),
+    "one round fewer": (subsampling, "_poisson", lambda was: bent(was, lambda q, t, *others: (q, t - 1, *others))),
+    "twice δ": (composition, "largest", twice),
 }
+ONE_ORDER = (subsampling, "_poisson", only_adding)
+REPLACED = COINS | {
+    "the pair of absences": (
+        subsampling, "_poisson", lambda was: bent(was, lambda q, t, m, a, e: (q, t, m, "zero-out", e))
+    ),
+    "half of a cohort's μ": (  # as if users were replaced in every round's cohort, by μ, and hence moved it by μ/2
+        subsampling, "replaced_profile", lambda was: lambda rate, mu, epsilon: was(rate, mu / 2, epsilon)
+    ),
+    "one side of the profile": (composition, "_law", one_sided),
+    "no tail": (composition, "_law", without_tail),
+}  # fmt: skip
 ITEMS = {
     "a third of the rate in the profile": (
         item_sampling, "profile", lambda was: bent(was, lambda q, *others: (q / 3, *others))
     ),
     "nine tenths of the shift": (
-        item_sampling, "epsilon", lambda was: bent(was, lambda q, m, t, z, d, a: (q, m, t, z / 0.9, d, a))
+        item_sampling, "_delta", lambda was: bent(was, lambda q, m, t, z, *o: (q, m, t, z / 0.9, *o))
     ),
     "one round fewer": (item_sampling, "_one_way", lambda was: bent(was, lambda q, m, t, *o: (q, m, t - 1, *o))),
     "one item fewer": (item_sampling, "_shifts", lambda was: bent(was, lambda q, m: (q, m - 1))),
-    "twice δ": (item_sampling, "_one_way", lambda was: bent(was, lambda q, m, t, z, d, *o: (q, m, t, z, 2 * d, *o))),
+    "twice δ": (composition, "largest", twice),
     "losses rounded down on a coarse lattice": (
         item_sampling, "profile",
         lambda was: lambda q, m, z, a, epsilons, **way: was(q, m, z, a, epsilons + 0.01, **way),
@@ -145,6 +159,8 @@ ITEMS = {
 MISTAKES = (
     [pytest.param("dp-sgd-wor", *COHORT[name], id=f"dp-sgd-wor, {name}") for name in COHORT]
     + [pytest.param("dp-sgd-poisson", *COINS[name], id=f"dp-sgd-poisson, {name}") for name in COINS]
+    + [pytest.param("dp-sgd-poisson", *ONE_ORDER, id="dp-sgd-poisson, one order of the pair")]
+    + [pytest.param("dp-sgd-poisson/replaced", *REPLACED[name], id=f"replaced, {name}") for name in REPLACED]
     + [
         pytest.param(each, *ITEMS[name], id=f"{each}, {name}")
         for each in ("group-dp-sgd", "group-dp-sgd-zero-out")
@@ -159,7 +175,7 @@ MISTAKES = (
             "group-dp-sgd",
             item_sampling,
             "_one_way",
-            lambda was: bent(was, lambda q, m, t, z, d, a, way: (q, m, t, z, d, "zero-out", way)),
+            lambda was: bent(was, lambda q, m, t, z, e, d, a, way: (q, m, t, z, e, d, "zero-out", way)),
             id="group-dp-sgd, absences in place of replacements",
         )
     ]
@@ -175,7 +191,7 @@ def test_noise_that_a_mistake_in_the_first_account_found_is_refused_by_the_secon
         with np.errstate(all="ignore"):
             plan = plan_of(name)
             with pytest.raises(VerificationError, match="the plan spends"):
-                ALGORITHMS[name].verify(plan)
+                ALGORITHMS[plan.algorithm].verify(plan)
     forget()
 
 
@@ -192,12 +208,12 @@ def test_honest_noise_is_accepted_without_a_look_at_the_first_account(
     with monkeypatch.context() as patched:
         for module, function in FIRST:
             patched.setattr(module, function, missing)
-        ALGORITHMS[name].verify(plan)
+        ALGORITHMS[plan.algorithm].verify(plan)
 
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_noise_for_half_of_a_gaussians_delta_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole runs that are μ-GDP: found by `gdp`, accepted by `recount_once.gaussian`."""
+    """Whole runs that are μ-GDP: found by `gdp`, accepted by `Pair`."""
     was = gdp.delta_for
     info = ALGORITHMS[name]
     with monkeypatch.context() as patched:
@@ -223,11 +239,11 @@ def test_a_plan_of_three_times_its_epsilon_is_not_verified(monkeypatch: pytest.M
     assert subsampling.wor_epsilon(p.cohort_size / (PROBLEM.users - 1), p.rounds, p.round_mu, 1e-6) > 2.5
 
 
-@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson"])
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "dp-sgd-poisson/replaced"])
 def test_a_share_of_the_noise_less_is_refused(name: str) -> None:
     plan = plan_of(name)
     p = plan.parameters
     louder = replace(plan, parameters=replace(p, round_mu=1.01 * p.round_mu, noise_scale=p.noise_scale / 1.01))
     with pytest.raises(VerificationError, match="the plan spends"):
-        ALGORITHMS[name].verify(louder)
+        ALGORITHMS[plan.algorithm].verify(louder)
     assert math.isfinite(p.round_mu)

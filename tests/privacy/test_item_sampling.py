@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
 from quoron_privacy.accounts import item_sampling
+from quoron_privacy.accounts.composition import SAFETY
 from quoron_privacy.accounts.gdp import epsilon_for
 from quoron_privacy.errors import ConfigError
 
-# (q, T): z for m = 50 at epsilon 1, delta 1e-6, zero-out, computed apart; 3 % of delta are kept for arithmetic
-EXACT = 1e-6 / 0.97
+# (q, T): z for m = 50 at epsilon 1, delta 1e-6, zero-out, computed apart; a share of delta is kept for arithmetic
+EXACT = 1e-6 / SAFETY
 TABLE = {(0.01, 100): 21.338, (0.01, 1000): 66.867, (0.1, 64): 169.221}
 
 
@@ -29,7 +30,7 @@ def test_the_account_is_that_of_an_accountant_of_others(rate, items, rounds, z):
         z, shifts, list(binom.pmf(shifts, items, rate)), value_discretization_interval=5e-3
     )
     expected = once.self_compose(rounds).get_epsilon_for_delta(1e-5)
-    ours = item_sampling.epsilon(rate, items, rounds, z, 1e-5 / 0.97, "zero-out")
+    ours = item_sampling.epsilon(rate, items, rounds, z, 1e-5 / SAFETY, "zero-out")
     assert ours == pytest.approx(expected, rel=2e-3)
 
 
@@ -97,7 +98,7 @@ def test_vectors_in_any_direction_stay_below_the_pair():
 )
 def test_calibrated_noise_meets_its_target_from_below_and_hardly_misses_it(rate, items, rounds, epsilon, adjacency):
     z = item_sampling.multiplier(rate, items, rounds, epsilon, 1e-6, adjacency)
-    assert item_sampling.epsilon(rate, items, rounds, z, 1e-6, adjacency) <= epsilon
+    assert item_sampling.epsilon(rate, items, rounds, z, 1e-6, adjacency) <= epsilon * (1 + 2e-6)  # it is rounded up
     assert item_sampling.epsilon(rate, items, rounds, z * 0.998, 1e-6, adjacency) > epsilon
 
 
@@ -116,7 +117,7 @@ def test_a_replacement_costs_about_twice_the_noise_of_an_absence():
     [
         ({"rate": 0.0}, "rate in"),
         ({"rate": 1.5}, "rate in"),
-        ({"delta": 1e-12}, "delta >= 1e-10"),
+        ({"delta": 0.0}, "delta"),
         ({"items": 0}, "items"),
         ({"adjacency": "add"}, "adjacency"),
     ],

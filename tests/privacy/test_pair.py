@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from privacy.test_recount import ITEMS, exact_gaussian, expected
+from privacy.test_second_account import ITEMS, exact_gaussian, expected
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError

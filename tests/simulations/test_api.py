@@ -165,8 +165,8 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
 
 
 def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
-    with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with dp-sgd-poisson"):
-        quoron.plan(method=Method("dp-sgd-poisson"))
+    with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with group-dp-sgd-zero-out"):
+        quoron.plan(method=Method("group-dp-sgd-zero-out"))
 
 
 def test_auto_declines_where_nothing_can_be_learnt_and_says_how_many_users_would_do() -> None:

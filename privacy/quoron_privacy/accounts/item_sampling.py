@@ -16,21 +16,19 @@ Statement and proof: docs/privacy/group-privacy.md#g2.
 """
 
 import math
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.release import Adjacency
 
-_SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
-_SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
-_LOST = 1e-15  # chance of more chosen items than are told apart: those count as all m
+_LOST = 1e-22  # chance of more chosen items than are told apart: those count as all m
+_ROUNDING = 4e-15  # of the tails that a profile is the difference of
 Vector = NDArray[np.float64]
 
 
@@ -38,40 +36,28 @@ Vector = NDArray[np.float64]
 def epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency) -> float:
     """ε at δ of `rounds` rounds with noise z in units of one item's clip; `items` is m, `rate` is q.
 
-    rate = 1 is exact: ε of √rounds · m/z, twice that for replace-one. Raises ConfigError for δ < 1e-10.
+    rate = 1 is exact: ε of √rounds · m/z, twice that for replace-one.
     """
     _check(rate, items, rounds, delta, adjacency)
     positive(z=z)
     if rate == 1:
         return gdp.epsilon_for(math.sqrt(rounds) * _ends(adjacency) * items / z, delta)
-    return max(_one_way(rate, items, rounds, z, delta, adjacency, way) for way in _ways(adjacency))
+    return composition.epsilon_for(lambda at: _delta(rate, items, rounds, z, at, delta, adjacency), delta)
 
 
 @lru_cache(maxsize=256)
 def multiplier(rate: float, items: int, rounds: int, epsilon: float, delta: float, adjacency: Adjacency) -> float:
-    """The least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-4, rounded up."""
+    """The least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-5, rounded up."""
     _check(rate, items, rounds, delta, adjacency)
     positive(epsilon=epsilon)
     mu = gdp.mu_for(epsilon, delta)
     if rate == 1:
         return math.sqrt(rounds) * _ends(adjacency) * items / mu * (1 + 1e-15)
 
-    def excess(log: float) -> float:
-        return math.log(max(_cost(math.exp(log)), 1e-12) / epsilon)
+    def cost(inverse: float) -> float:
+        return _delta(rate, items, rounds, 1 / inverse, epsilon, delta, adjacency)
 
-    def _cost(z: float) -> float:
-        return _epsilon(rate, items, rounds, z, delta, adjacency)
-
-    low = math.log(ranking_multiplier(rate, items, rounds, mu, adjacency)) - 0.02
-    high = low + 0.05
-    while excess(high) > 0:
-        low, high = high, high + 0.2
-    while excess(low) <= 0:
-        low, high = low - 0.2, low
-    z = math.exp(scipy.optimize.brentq(excess, low, high, xtol=3e-5, rtol=1e-12))
-    while _cost(z) > epsilon:
-        z *= 1 + 3e-5
-    return z
+    return 1 / composition.largest(cost, 1 / ranking_multiplier(rate, items, rounds, mu, adjacency), delta)
 
 
 def ranking_mu(rate: float, items: int, rounds: int, z: float, adjacency: Adjacency) -> float:
@@ -99,16 +85,17 @@ def profile(
     Without `own_left` the other way round. Replace-one is its own mirror.
     """
     chances, shifts = _shifts(rate, items)
-    other = 0.0 * shifts if adjacency == "zero-out" else -shifts
+    other = _other(shifts, adjacency)
     with np.errstate(over="ignore"):
         if own_left:  # the loss grows with x: the own side is the likelier one above the crossing
-            at = _crossing(chances, shifts, other, z, epsilons)[:, None]
+            at = _crossing(rate, items, z, adjacency, epsilons)[:, None]
             left, right = ndtr((shifts - at) / z) @ chances, ndtr((other - at) / z) @ chances
         else:
-            at = _crossing(chances, shifts, other, z, -epsilons)[:, None]
+            at = _crossing(rate, items, z, adjacency, -epsilons)[:, None]
             left, right = ndtr((at - other) / z) @ chances, ndtr((at - shifts) / z) @ chances
         # e^700 in place of more takes less off: a larger δ, and no infinity times zero.
-        found: Vector = np.clip(left - np.exp(np.minimum(epsilons, 700.0)) * right, 0.0, 1.0)
+        right = np.exp(np.minimum(epsilons, 700.0)) * right
+        found: Vector = np.clip(left - right + _ROUNDING * (left + right), 0.0, 1.0)
     # No δ is below 1 - e^ε, and rounding may make none grow with ε.
     least = np.maximum(found, -np.expm1(np.minimum(epsilons, 0.0)))
     order = np.argsort(-epsilons, kind="stable")
@@ -116,17 +103,11 @@ def profile(
     return least
 
 
-def _epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency) -> float:
-    return epsilon(rate, items, rounds, z, delta, adjacency)
-
-
 def _check(rate: float, items: int, rounds: int, delta: float, adjacency: Adjacency) -> None:
     probability(delta=delta)
     count(items=items, rounds=rounds)
     if not 0 < rate <= 1:
         raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
-    if delta < _SMALLEST_DELTA and rate < 1:
-        raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with sampled items, got delta={delta}.")
     if adjacency not in ("zero-out", "replace-one"):
         raise ConfigError(f"Expected adjacency zero-out or replace-one, got adjacency={adjacency!r}.")
 
@@ -140,6 +121,7 @@ def _ways(adjacency: Adjacency) -> tuple[bool, ...]:
     return (True,) if adjacency == "replace-one" else (True, False)
 
 
+@lru_cache(maxsize=16)
 def _shifts(rate: float, items: int) -> tuple[Vector, Vector]:
     """Chances of j chosen items, and j; what is beyond all likelihood counts as all of them, which is worse."""
     most = min(items, int(scipy.stats.binom.isf(_LOST, items, rate)) + 1)
@@ -167,36 +149,44 @@ def _loss(chances: Vector, shifts: Vector, other: Vector, z: float, x: Vector) -
     return left - right, left_slope - right_slope
 
 
-def _crossing(chances: Vector, shifts: Vector, other: Vector, z: float, epsilons: Vector) -> Vector:
+def _other(shifts: Vector, adjacency: Adjacency) -> Vector:
+    """Where the other law's components lie."""
+    return 0.0 * shifts if adjacency == "zero-out" else -shifts
+
+
+@lru_cache(maxsize=4)
+def _table(rate: float, items: int, z: float, adjacency: Adjacency) -> tuple[Vector, Vector]:
+    """Points on the line and the losses there; to be read only."""
+    chances, shifts = _shifts(rate, items)
+    reach = float(shifts[-1]) + 40 * z
+    points = np.linspace(-reach, reach, 8001)
+    return points, _loss(chances, shifts, _other(shifts, adjacency), z, points)[0]
+
+
+def _crossing(rate: float, items: int, z: float, adjacency: Adjacency, epsilons: Vector) -> Vector:
     """Where the loss is ε, from a table and a step of Newton's; ∓∞ where it never is that small or large.
 
     The profile is largest there: what is wrong by a share r of z is wrong by r² in δ, and this is below 1e-8.
     """
-    reach = float(shifts[-1]) + 40 * z
-    table = np.linspace(-reach, reach, 8001)
-    losses, _ = _loss(chances, shifts, other, z, table)
-    guess = np.interp(epsilons, losses, table)
-    at, slope = _loss(chances, shifts, other, z, guess)
-    step = np.clip((epsilons - at) / np.maximum(slope, 1e-300), -reach / 4000, reach / 4000)
-    found = np.where(epsilons <= losses[0], -np.inf, guess + step)
+    chances, shifts = _shifts(rate, items)
+    points, losses = _table(rate, items, z, adjacency)
+    guess = np.interp(epsilons, losses, points)
+    at, slope = _loss(chances, shifts, _other(shifts, adjacency), z, guess)
+    most = 2 * (points[1] - points[0])
+    found = guess + np.clip((epsilons - at) / np.maximum(slope, 1e-300), -most, most)
+    found = np.where(epsilons <= losses[0], -np.inf, found)
     return np.where(epsilons >= losses[-1], np.inf, found)
 
 
-def _one_way(
-    rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency, own_left: bool
-) -> float:
-    from dp_accounting.pld import pld_pmf  # it brings much of scipy
+def _delta(rate: float, items: int, rounds: int, z: float, epsilon: float, least: float, adjacency: Adjacency) -> float:
+    """δ of the composition at ε, the worst of the orders that there are."""
+    return max(_one_way(rate, items, rounds, z, epsilon, least, adjacency, way) for way in _ways(adjacency))
 
-    chances, shifts = _shifts(rate, items)
-    other = 0.0 * shifts if adjacency == "zero-out" else -shifts
-    tail = min(1e-3 * delta / rounds, 0.1)
-    farthest = np.array([-1.0, 1.0]) * z * float(-ndtri(tail)) + np.array([other.min(), shifts[chances > tail][-1]])
-    reach = float(np.abs(_loss(chances, shifts, other, z, farthest)[0]).max())
-    spread = 20 * math.sqrt(rounds) * min(ranking_mu(rate, items, 1, z, adjacency), reach) + reach
-    gap = min(max(reach / 4000, spread / 300_000, 1e-7), 2e-3)
-    top = math.ceil(reach / gap) + 1
-    epsilons = np.arange(-top, top + 1, dtype=np.float64) * gap
-    deltas = profile(rate, items, z, adjacency, epsilons, own_left=own_left)
-    once: Any = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -top, top, deltas)
-    composed = once.to_dense_pmf().self_compose(rounds, 1e-4 * delta)
-    return max(0.0, float(composed.get_epsilon_for_delta(_SAFETY * delta)))
+
+def _one_way(
+    rate: float, items: int, rounds: int, z: float, epsilon: float, least: float, adjacency: Adjacency, own_left: bool
+) -> float:
+    forward = partial(profile, rate, items, z, adjacency, own_left=own_left)
+    mirrored = adjacency == "replace-one"
+    backward = forward if mirrored else partial(profile, rate, items, z, adjacency, own_left=not own_left)
+    return composition.delta(forward, backward, rounds, epsilon, least=least)

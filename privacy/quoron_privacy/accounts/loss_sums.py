@@ -23,8 +23,10 @@ Complexes = NDArray[np.complex128]
 
 CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
 _COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
-_OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
-_FINER = (16, 4, 1)  # times as fine is the lattice from below: the first that is not too long
+OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window, on either side
+_FINER = (4, 1)  # times as fine is the lattice from below: the first that is not too long
+_SEEN = 1e-4  # of what is seen of the tilted law, the same at most
+FEW = 64  # rounds up to which four times finer yet
 _RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
 
@@ -35,18 +37,17 @@ def most(parts: Parts, epsilon: float, near: float) -> float:
         return 1.0
     rounds = sum(times for _, times in parts)
     cut = CUT * near / rounds
-    tilt, laws = _tilted(parts, epsilon, cut)
-    lost = _lost(laws)
+    tilt = tilted(parts, epsilon, cut)
     if tilt is None:
-        return min(1.0, lost + 1e-300)
-    gap = _gap(parts, rounds, tilt)
+        return min(1.0, lost([(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts]) + 1e-300)
+    gap = gap_for(parts, rounds, tilt)
     laws = [(one.above(law, gap, cut), times) for law, times in parts]
     level = epsilon - sum(times * law.off for law, times in laws)
     tail = _tail(laws, level, tilt, CUT * near)
     if tail is None:
         return 1.0
     found = math.exp(min(tail.scale + math.log(max(tail.seen + tail.wrong, 1e-300)) + tail.rounding, 1.0))
-    return min(1.0, found + CUT * near + _lost(laws) + 1e-300)
+    return min(1.0, found + CUT * near + lost(laws) + 1e-300)
 
 
 def least(parts: Parts, epsilon: float, near: float) -> float:
@@ -54,32 +55,42 @@ def least(parts: Parts, epsilon: float, near: float) -> float:
     rounds = sum(times for _, times in parts)
     parts = [(law, times) for law, times in parts if not (isinstance(law, Mixtures) and law.too_far)]
     cut = CUT * near / rounds
-    tilt, _ = _tilted(parts, epsilon, cut)
-    lost = -math.expm1(sum(times * math.log1p(-law.lost) for law, times in parts if isinstance(law, Atoms)))
+    tilt = tilted(parts, epsilon, cut)
     if tilt is None:
-        return max(0.0, lost * (1 - 1e-12))
-    gap = _gap(parts, rounds, tilt)
-    for finer in _FINER:
+        return least_lost(parts)
+    gap = gap_for(parts, rounds, tilt)
+    for finer in (4 * _FINER[0], *_FINER) if rounds <= FEW else _FINER:
         laws = [(one.below(law, gap / finer, cut), times) for law, times in parts]
         rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
-        tail = _tail(laws, epsilon + _over(laws, tilt, rare), tilt, None)
+        tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
+        if tail is not None and rare > _SEEN * tail.seen > 0:  # little of the tilted law is about ε
+            rare = _SEEN * tail.seen
+            tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
         if tail is not None:
             seen = tail.seen - tail.wrong - rare
             found = math.exp(tail.scale + math.log(seen) - tail.rounding) if seen > 0 else 0.0
-            return max(0.0, min(1.0, (found + lost) * (1 - 1e-12)))
-    return lost * (1 - 1e-12)
+            return max(0.0, min(1.0, found * (1 - 1e-12) + least_lost(parts)))
+    return least_lost(parts)
 
 
-def _lost(laws: Laws) -> float:
+def lost(laws: Laws) -> float:
     """Chance of any infinite loss, rounded up."""
-    return -math.expm1(sum(times * math.log1p(-min(law.lost, 0.5)) for law, times in laws)) * (1 + 1e-12)
+    if any(law.lost >= 1 for law, _ in laws):
+        return 1.0
+    return -math.expm1(sum(times * math.log1p(-law.lost) for law, times in laws)) * (1 + 1e-12)
 
 
-def _tilted(parts: Parts, epsilon: float, cut: float) -> tuple[float | None, Laws]:
+def least_lost(parts: Parts) -> float:
+    """The same of what has any for certain, rounded down."""
+    finite = sum(times * math.log1p(-law.lost) for law, times in parts if isinstance(law, Atoms))
+    return max(0.0, -math.expm1(finite) * (1 - 1e-12))
+
+
+def tilted(parts: Parts, epsilon: float, cut: float) -> float | None:
     """About the tilt at which the sum lies about ε, by rough laws; None if no sum does. Every tilt is sound."""
     rough = [(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts]
     if sum(times * float(law.values[-1]) for law, times in rough) <= epsilon:
-        return None, rough
+        return None
     low, high = math.log(1e-3), math.log(1e7)
 
     def height(log: float) -> float:
@@ -91,7 +102,7 @@ def _tilted(parts: Parts, epsilon: float, cut: float) -> tuple[float | None, Law
     for _ in range(30):
         first, second = high - share * (high - low), low + share * (high - low)
         low, high = (low, second) if height(first) < height(second) else (first, high)
-    return math.exp((low + high) / 2), rough
+    return math.exp((low + high) / 2)
 
 
 def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
@@ -103,7 +114,7 @@ def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
     return float(np.sqrt(STEP / math.sqrt(2 * math.pi) * density @ known**2)) / 200
 
 
-def _gap(parts: Parts, rounds: int, tilt: float) -> float:
+def gap_for(parts: Parts, rounds: int, tilt: float) -> float:
     """So fine that the lattice costs a share _COARSE of δ; on it lie the losses of the commonest law of two atoms."""
     gap = math.sqrt(8 * _COARSE / (rounds * tilt * (tilt + 1)))
     pure = [(times, float(law.losses[-1])) for law, times in parts if isinstance(law, Atoms) and len(law.losses) == 2]
@@ -127,22 +138,26 @@ def _tail(laws: Laws, level: float, tilt: float, above: float | None) -> _Tail |
     """The tail of the sum beyond `level`; `above`: chance of sums not to be looked at, if any. None: too long."""
     gap = laws[0][0].gap
     growths = [float(law.growth(np.array([tilt]))[0]) for law, _ in laws]
-    bottom, top = _window(laws, growths, tilt, above)
+    bottom, top = window(laws, growths, tilt, above)
     size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
     if size > _MOST:
         return None
-    sums, total, error = _power(laws, growths, tilt, size)
+    sums, total, error = power(laws, growths, tilt, size)
     start = math.floor(level / gap) + 1
     places = np.arange(max(start, bottom), top + 1)
     beyond = places * gap - level
     weights = np.exp(-tilt * beyond) * -np.expm1(-beyond)
-    wrong = error * float(weights.sum()) + (2 if above is None else start < bottom) * _OUTSIDE
+    wrong = error * float(weights.sum()) + (2 if above is None else start < bottom) * OUTSIDE
     scale = sum(times * growth for growth, (_, times) in zip(growths, laws, strict=True)) + total - tilt * level
-    rounding = 1e-9 + sum(
+    return _Tail(float(weights @ sums[places % size]), wrong, scale, rounding(laws, tilt))
+
+
+def rounding(laws: Laws, tilt: float) -> float:
+    """What tilting and adding up may do to the whole, as a logarithm."""
+    return 1e-9 + sum(
         times * (2 * law.off + (len(law.places) + 64 + float(np.abs(tilt * law.values).max())) * 4 * UNIT)
         for law, times in laws
     )
-    return _Tail(float(weights @ sums[places % size]), wrong, scale, rounding)
 
 
 def _moments(laws: Laws, tilt: float) -> tuple[float, float]:
@@ -155,10 +170,10 @@ def _moments(laws: Laws, tilt: float) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def _window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
+def window(laws: Laws, growths: Sequence[float], tilt: float, above: float | None) -> tuple[int, int]:
     """Places from which to which the sum's law is looked at: Markov's inequality for powers, the best of some.
 
-    Above it is `above` of the law itself. On either side is _OUTSIDE of the tilted law.
+    Above it is `above` of the law itself. On either side is OUTSIDE of the tilted law.
     """
 
     def grown(tilts: Vector) -> Vector:
@@ -168,14 +183,15 @@ def _window(laws: Laws, growths: Sequence[float], tilt: float, above: float | No
     deviation = max(_moments(laws, tilt)[1], laws[0][0].gap)
     more = np.geomspace(0.02, 40, 28) / deviation
     up, down = np.concatenate([tilt * np.linspace(0.5, 1, 6), tilt + more]), tilt - more
-    top = float(np.min((grown(tilt + more) - now - math.log(_OUTSIDE)) / more))
+    up = up[up > 0]
+    top = float(np.min((grown(tilt + more) - now - math.log(OUTSIDE)) / more))
     if above is not None:
         top = max(top, float(np.min((grown(up) - math.log(above)) / up)))
-    bottom = float(np.max((now - grown(down) + math.log(_OUTSIDE)) / more))
+    bottom = float(np.max((now - grown(down) + math.log(OUTSIDE)) / more))
     return math.floor(bottom / laws[0][0].gap), math.ceil(top / laws[0][0].gap)
 
 
-def _power(laws: Laws, growths: Sequence[float], tilt: float, size: int) -> tuple[Vector, float, float]:
+def power(laws: Laws, growths: Sequence[float], tilt: float, size: int) -> tuple[Vector, float, float]:
     """The tilted sum's law around a circle, ln of a factor to it, and most by which rounding moves any place of it."""
     each = 16 * math.log2(size) * UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
     total, product, spectra = 0.0, np.ones(size // 2 + 1, np.complex128), []
@@ -210,7 +226,7 @@ def _raised(values: Complexes, exponent: int) -> Complexes:
     return found
 
 
-def _over(laws: Laws, tilt: float, rare: float) -> float:
+def over(laws: Laws, tilt: float, rare: float) -> float:
     """What places are too large by together, but for a share `rare` of the tilted law: Markov's inequality."""
     gap = laws[0][0].gap
     speeds = np.geomspace(1e-2, 1e5, 57) / gap / math.sqrt(sum(times for _, times in laws))

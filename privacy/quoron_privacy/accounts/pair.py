@@ -156,6 +156,15 @@ class Pair:
         probability(delta=delta)
         return _crossing(lambda epsilon: self.least_delta(epsilon, delta), delta)[0]
 
+    def orders(self) -> tuple[loss_sums.Parts, ...]:
+        """The laws of its stages' losses, each with how often it is there: in one order of the pair, or in both."""
+        ways = [(stage.laws(), times) for stage, times in self.stages]
+        gaussian: list[tuple[Mixtures | Atoms, int]] = []
+        if self.mu:
+            gaussian = [(Mixtures((np.ones(1), np.full(1, self.mu)), (np.ones(1), np.zeros(1))), 1)]
+        found = max((len(laws) for laws, _ in ways), default=1)
+        return tuple([*((laws[order % len(laws)], times) for laws, times in ways), *gaussian] for order in range(found))
+
     def event(self) -> "DpEvent | None":
         """What an accountant of dp-accounting composes; None where it has no event for a stage."""
         from dp_accounting import dp_event  # heavy
@@ -219,29 +228,20 @@ def _same(one: Table, other: Table) -> bool:
 @lru_cache(maxsize=1024)
 def _exactly(pair: Pair, epsilon: float, near: float, *, least: bool) -> tuple[tuple[float, float], ...]:
     """(least, most) δ with exact noise, in each order of the pair; 0 or 1 for whichever is not asked for."""
-    ways = [(stage.laws(), times) for stage, times in pair.stages]
-    orders = max((len(laws) for laws, _ in ways), default=1)
-    return tuple(
-        _one_order(pair, [(laws[order % len(laws)], times) for laws, times in ways], epsilon, near, least)
-        for order in range(orders)
-    )
+    return tuple(_one_order(pair.mu, parts, epsilon, near, least) for parts in pair.orders())
 
 
-def _one_order(
-    pair: Pair, laws: list[tuple[Mixtures | Atoms, int]], epsilon: float, near: float, least: bool
-) -> tuple[float, float]:
-    if not pair.mu and len(laws) == 1 and laws[0][1] == 1 and isinstance(laws[0][0], Mixtures):
+def _one_order(mu: float, parts: loss_sums.Parts, epsilon: float, near: float, least: bool) -> tuple[float, float]:
+    stages = parts[:-1] if mu else parts
+    if len(parts) == 1 and parts[0][1] == 1 and stages and isinstance(law := parts[0][0], Mixtures):
         # Above 0 a folded pair has the profile of the one that it is made of.
-        return (0.0, 1.0) if laws[0][0].too_far else mixtures.once(laws[0][0], epsilon)
-    pure = [(law, times) for law, times in laws if isinstance(law, Atoms)]
-    if len(pure) == len(laws) and (sums := losses.all_sums(pure)) is not None:
-        return _each(pair.mu, sums, epsilon)
-    if pair.mu:
-        own = Mixtures((np.ones(1), np.full(1, pair.mu)), (np.ones(1), np.zeros(1)))
-        laws = [*laws, (own, 1)]
+        return (0.0, 1.0) if law.too_far else mixtures.once(law, epsilon)
+    pure = [(law, times) for law, times in stages if isinstance(law, Atoms)]
+    if len(pure) == len(stages) and (sums := losses.all_sums(pure)) is not None:
+        return _each(mu, sums, epsilon)
     if least:
-        return loss_sums.least(laws, epsilon, near), 1.0
-    return 0.0, loss_sums.most(laws, epsilon, near)
+        return loss_sums.least(parts, epsilon, near), 1.0
+    return 0.0, loss_sums.most(parts, epsilon, near)
 
 
 def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:

@@ -68,6 +68,8 @@ class Items:
         """Of one round."""
         from dp_accounting import dp_event  # heavy
 
+        if self.most == 1:
+            return dp_event.PoissonSampledDpEvent(self.rate, dp_event.GaussianDpEvent(self.z))
         if self.adjacency == "replace-one":
             return None
         chances, numbers, _ = binomial(self.most, self.rate)

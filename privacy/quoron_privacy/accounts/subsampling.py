@@ -4,80 +4,119 @@
     0.83
 
 * `wor_*`: uniform cohorts of fixed size, replace-one. Every round is μ-GDP given its cohort (subsampling#k1).
-* `poisson_*`: every user joins independently, add/remove or zero-out, fixed divisor (subsampling#k2).
+* `poisson_*`: every user joins independently, fixed divisor. Add/remove or zero-out: every round is μ-GDP (#k2);
+  replace-one: a Gaussian release that one user's contribution moves by μ standard deviations at most (#k3).
 
-Both compose exact privacy-loss distributions, discretised on the pessimistic side. Statement and proof:
-docs/privacy/subsampling.md.
+Statement and proof: docs/privacy/subsampling.md. `composition` has the sum over rounds.
 """
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
-from quoron_privacy.accounts.roots import root
+from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.release import Adjacency
 
-_SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
-_SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
+Vector = NDArray[np.float64]
+_Delta = Callable[[float], float]
 
 
 @lru_cache(maxsize=1024)
 def wor_epsilon(rate: float, rounds: int, mu: float, delta: float) -> float:
     """ε at δ of `rounds` μ-GDP rounds, each on a fresh uniform cohort of a share `rate` of the users; replace-one.
 
-    rate = 1 is exact: ε of √rounds·μ. Raises ConfigError for δ < 1e-10, where the numbers would not be trustworthy.
+    rate = 1 is exact: ε of √rounds·μ.
     """
     _check(rate, rounds, delta)
     non_negative(mu=mu)
     if rate == 1 or mu == 0:
         return gdp.epsilon_for(math.sqrt(rounds) * mu, delta)
-    return _epsilon(_wor(rate, rounds, mu, delta), delta)
+    return composition.epsilon_for(partial(_wor, rate, rounds, mu, least=delta), delta)
 
 
 @lru_cache(maxsize=1024)
 def wor_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Largest per-round μ with `wor_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-4, rounded down."""
+    """Largest per-round μ with `wor_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-5, rounded down."""
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
+    full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds)
     if rate == 1:
-        return gdp.mu_for(epsilon, delta) / math.sqrt(rounds) * (1 - 1e-15)
-    return _largest_mu(lambda mu: wor_epsilon(rate, rounds, mu, delta), gdp.mu_for(epsilon, delta), rounds, epsilon)
+        return full * (1 - 1e-15)
+    return composition.largest(lambda mu: _wor(rate, rounds, mu, epsilon, least=delta), _typical(rate, full), delta)
 
 
 @lru_cache(maxsize=1024)
-def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float) -> float:
-    """ε at δ of `rounds` μ-GDP rounds that each user joins with probability `rate`; add/remove or zero-out.
+def poisson_epsilon(rate: float, rounds: int, mu: float, delta: float, adjacency: Adjacency = "zero-out") -> float:
+    """ε at δ of `rounds` rounds that each user joins with probability `rate`; zero-out is add/remove, too.
 
-    μ is the round's parameter when one user's contribution is present against absent.
+    μ is the round's parameter when one user's contribution is present against absent, under either adjacency.
     """
     _check(rate, rounds, delta)
     non_negative(mu=mu)
     if rate == 1 or mu == 0:
-        return gdp.epsilon_for(math.sqrt(rounds) * mu, delta)
-    return _epsilon(_poisson(rate, rounds, mu, delta), delta)
+        return gdp.epsilon_for(math.sqrt(rounds) * _ends(adjacency) * mu, delta)
+    return composition.epsilon_for(partial(_poisson, rate, rounds, mu, adjacency, least=delta), delta)
 
 
 @lru_cache(maxsize=1024)
-def poisson_round_mu(rate: float, rounds: int, epsilon: float, delta: float) -> float:
-    """Largest per-round μ with `poisson_epsilon(rate, rounds, μ, δ) ≤ ε`, to a relative 1e-4, rounded down."""
+def poisson_round_mu(
+    rate: float, rounds: int, epsilon: float, delta: float, adjacency: Adjacency = "zero-out"
+) -> float:
+    """Largest per-round μ with `poisson_epsilon(…, μ, δ, adjacency) ≤ ε`, to a relative 1e-5, rounded down."""
     _check(rate, rounds, delta)
     positive(epsilon=epsilon)
+    full = gdp.mu_for(epsilon, delta) / math.sqrt(rounds) / _ends(adjacency)
     if rate == 1:
-        return gdp.mu_for(epsilon, delta) / math.sqrt(rounds) * (1 - 1e-15)
-    return _largest_mu(lambda mu: poisson_epsilon(rate, rounds, mu, delta), gdp.mu_for(epsilon, delta), rounds, epsilon)
+        return full * (1 - 1e-15)
+
+    def cost(mu: float) -> float:
+        return _poisson(rate, rounds, mu, adjacency, epsilon, least=delta)
+
+    return composition.largest(cost, _typical(rate, full), delta)
 
 
-def wor_profile(rate: float, mu: float, epsilon: NDArray[np.float64]) -> NDArray[np.float64]:
+def wor_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
     """δ at each ε (any sign) of one μ-GDP round on a uniform cohort of a share `rate` < 1; replace-one."""
     size = np.abs(epsilon)
-    inside: NDArray[np.float64] = rate * np.asarray(gdp.delta_for(mu, np.log1p(np.expm1(size) / rate)))
+    inside: Vector = rate * np.asarray(gdp.delta_for(mu, np.log1p(np.expm1(size) / rate)))
     # Replace-one is symmetric, so the profile below ε = 0 is the mirror of the one above.
     return np.minimum(np.where(epsilon < 0, np.exp(-size) * inside - np.expm1(-size), inside), 1.0)
+
+
+def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
+    """δ at each ε >= 0 of (N(0, 1), (1-q) N(0, 1) + q N(μ, 1)), the second order of #k2; the first is `wor_profile`."""
+    excess = np.expm1(epsilon)
+    share = rate - (1 - rate) * excess  # 1 - α (1 - q): beyond its zero nothing is left
+    inside = np.where(share > 0, share, 1.0)
+    with np.errstate(over="ignore"):
+        found = inside * np.asarray(gdp.delta_for(mu, np.log1p(excess / inside)))
+    return np.where(share > 0, found, 0.0)
+
+
+def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
+    """δ at each ε >= 0 of ((1-q) N(0, 1) + q N(μ, 1), (1-q) N(0, 1) + q N(-μ, 1)), which is its own mirror (#k3).
+
+    Where the likelihood ratio is e^ε, y = e^{μx} solves q' y² - (e^ε - 1)(1 - q) y - e^ε q' = 0, q' = q e^{-μ²/2}.
+    """
+    excess = np.expm1(epsilon)
+    half = excess * (1 - rate) / 2
+    logs = math.log(rate) - mu * mu / 2  # of q'
+    # y = (h + √(h² + α q'²)) / q', as logarithms: q' may underflow
+    with np.errstate(divide="ignore"):
+        root = np.logaddexp(2 * np.log(half), epsilon + 2 * logs) / 2
+        x = (np.logaddexp(np.log(half), root) - logs) / mu
+    tails = scipy.special.ndtr(mu - x), scipy.special.ndtr(-x), scipy.special.ndtr(-mu - x)
+    off = np.exp(np.minimum(epsilon + np.log(np.maximum(tails[2], 1e-320)), 0.0))  # e^ε Φ(-μ - x), without overflow
+    gain = rate * (tails[0] - off) - (1 - rate) * excess * tails[1]
+    # Any x gives no more than the truth; the terms' own rounding is some units in the last place, and of the tails
+    # a share that grows with x² (erfc).
+    terms = rate * (tails[0] + off) + (1 - rate) * excess * tails[1]
+    return np.minimum(np.maximum(gain, 0.0) + (4e-15 + 1e-15 * np.minimum(x * x, 1500.0)) * terms + 1e-300, 1.0)
 
 
 def _check(rate: float, rounds: int, delta: float) -> None:
@@ -85,59 +124,30 @@ def _check(rate: float, rounds: int, delta: float) -> None:
     count(rounds=rounds)
     if not 0 < rate <= 1:
         raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
-    if delta < _SMALLEST_DELTA and rate < 1:
-        raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with subsampled rounds, got delta={delta}.")
 
 
-def _wor(rate: float, rounds: int, mu: float, delta: float) -> Any:
-    """Pessimistic loss distribution of the composition. One half suffices: the pair of a round is its own mirror."""
-    from dp_accounting.pld import pld_pmf  # it brings much of scipy
-
-    top, gap = _lattice(rate, rounds, mu, delta)
-    grid = np.arange(-top, top + 1, dtype=np.float64)
-    # Connecting the dots of the profile itself leaves no remainder to be placed anywhere.
-    once = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -top, top, wor_profile(rate, mu, grid * gap))
-    return once.to_dense_pmf().self_compose(rounds, 1e-4 * delta)
+def _ends(adjacency: Adjacency) -> int:
+    return 2 if adjacency == "replace-one" else 1
 
 
-def _poisson(rate: float, rounds: int, mu: float, delta: float) -> Any:
-    """dp-accounting's distribution for Poisson sampling, adding and removing one user."""
-    from dp_accounting.pld import privacy_loss_distribution
+def _wor(rate: float, rounds: int, mu: float, epsilon: float, *, least: float) -> float:
+    """δ of the composition. One order suffices: the pair of a round is its own mirror."""
+    profile = partial(wor_profile, rate, mu)
+    return composition.delta(profile, profile, rounds, epsilon, least=least)
 
-    _, gap = _lattice(rate, rounds, mu, delta)
-    once = privacy_loss_distribution.from_gaussian_mechanism(
-        1 / mu,
-        pessimistic_estimate=True,
-        value_discretization_interval=gap,
-        log_mass_truncation_bound=math.log(1e-3 * delta / rounds),
-        sampling_prob=rate,
-        use_connect_dots=True,
+
+def _poisson(rate: float, rounds: int, mu: float, adjacency: Adjacency, epsilon: float, *, least: float) -> float:
+    """δ of the composition, the worse of both orders."""
+    if adjacency == "replace-one":
+        profile = partial(replaced_profile, rate, mu)
+        return composition.delta(profile, profile, rounds, epsilon, least=least)
+    present, absent = partial(wor_profile, rate, mu), partial(absent_profile, rate, mu)
+    return max(
+        composition.delta(present, absent, rounds, epsilon, least=least),
+        composition.delta(absent, present, rounds, epsilon, least=least),
     )
-    return once.self_compose(rounds, 1e-4 * delta)
 
 
-def _lattice(rate: float, rounds: int, mu: float, delta: float) -> tuple[int, float]:
-    """(points on either side of 0, gap): the losses of one round up to a tail of δ/1000 in all rounds."""
-    tail = min(1e-3 * delta / rounds / rate, 0.1)
-    reach = math.log1p(rate * math.expm1(min(gdp.epsilon_for(mu, tail), 700.0)))
-    spread = 20 * math.sqrt(rounds) * min(rate * mu, reach) + reach
-    gap = min(max(reach / 4000, spread / 300_000, 1e-7), 2e-3)
-    return math.ceil(reach / gap) + 1, gap
-
-
-def _epsilon(composed: Any, delta: float) -> float:
-    return max(0.0, float(composed.get_epsilon_for_delta(_SAFETY * delta)))
-
-
-def _largest_mu(cost: Callable[[float], float], full: float, rounds: int, epsilon: float) -> float:
-    """Bracket from no amplification upwards, then a root finder, then a check of the answer itself."""
-    low = full / math.sqrt(rounds) * 0.95
-    while cost(low) > epsilon:
-        low *= 0.9
-    high = 2 * low
-    while cost(high) <= epsilon:
-        low, high = high, 2 * high
-    mu = math.exp(root(lambda log: cost(math.exp(log)) - epsilon, math.log(low), math.log(high), xtol=3e-5, rtol=1e-12))
-    while cost(mu) > epsilon:
-        mu *= 1 - 3e-5
-    return mu
+def _typical(rate: float, mu: float) -> float:
+    """A guess at the μ of a round on a sample that is worth about `mu` without one: e^{μ²} - 1 = (mu / q)²."""
+    return math.sqrt(math.log1p((mu / rate) ** 2))

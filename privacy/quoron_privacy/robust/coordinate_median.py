@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
@@ -190,7 +191,8 @@ def verify(parameters: MedianParameters, epsilon: float, delta: float, *, delta_
     each = p.test.epsilon
     _require(each <= epsilon, "a test of at most ε", p)
     mu = p.shift / p.noise_multiplier * (1 + 1e-12)
-    certified = max(_pair_delta(epsilon, each, mu), p.test.failure) * (1 + _ROUNDING)
+    both = Pair.gaussian(mu).and_(Pair.response(each))
+    certified = max(both.delta(epsilon, delta), p.test.failure) * (1 + _ROUNDING)
     certified += (1 + math.exp(epsilon)) * delta_slack
     _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified

@@ -221,6 +221,11 @@ def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
     return root(excess, 1e-8, 8.0) if excess(8.0) > 0 else 8.0
 
 
+def replaced_ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
+    """The same for cohorts by coins under replace-one, μ there against absent: a round's loss has χ² = 4 q² sinh μ²."""
+    return math.sqrt(math.asinh((total_mu / (2 * rate)) ** 2 / rounds))
+
+
 def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
     """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
     if problem.users < 2 * rounds:

@@ -240,11 +240,12 @@ class Registered(AlgorithmInfo):
         """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
-        events with dp-accounting's default relation, and fixed-size cohorts with `RdpAccountant` and `REPLACE_ONE`
-        (docs/library.md). Decisions of a quorum that cost ε_q are an event whose loss is that of randomised response,
-        which every (ε_q, 0)-DP release is a function of; of two that say so, the one that whoever reads the rest reads,
-        too. Raises UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism;
-        VerificationError for a plan that does not keep its promise.
+        events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
+        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum by
+        Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
+        release is a function of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError,
+        naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError for a plan
+        that does not keep its promise.
         """
         from dp_accounting import dp_event  # heavy
 
@@ -262,7 +263,11 @@ class Registered(AlgorithmInfo):
             )
         if promise.quorum is None or counts:
             return event
-        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
+        drawn = getattr(event, "event", None)
+        replaced = isinstance(drawn, dp_event.SampledWithoutReplacementDpEvent) or (
+            isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
+        )
+        return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:
@@ -286,16 +291,15 @@ def resting(plan: Plan) -> Plan:
     return plan.assuming(derived(plan))
 
 
-def _decided(event: "DpEvent", epsilon: float) -> "DpEvent":
-    """Decisions that are (ε, 0)-DP, beside `event`.
+def _decided(epsilon: float, *, replaced: bool) -> "DpEvent":
+    """Decisions that are (ε, 0)-DP, beside an event that is read under replace-one, if `replaced`.
 
-    Fixed-size cohorts are read by Rényi divergences under replace-one alone, which know randomised response between
-    two answers, but no discrete Laplace noise; all others by loss distributions under the default relation, where it is
-    the other way round.
+    There accountants know randomised response between two answers, but no discrete Laplace noise; under the default
+    relation it is the other way round.
     """
     from dp_accounting import dp_event  # heavy
 
-    if isinstance(getattr(event, "event", None), dp_event.SampledWithoutReplacementDpEvent):
+    if replaced:
         return dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
     return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
 

@@ -186,6 +186,10 @@ def plan(
     ] = None,
     epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what ε buys; with --plot, draw that.")] = False,
     picture: Picture = None,
+    losses: Annotated[
+        Path | None,
+        typer.Option("--losses", metavar="FILE.json", help="Write the privacy loss, for an accountant of your own."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
@@ -194,6 +198,8 @@ def plan(
     from quoron.sections import Method
 
     _check_picture(picture)
+    if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
+        raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
     said, method = (*(settings or ()), *networked(network)), Method(seed=seed)
     answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, method=method, settings=said)
     if picture is not None and epsilons:
@@ -206,6 +212,8 @@ def plan(
         raise
     if picture is not None and not epsilons:
         showing.draw(picture, planned)
+    if losses is not None:
+        showing.write_losses(losses, planned)
     showing.show_plan(planned, answers, as_json=as_json)
 
 

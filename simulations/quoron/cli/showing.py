@@ -25,7 +25,7 @@ from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
@@ -249,6 +249,22 @@ def draw(picture: Path, planned: Planned) -> None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
     drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
+
+
+def write_losses(path: Path, planned: Planned) -> None:
+    """Write what a run's privacy loss is, of each pair that a user may be in, certified from above and from below.
+
+    UsageError for a plan without a promise.
+    """
+    from quoron_privacy.accounts import exports  # brings SciPy's transforms
+
+    chosen, promise = planned.plan, planned.plan.guarantee
+    if not (pairs := ALGORITHMS[chosen.algorithm].pairs(chosen)):
+        raise UsageError(f"Expected a plan that promises privacy with --losses, got one of {chosen.algorithm}.")
+    made = [exports.both(pair, near=promise.delta) for pair in pairs]
+    of = {"algorithm": chosen.algorithm, "adjacency": promise.adjacency, "epsilon": promise.epsilon}
+    text = dumps({"format": exports.FORMAT, **of, "delta": promise.delta, "pairs": made})
+    write(path, text.encode(), advice="Choose another place for --losses.")
 
 
 def why_not(candidates: Iterable[Candidate]) -> list[str]:

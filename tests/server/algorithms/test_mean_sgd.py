@@ -19,7 +19,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS, centring, checks
-from quoron_server.algorithms.mean.plan import known_rate
+from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["mean-sgd"]
@@ -31,10 +31,11 @@ def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
     return INFO.plan(problem, privacy, INFO.options(**options), "calibrated", seed)
 
 
-def of(estimator):
+def of(estimator, sampling="uniform"):
     """A short plan of each estimator."""
     problem = MANY_ITEMS if estimator == "range" else PROBLEM
-    return planned(problem, estimator=estimator, rounds=4, rate=1.0 if estimator == "range" else 0.25)
+    rate = 1.0 if estimator == "range" else 0.25
+    return planned(problem, estimator=estimator, rounds=4, rate=rate, sampling=sampling)
 
 
 ESTIMATORS = ("clip", "tracking", "range")
@@ -52,7 +53,9 @@ def slow_run(plan, engine, source):
     for t in range(p.rounds):
         cohort = range(plan.problem.users)
         if p.cohort_size < plan.problem.users:
-            cohort = source.stream("cohort", t).subset(plan.problem.users, p.cohort_size)
+            stream, n = source.stream("cohort", t), plan.problem.users
+            coins = p.sampling != "without-replacement"
+            cohort = stream.poisson_subset(n, p.cohort_size / n) if coins else stream.subset(n, p.cohort_size)
         rows = 0.2 * (x - engine.centres[list(cohort)])
         if p.estimator == "range":
             signs = np.where(SeededNoise(plan.seed).stream("public signs", t).bernoulli(0.5, d), 1.0, -1.0)
@@ -81,9 +84,11 @@ def fast_run(plan, engine, source):
     return algorithm.model(state), radii
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-def test_a_run_is_what_the_lines_of_the_algorithm_say(estimator):
-    plan, engine = of(estimator), Quadratic()
+@pytest.mark.parametrize(
+    ("estimator", "sampling"), [*((each, "uniform") for each in ESTIMATORS), ("clip", "coins"), ("tracking", "coins")]
+)
+def test_a_run_is_what_the_lines_of_the_algorithm_say(estimator, sampling):
+    plan, engine = of(estimator, sampling), Quadratic()
     model, _ = fast_run(plan, engine, SeededNoise(3))
     np.testing.assert_allclose(model, slow_run(plan, engine, SeededNoise(3)), atol=1e-6)
 
@@ -120,13 +125,58 @@ class TestAccounting:
     @pytest.mark.parametrize("estimator", ESTIMATORS)
     @pytest.mark.parametrize("rate", [1.0, 0.25])
     def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, estimator, rate):
-        plan = planned(replace(MANY_ITEMS, users=20_000), Privacy(2.0, 1e-5), estimator=estimator, rate=rate, rounds=9)
+        plan = planned(
+            replace(MANY_ITEMS, users=20_000),
+            Privacy(2.0, 1e-5),
+            estimator=estimator,
+            rate=rate,
+            rounds=9,
+            sampling="uniform",
+        )
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
         delta = 1e-5 - checks.slack(2.0, gaussians=9 * plan.problem.dimension)
-        spent = subsampling.wor_epsilon(known_rate(p.cohort_size, 20_000), 9, math.sqrt(choices + gaussian**2), delta)
+        known = DRAWS["without-replacement"].rate(p.cohort_size, 20_000)
+        spent = subsampling.wor_epsilon(known, 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
+
+    @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+    def test_with_coins_it_is_that_of_users_there_against_absent(self, adjacency):
+        wanted = Privacy(2.0, 1e-5, adjacency=adjacency)
+        plan = planned(replace(PROBLEM, users=20_000), wanted, estimator="clip", rate=0.05, rounds=9)
+        p = plan.parameters
+        INFO.verify(plan)
+        assert plan.guarantee.adjacency == adjacency
+        assert p.noise.sensitivity == pytest.approx(1 / p.cohort_size, rel=1e-6)
+        delta = 1e-5 - checks.slack(2.0, gaussians=9 * plan.problem.dimension)
+        spent = subsampling.poisson_epsilon(0.05, 9, p.noise.sensitivity / p.noise_scale, delta, adjacency)
+        assert 0.998 * 2.0 <= spent <= 2.0
+
+    def test_coins_need_less_noise_than_uniform_cohorts_and_auto_takes_them(self):
+        few = {"rounds": 9, "rate": 0.05}
+        made = {each: planned(sampling=each, **few) for each in ("auto", "coins", "uniform")}
+        assert made["auto"].parameters.sampling == made["coins"].parameters.sampling == "poisson-replaced"
+        assert made["coins"].parameters.noise_scale < 0.6 * made["uniform"].parameters.noise_scale
+        assert planned(rounds=9, rate=1.0).parameters.sampling == "without-replacement"
+
+    @pytest.mark.parametrize(
+        ("adjacency", "options"),
+        [
+            ("zero-out", {"sampling": "uniform"}),
+            ("zero-out", {"estimator": "range"}),
+            ("replace-one", {"sampling": "coins", "estimator": "range"}),
+        ],
+    )
+    def test_what_nothing_is_proved_of_is_refused(self, adjacency, options):
+        with pytest.raises(ConfigError, match="nothing else is proved"):
+            planned(PROBLEM, Privacy(8.0, 1e-3, adjacency=adjacency), **options)
+
+    def test_a_range_of_cohorts_by_coins_is_not_verified(self):
+        plan = planned(MANY_ITEMS, estimator="range", rounds=4, rate=0.25)
+        coins = replace(plan, parameters=replace(plan.parameters, sampling="poisson-replaced"))
+        with pytest.raises(VerificationError, match="no range of cohorts by coins"):
+            INFO.verify(coins)
 
     def test_with_everybody_in_every_round_it_is_exact_composition(self):
         p = planned(estimator="clip", rate=1.0, rounds=9).parameters
@@ -134,13 +184,20 @@ class TestAccounting:
 
     def test_an_independent_ceiling_by_renyi_divergences_is_above(self):
         p = planned(
-            replace(PROBLEM, users=20_000), Privacy(2.0, 1e-5), estimator="clip", rate=0.1, rounds=16
+            replace(PROBLEM, users=20_000),
+            Privacy(2.0, 1e-5),
+            estimator="clip",
+            rate=0.1,
+            rounds=16,
+            sampling="uniform",
         ).parameters
-        assert 2.0 <= private_range.renyi_ceiling(known_rate(2000, 20_000), 16, p.round_mu**2 / 2, 1e-5) < 12.0
+        rate = DRAWS["without-replacement"].rate(2000, 20_000)
+        assert 2.0 <= private_range.renyi_ceiling(rate, 16, p.round_mu**2 / 2, 1e-5) < 12.0
 
-    def test_a_curious_client_knows_that_it_was_not_asked_itself(self):
-        assert known_rate(10, 101) == 0.1
-        assert known_rate(101, 101) == 1.0
+    def test_a_curious_client_knows_that_it_was_not_asked_itself_which_tells_nothing_of_coins(self):
+        assert DRAWS["without-replacement"].rate(10, 101) == 0.1
+        assert DRAWS["without-replacement"].rate(101, 101) == DRAWS["poisson-replaced"].rate(101, 101) == 1.0
+        assert DRAWS["poisson-replaced"].rate(10, 100) == DRAWS["poisson"].rate(10, 100) == 0.1
 
 
 BROKEN = {
@@ -155,6 +212,11 @@ BROKEN = {
         "range_epsilon": lambda p: 1.0,
         "bins": lambda p: 8,
         "half_width": lambda p: 1.0,
+    },
+    "cohorts for another adjacency": {"sampling": lambda p: "poisson"},
+    "disjoint cohorts": {"sampling": lambda p: "disjoint"},
+    "uniform cohorts called coins": {
+        "sampling": lambda p: "poisson-replaced",
     },
     "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},
     "an unknown estimator": {"estimator": lambda p: "median"},

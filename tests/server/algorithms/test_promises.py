@@ -25,8 +25,12 @@ def test_another_promise_than_the_theorem_gives_is_refused(name, field, value):
 
 def test_poisson_noise_is_not_enough_for_replacing_a_user():
     plan = make_plan("dp-sgd-poisson")
-    with pytest.raises(VerificationError, match="adjacency"):
-        ALGORITHMS[plan.algorithm].make(replace(plan, guarantee=replace(plan.guarantee, adjacency="replace-one")))
+    replaced = replace(plan, guarantee=replace(plan.guarantee, adjacency="replace-one"))
+    with pytest.raises(VerificationError, match="Expected sampling poisson-replaced"):
+        ALGORITHMS[plan.algorithm].make(replaced)
+    called = replace(replaced, parameters=replace(plan.parameters, sampling="poisson-replaced"))
+    with pytest.raises(VerificationError, match="the plan spends"):
+        ALGORITHMS[plan.algorithm].make(called)
 
 
 @every_algorithm

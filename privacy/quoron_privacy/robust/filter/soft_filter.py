@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter.concentration import Vector
@@ -125,8 +126,8 @@ def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, de
     _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
     _require(p.score_error >= 0, "kerr >= 0", p)
     shift, sensitivity = _fixed_point(p)
-    mu = gdp.compose(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
-    certified = max(gdp.delta_for(mu, epsilon), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
+    mu = moved.together(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
+    certified = max(Pair.gaussian(mu).delta(epsilon, delta), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
     _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
     return certified
 

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy import local
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.rotation import coordinate_bound, padded
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.averaged_sgd import default_clip, smoothings
 from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
@@ -157,11 +159,13 @@ def _binned(p: LocalModelParameters) -> bool:
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
     """δ at `epsilon` of everything that one user sends; a range report is purely private."""
-    split = p.estimator == "range" and p.reports == "split"
-    own = epsilon - p.range_epsilon if split else epsilon  # what a vector report may spend
-    if own <= 0 or p.range_epsilon > epsilon:
-        return 1.0
-    return local.vector_delta(radius=1.0, scale=p.noise_scale, dimension=dimension, epsilon=own)
+    vector = Pair.gaussian(moved.mu(2.0, p.noise_scale, dimension), total_variation(gaussians=dimension))
+    if p.estimator == "range":
+        report = Pair.response(p.range_epsilon)
+        if p.reports == "split":
+            return vector.and_(report).delta(epsilon, p.vector_delta)
+        return max(vector.delta(epsilon, p.vector_delta), report.delta(epsilon))
+    return vector.delta(epsilon, p.vector_delta)
 
 
 def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:

@@ -8,9 +8,9 @@ from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
-    summary="Several passes, secret uniform cohorts, a private mean around an earlier release or a private range",
+    summary="Several passes, secret cohorts, a private mean around an earlier release or a private range",
     paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6)",
-    promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM),
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
     options=planning.MeanSGDOptions,
     parameters=MeanSGDParameters,
     planner=planning.plan,

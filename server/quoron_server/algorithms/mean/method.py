@@ -4,9 +4,9 @@
     g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
     x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
 
-Cohorts of B users are drawn without replacement by the secret noise, afresh in every round. Every round, given its
-cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian. Losses whose slope jumps
-are replaced by their Moreau envelope on request, or where centres need a smooth loss.
+Cohorts are drawn by the secret noise, afresh in every round: B users without replacement, or each user by a coin.
+Every round, given its cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian.
+Losses whose slope jumps are replaced by their Moreau envelope on request, or where centres need a smooth loss.
 
 Source: Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1; noise once, around the centre that was released.
 Statement and proof: docs/privacy/mean-sgd.md.
@@ -63,7 +63,7 @@ class MeanSGD:
         )
         drawn = p.cohort_size < self.plan.problem.users
         cohort = self._cohort(state.round, noise)
-        return Question(state.round, cohort, task, reduction=self._reduction(state), drawn=drawn)
+        return Question(state.round, cohort, task, p.cohort_size, self._reduction(state), drawn)
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""
@@ -107,4 +107,7 @@ class MeanSGD:
         users, size = self.plan.problem.users, self.parameters.cohort_size
         if size == users:
             return np.arange(users, dtype=np.int64)
-        return noise.stream("cohort", round_).subset(users, size)  # secret: amplification rests on it
+        stream = noise.stream("cohort", round_)  # secret: amplification rests on it
+        if self.parameters.poisson_sampling:
+            return stream.poisson_subset(users, size / users)
+        return stream.subset(users, size)

@@ -1,7 +1,7 @@
 """Public numbers of `mean-sgd`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from quoron_privacy.accounts import moved
@@ -11,6 +11,7 @@ from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -23,6 +24,7 @@ class MeanSGDParameters(Parameters):
 
     estimator: Estimator
     reason: str  # why this estimator
+    sampling: Sampling  # how cohorts are drawn
     cohort_size: int  # B
     rounds: int  # T
     step_size: float  # η
@@ -36,12 +38,24 @@ class MeanSGDParameters(Parameters):
     range_epsilon: float  # ε₁ of each choice; 0 without ranges
     bins: int
     half_width: float  # of the range; 0 without
-    round_mu: float  # each round, given its cohort and the past, is this GDP
+    # Each round, given its cohort and the past, is this GDP, one user replaced, or there against absent with coins.
+    round_mu: float
 
     @property
     def noise(self) -> GaussianNoise:
         """For means of unit rows."""
-        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size), self.noise_scale)
+        moved: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size, moved), self.noise_scale)
+
+    @property
+    def poisson_sampling(self) -> bool:
+        """With coins."""
+        return self.sampling in COINS
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known."""
+        return sampled.answer_mu(self.sampling, self.round_mu)
 
     @property
     def crude(self) -> PrivateRange | None:
@@ -51,7 +65,7 @@ class MeanSGDParameters(Parameters):
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, in proportion to the round's radius, behind a range where there is one."""
         rounds, noise, crude = range(self.rounds), self.noise, self.crude
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.round_mu, scaled=True)
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.answer_mu, scaled=True)
         if crude is None:
             return (mean,)
         return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean
@@ -75,19 +89,31 @@ class MeanSGDParameters(Parameters):
             return ()
         return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
 
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """Of users who join by coins of their own."""
+        own = self.cohort_size / problem.users, self.rounds, self.round_mu
+        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, problem.dimension)
+
+    def with_count(self, mu: float) -> "MeanSGDParameters | None":
+        """With so much less noise, of users who join by coins."""
+        if not self.poisson_sampling:
+            return None
+        scale, round_mu = sampled.with_count(self.noise, self.round_mu, mu)
+        return replace(self, noise_scale=scale, round_mu=round_mu)
+
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of cohorts of a fixed size, or of everybody in every round."""
-        del adjacency
-        mu = self.recounted_mu(problem.dimension)
-        return sampled.fixed_size(problem.users, self.cohort_size, self.rounds, mu, problem.dimension)
+        """Of drawn cohorts, or of everybody in every round."""
+        mu, users = self.recounted_mu(problem.dimension), problem.users
+        return sampled.pairs(self.sampling, adjacency, users, self.cohort_size, self.rounds, mu, problem.dimension)
 
     def recounted_mu(self, dimension: int) -> float:
         """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
-        mean = moved.mu(moved.rows(1.0, self.cohort_size, "replace-one"), self.noise_scale, dimension)
+        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
+        mean = moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension)
         if not self.range_epsilon:
             return mean
         return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""
-        return sampled.SECRET_AND_FORGOTTEN if self.cohort_size < problem.users else ()
+        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)

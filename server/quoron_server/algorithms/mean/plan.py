@@ -1,7 +1,8 @@
 """Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
 
 A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
-`wor_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit ranks candidates and sets no noise.
+`wor_epsilon`, on cohorts by coins, without a range, `poisson_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit
+ranks candidates and sets no noise.
 """
 
 import math
@@ -11,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, subsampling
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
 from quoron_privacy.means.private_range import PrivateRange
@@ -33,6 +34,8 @@ from quoron_server.algorithms.averaged_sgd import (
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
+from quoron_server.algorithms.noisy.draws import DRAWS
+from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -54,6 +57,7 @@ class MeanSGDOptions:
     clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
     estimator: Literal["auto", "clip", "tracking", "range"] = "tracking"
     smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+    sampling: Literal["auto", "coins", "uniform"] = "auto"  # how cohorts are drawn; coins need less noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class _Run:
     """What is chosen of a run."""
 
     estimator: Estimator
+    sampling: Sampling
     rate: float
     smoothing: float
     phase: PhaseModel
@@ -68,7 +73,7 @@ class _Run:
 
 def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
     """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
-    _require(problem, options)
+    _require(problem, privacy, options)
     wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
     found = {name: _best(problem, privacy, options, name) for name in wanted}
     feasible = {name: best for name, best in found.items() if best is not None}
@@ -82,9 +87,12 @@ def verify(plan: Plan) -> None:
     """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
     p = plan.parameters_of(MeanSGDParameters)
     users = plan.problem.users
-    rough = plan.problem.smoothness is None
+    rough, promise = plan.problem.smoothness is None, plan.guarantee
+    draws = DRAWS.get(p.sampling)
     checks.require(
         NAME,
+        ("cohorts drawn for the adjacency promised", draws and draws.adjacency == promise.adjacency, p.sampling),
+        ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
@@ -110,13 +118,16 @@ def verify(plan: Plan) -> None:
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
 
 
-def known_rate(cohort: int, users: int) -> float:
-    """The chance that a user is in a cohort, for a curious client that knows that it is not there itself."""
-    return min(1.0, cohort / (users - 1)) if cohort < users else 1.0
-
-
-def _require(problem: Problem, options: MeanSGDOptions) -> None:
-    checks.require_choice(options, estimator=("auto", *ESTIMATORS))
+def _require(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> None:
+    checks.require_choice(options, estimator=("auto", *ESTIMATORS), sampling=("auto", "coins", "uniform"))
+    zero_out = privacy.adjacency == "zero-out"
+    for wrong, why in (
+        (zero_out and options.sampling == "uniform", "privacy.adjacency=replace-one with cohorts of a fixed size"),
+        (zero_out and options.estimator == "range", "privacy.adjacency=replace-one with a private range"),
+        (options.sampling == "coins" and options.estimator == "range", "sampling=uniform with a private range"),
+    ):
+        if wrong:
+            raise ConfigError(f"Expected {why}, got {options} under {privacy.adjacency}: nothing else is proved.")
     checks.require_options(options, "smoothing", "clip_norm", "step_size")
     checks.require_rough(problem, options.smoothing)
     require_cohorts(NAME, problem, 1)
@@ -126,7 +137,24 @@ def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator
     """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
-    return best(_candidates(problem, options, estimator, [(*each, ranking_mu(*each, total)) for each in grid]))
+    return best(
+        candidate
+        for sampling in _samplings(privacy, options, estimator)
+        for candidate in _candidates(
+            problem, options, estimator, sampling, [(*each, DRAWS[sampling].ranking_mu(*each, total)) for each in grid]
+        )
+    )
+
+
+def _samplings(privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> tuple[Sampling, ...]:
+    """Ways of drawing cohorts that something is proved of, and that are asked for."""
+    if privacy.adjacency == "zero-out":
+        return () if estimator == "range" else ("poisson",)
+    offered: dict[str, tuple[Sampling, ...]] = {"uniform": ("without-replacement",), "coins": ("poisson-replaced",)}
+    if estimator == "range":
+        return offered["uniform"] if options.sampling != "coins" else ()
+    # where everybody is asked both are the same, and the first is taken
+    return offered.get(options.sampling, (*offered["uniform"], *offered["coins"]))
 
 
 def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
@@ -138,7 +166,11 @@ def _rounds(options: MeanSGDOptions) -> list[int]:
 
 
 def _candidates(
-    problem: Problem, options: MeanSGDOptions, estimator: Estimator, wanted: Sequence[tuple[float, int, float]]
+    problem: Problem,
+    options: MeanSGDOptions,
+    estimator: Estimator,
+    sampling: Sampling,
+    wanted: Sequence[tuple[float, int, float]],
 ) -> list[Candidate[_Run]]:
     """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     within = [(rate, rounds, *_within(problem, options, estimator, rate, rounds, mu)) for rate, rounds, mu in wanted]
@@ -146,7 +178,7 @@ def _candidates(
     if not feasible:
         return []
     tried = smoothings(problem, options.smoothing, problem.distance, none=estimator != "tracking")
-    return [found for each in tried for found in _best_steps(problem, options, estimator, feasible, each)]
+    return [found for each in tried for found in _best_steps(problem, options, estimator, sampling, feasible, each)]
 
 
 def _within(
@@ -163,6 +195,7 @@ def _best_steps(
     problem: Problem,
     options: MeanSGDOptions,
     estimator: Estimator,
+    sampling: Sampling,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
 ) -> list[Candidate[_Run]]:
@@ -170,7 +203,7 @@ def _best_steps(
     seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
-    units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
+    units = np.array([mean_sensitivity(1.0, int(cohort), DRAWS[sampling].moved) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
 
     def tracked(steps: Vector, suffixes: Integers) -> Vector:
@@ -191,7 +224,7 @@ def _best_steps(
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
     found = best_phases(seen, rounds, variances, step_size=options.step_size)
     return [
-        Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, rate, parameter, phase))
+        Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, sampling, rate, parameter, phase))
         for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
 
@@ -232,9 +265,10 @@ def _range(
 def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str) -> Chosen:
     rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
     delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
-    mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
+    draws = DRAWS[run.sampling]
+    mu = draws.round_mu(draws.rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(options, smoothing=run.smoothing or None)
-    final = _candidates(problem, fixed, run.estimator, [(run.rate, rounds, mu)])
+    final = _candidates(problem, fixed, run.estimator, run.sampling, [(run.rate, rounds, mu)])
     chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
     if chosen is None:
         raise _infeasible(problem, privacy, options)
@@ -244,11 +278,12 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
         crude, first, left = found
         epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
     noise = GaussianNoise.for_mu(
-        sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
+        sensitivity=mean_sensitivity(1.0, cohort, draws.moved), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
     numbers = MeanSGDParameters(
         estimator=run.estimator,
         reason=reason,
+        sampling=run.sampling,
         cohort_size=cohort,
         rounds=rounds,
         step_size=phase.step_size,
@@ -264,7 +299,7 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
         half_width=half_width,
         round_mu=mu,
     )
-    return Chosen(numbers, chosen.risk)
+    return Chosen(numbers, chosen.risk, adjacency=draws.adjacency)
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:

@@ -13,10 +13,9 @@ disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is a
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-import math
 from dataclasses import dataclass, replace
 from math import isinf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.accounts.subsampling import poisson_round_mu
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
@@ -33,13 +31,13 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variat
 from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
-Sampling = Literal["disjoint", "without-replacement", "poisson"]
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
 
 
@@ -74,9 +72,10 @@ class NoisySGDParameters(Parameters):
     step_size: float  # η
     suffix: int  # iterates averaged
     clip_norm: float  # C, on a user's average gradient, or C_0 where it is adaptive; inf without privacy
-    sensitivity: float  # of one round's mean, ℓ2, one user replaced (or zeroed out), of unit rows where C is adaptive
+    # Of one round's mean, ℓ2, one user replaced, or there against absent with coins; of unit rows where C is adaptive.
+    sensitivity: float
     noise_scale: float  # σ per coordinate of that mean; 0 without privacy
-    round_mu: float  # each round, as a function of its cohort, is this GDP; inf without privacy
+    round_mu: float  # each round, as a function of its cohort, is this GDP for such a change; inf without privacy
     optimiser: Optimiser = SGD
     adaptive: AdaptiveClip | None = None
 
@@ -95,10 +94,10 @@ class NoisySGDParameters(Parameters):
         if (noise := self.noise) is None:
             return ()
         every, adaptive = range(self.rounds), self.adaptive
-        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.round_mu, scaled=adaptive is not None)
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.answer_mu, scaled=adaptive is not None)
         if adaptive is None:
             return (mean,)
-        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.round_mu)
+        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.answer_mu)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -107,7 +106,12 @@ class NoisySGDParameters(Parameters):
     @property
     def poisson_sampling(self) -> bool:
         """With Poisson sampling."""
-        return self.sampling == "poisson"
+        return self.sampling in COINS
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round whose cohort is known."""
+        return sampled.answer_mu(self.sampling, self.round_mu)
 
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
@@ -122,19 +126,15 @@ class NoisySGDParameters(Parameters):
 
     def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
         """Of users who join by coins of their own."""
-        once = drawn(problem, self.adaptive is not None)
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * once)
-        if self.with_count(0.0) is None or left <= 0:
-            return 0.0
-        whole = poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left)
-        return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - self.round_mu**2, 0.0))
+        own = self.cohort_size / problem.users, self.rounds, self.round_mu
+        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, drawn(problem, self.adaptive is not None))
 
     def with_count(self, mu: float) -> "NoisySGDParameters | None":
-        """With so much less noise."""
-        if self.sampling != "poisson" or not self.noise_scale:
+        """With so much less noise, of users who join by coins."""
+        if (noise := self.noise) is None or not self.poisson_sampling:
             return None
-        scale = self.sensitivity / math.hypot(self.sensitivity / self.noise_scale, mu)
-        return replace(self, noise_scale=scale, round_mu=math.hypot(self.round_mu, mu) * (1 + 1e-8))
+        scale, round_mu = sampled.with_count(noise, self.round_mu, mu)
+        return replace(self, noise_scale=scale, round_mu=round_mu)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
@@ -143,12 +143,8 @@ class NoisySGDParameters(Parameters):
         once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
         if self.sampling == "disjoint":
             return (Pair.gaussian(mu, total_variation(gaussians=once)),)
-        if not self.poisson_sampling:
-            return sampled.fixed_size(problem.users, self.cohort_size, self.rounds, mu, once)
-        lack, rate = total_variation(gaussians=self.rounds * once), self.cohort_size / problem.users
-        if adjacency == "replace-one":  # one place for one item: there in both worlds, and moved apart
-            return (Pair.items(rate, 1, self.rounds, 1 / mu, adjacency).lacking(lack),)
-        return (Pair.sampled(rate, mu, self.rounds, "zero-out").lacking(lack),)
+        users, size = problem.users, self.cohort_size
+        return sampled.pairs(self.sampling, adjacency, users, size, self.rounds, mu, once)
 
     def recounted_mu(self, dimension: int) -> float:
         """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
@@ -162,9 +158,9 @@ class NoisySGDParameters(Parameters):
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""
-        if self.sampling == "disjoint" or self.cohort_size == problem.users:
+        if self.sampling == "disjoint":
             return ()
-        return sampled.SECRET if self.poisson_sampling else sampled.SECRET_AND_FORGOTTEN
+        return sampled.assumptions_of(self.sampling, problem.users, self.cohort_size)
 
 
 def drawn(problem: Problem, adaptive: bool) -> int:

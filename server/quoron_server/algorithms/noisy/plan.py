@@ -15,7 +15,8 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases, require_cohorts
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, Sampling
+from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
+from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy

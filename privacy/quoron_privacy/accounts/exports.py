@@ -1,0 +1,181 @@
+"""A pair's whole law of losses, for an accountant of somebody else's: certified masses at whole multiples of a gap.
+
+    >>> from quoron_privacy.accounts.pair import Pair
+    >>> found = lattice(Pair.gaussian(0.3).and_(Pair.response(0.05)), near=1e-6)
+    >>> round(found.delta(1.0) / Pair.gaussian(0.3).and_(Pair.response(0.05)).delta(1.0), 2)
+    1.0
+
+`Pair.delta` looks at the sum's tail under one tilt, which is exact about one ε. Here the same sum is looked at under
+several, and of each place the best bound is kept. Statement and proof: docs/privacy/pairs.md#pl4.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from quoron_privacy.accounts import loss_sums, losses
+from quoron_privacy.accounts.mixtures import Vector
+from quoron_privacy.accounts.pair import NEAR, Pair
+from quoron_privacy.errors import ConfigError, probability
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Direction = Literal["pessimistic", "optimistic"]
+FORMAT = "quoron-losses-1"
+_TILTS = 9  # from that of `near` downwards, and none at all
+_LONGEST = 1 << 20  # places
+_RARE = 1e-9  # of a tilted law: sums whose places are too large by more than is made up for
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Law:
+    """Of the loss in one order of the pair: masses (k,) at the places first, first + 1, ... times a gap."""
+
+    first: int
+    masses: Vector
+    infinite: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lattice:
+    """Laws of losses in both orders, or one where both are the same; δ from them is never below the pair's, or above.
+
+    `lack` is what samplers lack of exact noise: (1 + e^ε) times that is added to a pessimistic δ.
+    """
+
+    direction: Direction
+    gap: float
+    laws: tuple[Law, ...]
+    lack: float
+
+    def delta(self, epsilon: float) -> float:
+        """δ at ε, the worse of both orders."""
+        found = []
+        for law in self.laws:
+            beyond = (law.first + np.arange(len(law.masses))) * self.gap - epsilon
+            found.append(float(law.masses @ np.maximum(-np.expm1(-np.maximum(beyond, 0.0)), 0.0)) + law.infinite)
+        lacking = (1 + math.exp(min(epsilon, 700.0))) * self.lack if self.direction == "pessimistic" else 0.0
+        return min(1.0, max(found) + lacking)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers: direction, gap, lack, and of each order first, masses and infinite."""
+        laws = [{"first": law.first, "masses": law.masses.tolist(), "infinite": law.infinite} for law in self.laws]
+        return {"direction": self.direction, "gap": self.gap, "lack": self.lack, "orders": laws}
+
+    @classmethod
+    def of_json(cls, read: dict[str, Any]) -> "Lattice":
+        """What `as_json` wrote; ConfigError for anything else."""
+        try:
+            laws = tuple(
+                Law(int(o["first"]), np.array(o["masses"], float), float(o["infinite"])) for o in read["orders"]
+            )
+            made = cls(read["direction"], float(read["gap"]), laws, float(read["lack"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"Expected losses as they are exported, got {type(error).__name__}: {error}.") from error
+        if made.direction not in ("pessimistic", "optimistic") or not made.gap > 0 or not made.laws:
+            raise ConfigError(f"Expected losses as they are exported, got direction={made.direction!r}, {made.gap}.")
+        return made
+
+    def distribution(self) -> "PrivacyLossDistribution":
+        """The same for dp-accounting, which composes it with others of the same gap. It knows of no `lack`."""
+        from dp_accounting.pld import pld_pmf, privacy_loss_distribution  # heavy
+
+        pessimistic = self.direction == "pessimistic"
+        made = [pld_pmf.DensePLDPmf(self.gap, law.first, law.masses, law.infinite, pessimistic) for law in self.laws]
+        return privacy_loss_distribution.PrivacyLossDistribution(*made)
+
+
+def both(pair: Pair, *, near: float) -> dict[str, Any]:
+    """A pair's losses as plain numbers, from above and from below."""
+    directions: tuple[Direction, ...] = ("pessimistic", "optimistic")
+    return {each: lattice(pair, near=near, direction=each).as_json() for each in directions}
+
+
+def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimistic") -> Lattice:
+    """The law of the whole pair's loss, exact enough for every δ from `near` on.
+
+    ConfigError where that would take more than a million places.
+    """
+    probability(near=near)
+    if direction not in ("pessimistic", "optimistic"):
+        raise ConfigError(f"Expected direction pessimistic or optimistic, got direction={direction!r}.")
+    orders = pair.orders()
+    rounds = max(sum(times for _, times in parts) for parts in orders)
+    cut, epsilon = loss_sums.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
+    tilts = [loss_sums.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
+    steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
+    gap = min(loss_sums.gap_for(parts, rounds, steepest) for parts in orders)
+    if direction == "optimistic":  # all of it is put down by a whole place at least
+        gap /= 8 if rounds <= loss_sums.FEW else 2
+    make = _above if direction == "pessimistic" else _below
+    return Lattice(direction, gap, tuple(make(parts, gap, cut, near, steepest) for parts in orders), pair.lack)
+
+
+def _above(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
+    """Masses that are never too small: what is beside the window goes to its first place, or counts as infinite."""
+    above = loss_sums.CUT * near
+    laws = [(losses.above(law, gap, cut), times) for law, times in parts]
+    first, places = 0, np.empty(0)
+    best: Vector = places
+    for tilt, found in _sums(laws, steepest, above):
+        with np.errstate(over="ignore"):
+            masses = np.exp(found.logs + found.rounding) * (np.maximum(found.sums, 0.0) + found.error)
+        best = np.minimum(best, masses) if tilt else masses
+        first = found.first
+    best[0] += loss_sums.OUTSIDE
+    # Losses may be larger by `off` in all: a share of every mass goes one place up, as keeps both laws' masses.
+    off = sum(times * law.off for law, times in laws)
+    share = math.expm1(-off) / math.expm1(-gap)
+    whole = np.append(best, 0.0) * math.exp(2 * off)
+    moved = np.append(0.0, best) * math.exp(2 * off)
+    return Law(first, (1 - share) * whole + share * moved, min(1.0, loss_sums.lost(laws) + above))
+
+
+def _below(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:
+    """Masses that are never too large, as far down as places may be too large; what is beside them is left out."""
+    del near
+    laws = [(losses.below(law, gap, cut), times) for law, times in parts]
+    found = list(_sums(laws, steepest, None))
+    over = max(loss_sums.over(laws, tilt, _RARE) for tilt, _ in found)
+    best = np.zeros(len(found[0][1].sums))
+    for _, each in found:
+        with np.errstate(over="ignore", invalid="ignore"):
+            seen = np.maximum(each.sums - each.error - 2 * loss_sums.OUTSIDE - _RARE, 0.0)
+            best = np.maximum(best, np.where(seen > 0, np.exp(each.logs - each.rounding) * seen, 0.0))
+    return Law(found[0][1].first - math.ceil(over / gap), best, loss_sums.least_lost(parts))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """Of a tilted sum: its first place, ln of each place's factor, its masses, what these and factors are wrong by."""
+
+    first: int
+    logs: Vector
+    sums: Vector
+    error: float
+    rounding: float
+
+
+def _sums(laws: loss_sums.Laws, steepest: float, above: float | None) -> Iterator[tuple[float, _Seen]]:
+    """The sum's law on one window, without a tilt and under some."""
+    gap = laws[0][0].gap
+    tilts = [0.0, *(steepest * np.geomspace(2.0 ** (1 - _TILTS), 1.0, _TILTS)).tolist()]
+    growths = [[float(law.growth(np.array([tilt]))[0]) for law, _ in laws] for tilt in tilts]
+    # The steeper the tilt, the larger the sum: what holds all but a little at both ends does so between them.
+    bottom, top = (
+        loss_sums.window(laws, growths[0], 0.0, None)[0],
+        loss_sums.window(laws, growths[-1], steepest, above)[1],
+    )
+    size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
+    if size > _LONGEST:
+        raise ConfigError(f"Expected losses on at most {_LONGEST:,} places, got some on {size:,}. Take a larger near.")
+    places = np.arange(bottom, top + 1)
+    for tilt, grown in zip(tilts, growths, strict=True):
+        masses, total, error = loss_sums.power(laws, grown, tilt, size)
+        scale = sum(times * growth for growth, (_, times) in zip(grown, laws, strict=True)) + total
+        rounding = loss_sums.rounding(laws, tilt)
+        yield tilt, _Seen(bottom, scale - tilt * gap * places, masses[places % size], error, rounding)
