@@ -176,14 +176,18 @@ def test_coins_of_a_replace_one_plan_are_read_under_replace_one(name: str) -> No
     assert found(with_half_the_noise(event)) > 1.5 * plan.guarantee.epsilon
 
 
-def test_decisions_beside_coins_are_read_under_the_same_relation() -> None:
+def test_counts_beside_coins_are_a_part_of_their_rounds() -> None:
+    """And all of the promise is spent, neither more nor less."""
     for adjacency, relation in (
         ("zero-out", NeighboringRelation.ADD_OR_REMOVE_ONE),
         ("replace-one", NeighboringRelation.REPLACE_ONE),
     ):
-        event = event_of(make_plan("dp-sgd-poisson", None, replace(QUORUM, adjacency=adjacency)))
-        assert PLDAccountant(relation, GRID).supports(event)
-        assert PLDAccountant(relation).compose(event.events[1]).get_epsilon(1e-12) == pytest.approx(1.7, rel=1e-6)
+        plan = make_plan("dp-sgd-poisson", None, replace(QUORUM, adjacency=adjacency))
+        event, each = event_of(plan), plan.guarantee.quorum.each
+        together = math.hypot(plan.parameters.round_mu, each)
+        assert event.event.event.noise_multiplier == pytest.approx(1 / together, rel=1e-6)
+        found = PLDAccountant(relation, GRID).compose(event).get_epsilon(left_of_delta(plan))
+        assert 0.99 * plan.guarantee.epsilon < found <= plan.guarantee.epsilon * (1 + 1e-6)
 
 
 ACCOUNTANTS = {

@@ -258,11 +258,11 @@ class Registered(AlgorithmInfo):
 
         A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
         events with dp-accounting's default relation, and cohorts that are drawn with `REPLACE_ONE` where the plan
-        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum that
-        cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP release is a function
-        of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError, naming algorithm and
-        theorem, where dp-accounting has no event for the mechanism;
-        VerificationError for a plan that does not keep its promise.
+        promises replace-one, by `RdpAccountant` if their size is fixed (docs/library.md). Decisions of a quorum by
+        Laplace noise that cost ε_q are an event whose loss is that of randomised response, which every (ε_q, 0)-DP
+        release is a function of; of two that say so, the one that whoever reads the rest reads, too. Raises UsageError,
+        naming algorithm and theorem, where dp-accounting has no event for the mechanism; VerificationError for a plan
+        that does not keep its promise.
         """
         from dp_accounting import dp_event  # heavy
 

@@ -1,7 +1,7 @@
 """Public numbers of `mean-sgd`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from quoron_privacy.accounts import moved
@@ -88,6 +88,18 @@ class MeanSGDParameters(Parameters):
         if self.poisson_sampling:
             return ()
         return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
+
+    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
+        """Of users who join by coins of their own."""
+        own = self.cohort_size / problem.users, self.rounds, self.round_mu
+        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, problem.dimension)
+
+    def with_count(self, mu: float) -> "MeanSGDParameters | None":
+        """With so much less noise, of users who join by coins."""
+        if not self.poisson_sampling:
+            return None
+        scale, round_mu = sampled.with_count(self.noise, self.round_mu, mu)
+        return replace(self, noise_scale=scale, round_mu=round_mu)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of drawn cohorts, or of everybody in every round."""

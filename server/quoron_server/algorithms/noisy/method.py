@@ -13,7 +13,6 @@ disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is a
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-import math
 from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Any
@@ -25,7 +24,6 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.accounts.subsampling import poisson_round_mu
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
@@ -109,19 +107,15 @@ class NoisySGDParameters(Parameters):
 
     def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
         """Of users who join by coins of their own."""
-        once = drawn(problem, self.adaptive is not None)
-        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=self.rounds * once)
-        if self.with_count(0.0) is None or left <= 0:
-            return 0.0
-        whole = poisson_round_mu(self.cohort_size / problem.users, self.rounds, epsilon, left)
-        return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - self.round_mu**2, 0.0))
+        own = self.cohort_size / problem.users, self.rounds, self.round_mu
+        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, drawn(problem, self.adaptive is not None))
 
     def with_count(self, mu: float) -> "NoisySGDParameters | None":
-        """With so much less noise."""
-        if self.sampling != "poisson" or not self.noise_scale:
+        """With so much less noise, of users who join by coins."""
+        if (noise := self.noise) is None or not self.poisson_sampling:
             return None
-        scale = self.sensitivity / math.hypot(self.sensitivity / self.noise_scale, mu)
-        return replace(self, noise_scale=scale, round_mu=math.hypot(self.round_mu, mu) * (1 + 1e-8))
+        scale, round_mu = sampled.with_count(noise, self.round_mu, mu)
+        return replace(self, noise_scale=scale, round_mu=round_mu)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
