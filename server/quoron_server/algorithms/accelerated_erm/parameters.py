@@ -153,10 +153,10 @@ class AcceleratedERMParameters(Parameters):
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Beside means of vectors cut to a fixed length; nothing beside what a test may withhold."""
+        """Beside means of vectors cut to a fixed length; nothing with coins, or beside what a test may withhold."""
         del problem
         noises = [(each.noise, each.rounds) for each in self.phases if isinstance(each.accounting, Clipped)]
-        if len(noises) < len(self.phases):
+        if len(noises) < len(self.phases) or self.poisson_sampling:
             return ()
         return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
 
