@@ -57,6 +57,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
     "accelerated-erm/random": {"rounds": 5, "phases": 2, "aggregate": "random"},
     "accelerated-erm/clip": {"rounds": 5, "phases": 2, "cohort": 300, "test": "clip"},
+    "accelerated-erm/coins": {"rounds": 5, "phases": 2, "cohort": 300, "test": "clip", "schedule": "coins"},
     "accelerated-erm/above-threshold": {"rounds": 4, "phases": 2, "test": "above-threshold", "schedule": "public"},
     "outlier-gd": {"rounds": 4},
     "outlier-gd/above-threshold": {"rounds": 4, "test": "above-threshold"},

@@ -40,7 +40,7 @@ OTHERS = (
     "accelerated-erm",
     "phased-erm",
 )  # charge for worse company than honest users
-UNTESTED = ("accelerated-erm/clip",)
+UNTESTED = ("accelerated-erm/clip", "accelerated-erm/coins")
 CONTRACT = ("group-phased-sgd", "group-phased-sgd/disjoint")  # in phases of many steps
 ROUNDED = ("dp-sgd-poisson/replaced-adaptive",)  # counts, which move by √2, are charged as gradients, which move by 2
 LOOSE = (*CONTRACT, *ROUNDED)

@@ -321,10 +321,15 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
         Method(radius=2.0, clip_norm=CLIP, smoothness=1.0), users=USERS, dimension=3, door="train_rows"
     )
     promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP}
-    for name in ("dp-sgd-wor", "mean-sgd", "dp-sgd-poisson"):
-        options = {"rounds": 1, "rate": rate}
+    for name, how, fixed in (
+        ("dp-sgd-wor", {}, True),
+        ("mean-sgd", {"sampling": "uniform"}, True),
+        ("mean-sgd", {}, False),
+        ("dp-sgd-poisson", {}, False),
+    ):
+        options = {"rounds": 1, "rate": rate, **how}
         plan = Setting(problem=problem, algorithm=name, options=options, **promise).plan(0)
-        assert plan.guarantee.rests_on(Kind.FORGETFUL_FUNCTION) == (assumed and name != "dp-sgd-poisson")
+        assert plan.guarantee.rests_on(Kind.FORGETFUL_FUNCTION) == (assumed and fixed)
 
 
 def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:

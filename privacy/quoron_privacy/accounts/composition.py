@@ -134,8 +134,8 @@ def _reach(profile: Profile, share: float) -> float:
 def _law(forward: Profile, backward: Profile, gap: float, reach: tuple[float, float], fine: int) -> _Law:
     """The law of the loss whose profile joins dots of the true one, `fine` of them at 0 in a row on either side."""
     up, down = (_places(math.ceil(most / gap) + 1, fine) for most in reach)
-    above, below = forward(up * gap), backward(down * gap)
-    gains, drops = -np.diff(above), -np.diff(below)  # what each profile falls by from one place to the next
+    above, below = forward(np.multiply(up, gap)), backward(np.multiply(down, gap))
+    gains, drops = above[:-1] - above[1:], below[:-1] - below[1:]  # what each falls by from one place to the next
     # Over α = e^ε a line falls by drop / (α' - α) per α: what that is before a place, less what it is behind it,
     # is the mass of the other law there, and α times that is the mass of the own law.
     own = _jumps(gains, np.diff(up) * gap)
@@ -150,8 +150,9 @@ def _law(forward: Profile, backward: Profile, gap: float, reach: tuple[float, fl
 
 def _jumps(drops: Vector, widths: Vector) -> Vector:
     """Masses of the own law at all places but the first, from what its profile falls by before and behind them."""
-    behind = np.append(drops[1:] / np.expm1(widths[1:]), 0.0)
-    return drops / -np.expm1(-widths) - behind
+    found: Vector = drops / -np.expm1(-widths)
+    found[:-1] -= drops[1:] / np.expm1(widths[1:])
+    return found
 
 
 def _places(most: int, fine: int) -> NDArray[np.int64]:

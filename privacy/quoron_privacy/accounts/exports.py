@@ -108,7 +108,7 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
     cut, epsilon = loss_sums.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
     tilts = [loss_sums.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
     steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
-    gap = min(loss_sums.gap_for(parts, rounds, steepest) for parts in orders)
+    gap = min(loss_sums.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
     if direction == "optimistic":  # all of it is put down by a whole place at least
         gap /= 8 if rounds <= loss_sums.FEW else 2
     make = _above if direction == "pessimistic" else _below

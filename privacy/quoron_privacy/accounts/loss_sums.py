@@ -40,7 +40,7 @@ def most(parts: Parts, epsilon: float, near: float) -> float:
     tilt = tilted(parts, epsilon, cut)
     if tilt is None:
         return min(1.0, lost([(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts]) + 1e-300)
-    gap = gap_for(parts, rounds, tilt)
+    gap = gap_for(parts, epsilon, tilt)
     laws = [(one.above(law, gap, cut), times) for law, times in parts]
     level = epsilon - sum(times * law.off for law, times in laws)
     tail = _tail(laws, level, tilt, CUT * near)
@@ -58,7 +58,7 @@ def least(parts: Parts, epsilon: float, near: float) -> float:
     tilt = tilted(parts, epsilon, cut)
     if tilt is None:
         return least_lost(parts)
-    gap = gap_for(parts, rounds, tilt)
+    gap = gap_for(parts, epsilon, tilt)
     for finer in (4 * _FINER[0], *_FINER) if rounds <= FEW else _FINER:
         laws = [(one.below(law, gap / finer, cut), times) for law, times in parts]
         rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
@@ -114,14 +114,26 @@ def _rough_gap(law: Mixtures | Atoms, cut: float) -> float:
     return float(np.sqrt(STEP / math.sqrt(2 * math.pi) * density @ known**2)) / 200
 
 
-def gap_for(parts: Parts, rounds: int, tilt: float) -> float:
-    """So fine that the lattice costs a share _COARSE of δ; on it lie the losses of the commonest law of two atoms."""
-    gap = math.sqrt(8 * _COARSE / (rounds * tilt * (tilt + 1)))
+def gap_for(parts: Parts, epsilon: float, tilt: float) -> float:
+    """So fine that the lattice costs a share _COARSE of δ; on it lie the losses of the commonest law of two atoms.
+
+    Of losses that are rare δ changes over ε, or over what the sum usually is, however small the tilt.
+    """
+    usual = math.hypot(*(math.sqrt(times) * 2.5 * _apart(law) for law, times in parts))
+    steep, rounds = tilt + 1 / max(epsilon, usual, 1e-9), sum(times for _, times in parts)
+    gap = math.sqrt(8 * _COARSE / (rounds * steep * (steep + 1)))
     pure = [(times, float(law.losses[-1])) for law, times in parts if isinstance(law, Atoms) and len(law.losses) == 2]
     if not pure:
         return gap
     loss = max(pure)[1]
     return loss / max(1, math.ceil(loss / gap))
+
+
+def _apart(law: Mixtures | Atoms) -> float:
+    """The total variation between the two laws, about."""
+    if isinstance(law, Atoms):
+        return float(law.masses @ -np.expm1(-np.maximum(law.losses, 0.0))) + law.lost
+    return mixtures.once(law, 0.0)[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,8 @@ def absent_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
     inside = np.where(share > 0, share, 1.0)
     with np.errstate(over="ignore"):
         found = inside * np.asarray(gdp.delta_for(mu, np.log1p(excess / inside)))
-    return np.where(share > 0, found, 0.0)
+    most: Vector = np.where(share > 0, found, 0.0)
+    return most
 
 
 def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
@@ -116,7 +117,9 @@ def replaced_profile(rate: float, mu: float, epsilon: Vector) -> Vector:
     # Any x gives no more than the truth; the terms' own rounding is some units in the last place, and of the tails
     # a share that grows with x² (erfc).
     terms = rate * (tails[0] + off) + (1 - rate) * excess * tails[1]
-    return np.minimum(np.maximum(gain, 0.0) + (4e-15 + 1e-15 * np.minimum(x * x, 1500.0)) * terms + 1e-300, 1.0)
+    rounding = (4e-15 + 1e-15 * np.minimum(x * x, 1500.0)) * terms
+    most: Vector = np.minimum(np.maximum(gain, 0.0) + rounding + 1e-300, 1.0)
+    return most
 
 
 def _check(rate: float, rounds: int, delta: float) -> None:

@@ -33,7 +33,7 @@ class UnsoundCombination(ConfigError):
 
 _ONE = "docs/privacy/outlier-mean.md#o{}"
 _MANY = "docs/privacy/subsampled-lottery.md#o{}"
-_CLIPPED = "docs/privacy/subsampling.md#k1"
+_CLIPPED = "docs/privacy/subsampling.md#k{}"
 
 SOUND: Mapping[Combination, str] = MappingProxyType(
     {
@@ -49,16 +49,16 @@ SOUND: Mapping[Combination, str] = MappingProxyType(
         ("lottery", "random-inclusion", "without-replacement"): _MANY.format(4),
         ("above-threshold", "weighted-mean", "everybody"): _MANY.format(6),
         ("above-threshold", "weighted-mean", "public-schedule"): _MANY.format(6),
-        ("none", "clipped-mean", "everybody"): _CLIPPED,
-        ("none", "clipped-mean", "without-replacement"): _CLIPPED,
+        ("none", "clipped-mean", "everybody"): _CLIPPED.format(1),
+        ("none", "clipped-mean", "without-replacement"): _CLIPPED.format(1),
+        ("none", "clipped-mean", "poisson"): _CLIPPED.format(3),
     }
 )
 
 _SAMPLING_REASONS: Mapping[str, str] = MappingProxyType(
     {
         "with-replacement": "a user drawn M times moves the score and the mean M times as far; use without-replacement",
-        "poisson": "tests need a cohort of fixed size, and clipped means of Poisson cohorts are dp-sgd-poisson's; "
-        "use without-replacement",
+        "poisson": "tests need a cohort of fixed size; use without-replacement, or clipped means without a test",
         "visible-cohorts": "sampling protects nobody whose membership can be seen; "
         "use everybody or public-schedule, which claim no amplification",
     }
@@ -89,7 +89,7 @@ def theorem_for(test: Test, aggregate: Aggregate, sampling: Sampling, *, kappa: 
 
 def _reason(test: str, aggregate: str, sampling: str, kappa: int) -> str:
     if aggregate == "clipped-mean" and sampling not in _SAMPLING_REASONS:
-        return "clipped means are proved without a test, for everybody or without-replacement; use lottery"
+        return "clipped means are proved without a test, for everybody, without-replacement or poisson; use lottery"
     if test == "none" and aggregate != "clipped-mean":
         return "without a test one user moves the mean by any distance; use lottery"
     if aggregate == "printed-ramp":

@@ -18,11 +18,13 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold
+from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import acsa, search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.accelerated_erm.plan import forgiving_lottery, forgiving_series, release_chance
 from quoron_server.algorithms.accelerated_erm.search import Scene
+from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
@@ -363,9 +365,28 @@ class TestClip:
         exact = subsampling.wor_round_mu(rate, rounds, 1.0, math.nextafter(1e-6 - slack, 0.0))
         assert phase.accounting.round_mu == pytest.approx(exact, rel=1e-9)
 
-    @pytest.mark.parametrize("cohort", [300, 1200])
-    def test_plans_that_do_not_keep_the_theorem_are_refused(self, cohort):
-        plan = planned({"test": "clip", "phases": 2, "cohort": cohort, "rounds": 6})
+    def test_coins_need_less_noise_and_nothing_of_what_clients_remember(self):
+        options = {"test": "clip", "phases": 2, "cohort": 300, "rounds": 6}
+        uniform, coins = planned(options), planned({**options, "schedule": "coins"})
+        INFO.verify(coins)
+        for one, other in zip(uniform.parameters.phases, coins.parameters.phases, strict=True):
+            assert other.noise_scale < 0.6 * one.noise_scale
+            assert other.noise.sensitivity == pytest.approx(one.noise.sensitivity / 2)
+        assert uniform.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
+        assert not coins.guarantee.rests_on(Kind.FORGETFUL_CLIENTS)
+        assert coins.guarantee.rests_on(Kind.SECRET_COHORTS)
+        account = coins.parameters.phases[0].accounting
+        with pytest.raises(VerificationError, match="cohorts drawn poisson"):
+            INFO.verify(tampered(coins, accounting=replace(account, coins=False)))
+        sizes = {
+            len(AcceleratedERM(coins).request(AcceleratedERM(coins).init(), SeededNoise(seed)).cohort)
+            for seed in range(5)
+        }
+        assert len(sizes) > 1
+
+    @pytest.mark.parametrize(("cohort", "schedule"), [(300, "secret"), (300, "coins"), (1200, "secret")])
+    def test_plans_that_do_not_keep_the_theorem_are_refused(self, cohort, schedule):
+        plan = planned({"test": "clip", "phases": 2, "cohort": cohort, "rounds": 6, "schedule": schedule})
         INFO.make(plan)
         phase = plan.parameters.phases[0]
         account = phase.accounting
@@ -375,12 +396,13 @@ class TestClip:
             {"accounting": replace(account, round_mu=1.01 * account.round_mu)},
             {"accounting": replace(account, round_mu=0.99 * account.round_mu)},
             {"accounting": replace(account, cohort_size=2 * account.cohort_size)},
+            {"accounting": replace(account, coins=not account.coins)},
             {"stages": (*phase.stages, 1)},
         ):
             with pytest.raises(VerificationError):
                 INFO.make(tampered(plan, **change))
         named = replace(plan, parameters=replace(plan.parameters, test="lottery", aggregate="weighted-mean"))
-        with pytest.raises(VerificationError):
+        with pytest.raises((VerificationError, UnsoundCombination)):
             INFO.make(named)
 
     @pytest.mark.parametrize(
@@ -393,6 +415,9 @@ class TestClip:
         ],
     )
     def test_options_of_tests_are_refused(self, options, message):
+        """And coins where there is a test."""
+        with pytest.raises(ConfigError, match="fixed size"):
+            planned({"schedule": "coins"})
         with pytest.raises(ConfigError, match=message):
             planned({"test": "clip", **options})
 

@@ -215,9 +215,6 @@ BROKEN = {
     },
     "cohorts for another adjacency": {"sampling": lambda p: "poisson"},
     "disjoint cohorts": {"sampling": lambda p: "disjoint"},
-    "uniform cohorts called coins": {
-        "sampling": lambda p: "poisson-replaced",
-    },
     "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},
     "an unknown estimator": {"estimator": lambda p: "median"},
     "an infinite radius": {"first_radius": lambda p: math.inf},
@@ -230,6 +227,14 @@ def test_a_broken_plan_is_refused_before_it_runs(how):
     changed = {name: make(plan.parameters) for name, make in BROKEN[how].items()}
     with pytest.raises(VerificationError):
         INFO.make(replace(plan, parameters=replace(plan.parameters, **changed)))
+
+
+def test_coins_are_not_uniform_cohorts():
+    """Whose noise is that of a row replaced by another, twice as far."""
+    plan = of("tracking", "coins")
+    called = replace(plan, parameters=replace(plan.parameters, sampling="without-replacement"))
+    with pytest.raises(VerificationError):
+        INFO.make(called)
 
 
 def test_too_few_users_for_a_range_name_the_number_that_would_do():

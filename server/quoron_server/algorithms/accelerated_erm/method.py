@@ -29,10 +29,7 @@ from quoron_privacy.release import Release
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.accelerated_erm import acsa
-from quoron_server.algorithms.accelerated_erm.parameters import (
-    AcceleratedERMParameters,
-    Phase,
-)
+from quoron_server.algorithms.accelerated_erm.parameters import SECRET, AcceleratedERMParameters, Phase
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
@@ -86,7 +83,7 @@ class AcceleratedERM:
         task = AverageGradient(
             self._middle(state, phase)[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing
         )
-        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling == "without-replacement"
+        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling in SECRET
         return Question(state.round, cohort, task, planned=phase.cohort_size, drawn=drawn)
 
     def update(self, state: AcceleratedERMState, answers: Answers, noise: NoiseSource) -> Update[AcceleratedERMState]:
@@ -152,8 +149,10 @@ class AcceleratedERM:
         if self.parameters.sampling == "public-schedule":
             batch = place.in_phase % (phase.users // size)
             return users[batch * size : (batch + 1) * size]
-        # Membership is secret: it is what amplification rests on.
-        return users[noise.stream("cohort", round_).subset(phase.users, size)]
+        stream = noise.stream("cohort", round_)  # membership is secret: it is what amplification rests on
+        if self.parameters.sampling == "poisson":
+            return users[stream.poisson_subset(phase.users, size / phase.users)]
+        return users[stream.subset(phase.users, size)]
 
 
 def places(parameters: AcceleratedERMParameters) -> tuple[Place, ...]:

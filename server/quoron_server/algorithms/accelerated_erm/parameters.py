@@ -17,6 +17,8 @@ from quoron_server.algorithms.noisy import sampled
 from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
+SECRET = "without-replacement", "poisson"  # ways of drawing cohorts on whose secrecy promises rest
+
 
 @dataclass(frozen=True, slots=True)
 class AcceleratedERMOptions:
@@ -29,7 +31,8 @@ class AcceleratedERMOptions:
     test: Literal["lottery", "above-threshold", "clip"] = "lottery"  # clip: no test, outliers shortened
     aggregate: Literal["weighted", "random"] = "weighted"
     kappa: Literal[1, 2] | None = None
-    schedule: Literal["secret", "public"] = "secret"  # public: shuffled epochs of fixed batches, no amplification
+    # Public: shuffled epochs of fixed batches, no amplification. Coins: each user by its own, with test="clip" alone.
+    schedule: Literal["secret", "public", "coins"] = "secret"
     regularisation: float | None = None  # λ_1
     radius: float | Literal["guaranteed"] | None = None  # τ, or with test="clip" C; from public knowledge
     strongly_convex: bool = False  # the schedule of remark 3.6, with strong_convexity or else the loss's ridge
@@ -41,11 +44,31 @@ class AcceleratedERMOptions:
 class Clipped:
     """Rounds without a test: answers clipped at C around the last release, a fixed divisor, Gaussian noise.
 
-    Formal guarantee: a round is `round_mu`-GDP given its cohort and the past, whatever users send.
+    Formal guarantee: a round is `round_mu`-GDP given its cohort and the past, whatever users send; with `coins` it is
+    so for a user who is there against absent, and twice that for one who is replaced.
     """
 
     cohort_size: int  # K, the divisor
     round_mu: float  # μ_r
+    coins: bool = False  # K users are expected
+
+    def noise(self, radius: float, scale: float) -> GaussianNoise:
+        """Of a mean of rows clipped at `radius`, with noise σ = `scale`."""
+        return GaussianNoise(self.sensitivity(radius), scale)
+
+    def sensitivity(self, radius: float) -> float:
+        """What `round_mu` is about."""
+        return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
+
+    def recounted_mu(self, radius: float, scale: float, dimension: int) -> float:
+        """What `round_mu` is at least, by a round's scales alone."""
+        far = moved.rows(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
+        return moved.mu(far, scale, dimension)
+
+    @property
+    def answer_mu(self) -> float:
+        """GDP of a round for a user who is replaced in a known cohort."""
+        return 2 * self.round_mu if self.coins else self.round_mu
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +90,7 @@ class Phase:
     def noise(self) -> GaussianNoise:
         """Of a released step."""
         if isinstance(self.accounting, Clipped):
-            return GaussianNoise(mean_sensitivity(self.radius, self.accounting.cohort_size), self.noise_scale)
+            return self.accounting.noise(self.radius, self.noise_scale)
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
     @property
@@ -106,7 +129,7 @@ class AcceleratedERMParameters(Parameters):
         for phase in self.phases:
             rounds = range(first, first := first + phase.rounds)
             if isinstance(phase.accounting, Clipped):
-                mu = phase.accounting.round_mu
+                mu = phase.accounting.answer_mu
                 found.append(PlannedRelease(phase.noise, phase.noise.entry(), phase.rounds, rounds, mu))
                 continue
             assert phase.test is not None
@@ -120,29 +143,36 @@ class AcceleratedERMParameters(Parameters):
         """Of the phases."""
         return tuple(phase.cohort_size for phase in self.phases for _ in range(phase.rounds))
 
+    @property
+    def poisson_sampling(self) -> bool:
+        """With coins."""
+        return self.sampling == "poisson"
+
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
 
     def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
         """Of the phases, which share no user, where none has a test."""
-        del adjacency
         found: list[Pair] = []
         for phase in self.phases:
             if not isinstance(phase.accounting, Clipped):
                 return ()
-            far = moved.rows(phase.radius, phase.cohort_size, "replace-one")
-            mu = moved.mu(far, phase.noise_scale, problem.dimension)
-            found += sampled.fixed_size(phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension)
+            mu = phase.accounting.recounted_mu(phase.radius, phase.noise_scale, problem.dimension)
+            drawn: sampled.Sampling = "poisson-replaced" if phase.accounting.coins else "without-replacement"
+            numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
+            found += sampled.pairs(drawn, adjacency, *numbers)
         return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
-        """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""
+        """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""
         del problem
         tested = not any(isinstance(phase.accounting, Clipped) for phase in self.phases)
         kinds = [Kind.ABSENT_IS_OUTLIER] if tested else []
         if self.sampling == "without-replacement":
             kinds += [Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS]
+        elif self.sampling == "poisson":
+            kinds += [Kind.SECRET_COHORTS]
         return tuple(map(Assumption, kinds))
 
 

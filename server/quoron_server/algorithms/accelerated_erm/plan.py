@@ -7,16 +7,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from quoron_privacy.accounts import moved, subsampling
+from quoron_privacy.accounts import moved
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.parameters import (
+    SECRET,
     AcceleratedERMOptions,
     AcceleratedERMParameters,
     Clipped,
@@ -24,6 +25,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     participations,
 )
 from quoron_server.algorithms.accelerated_erm.search import (
+    DRAWN,
     Draft,
     Family,
     Scene,
@@ -35,13 +37,14 @@ from quoron_server.algorithms.accelerated_erm.search import (
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
-CLIPPED = "docs/privacy/accelerated-erm.md#e3"
+CLIPPED, COINS = "docs/privacy/accelerated-erm.md#e3", "docs/privacy/accelerated-erm.md#e4"
 TRIED = 8  # candidates that are calibrated, at most
 
 
@@ -110,9 +113,9 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
     if isinstance(accounting, Clipped):
-        truth = moved.mu(
-            moved.rows(phase.radius, phase.cohort_size, "replace-one"), phase.noise_scale, plan.problem.dimension
-        )
+        if accounting.coins != (sampling == "poisson"):
+            raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
+        truth = accounting.recounted_mu(phase.radius, phase.noise_scale, dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
         return  # all rounds: the registry
@@ -177,7 +180,8 @@ def _calibrated(scene: Scene, family: Family, place: int) -> Chosen | None:
         return None
     sampling = scene.sampling(family.drafts[0])
     numbers = AcceleratedERMParameters(_test(o), _aggregate(o), sampling, tuple(phases), scene.smoothing)
-    return Chosen(numbers, risk, theorem=CLIPPED if o.test == "clip" else None)
+    theorem = COINS if sampling == "poisson" else CLIPPED if o.test == "clip" else None
+    return Chosen(numbers, risk, theorem=theorem)
 
 
 def tested_noise_scale(name: str, problem: Problem, phase: Numbers) -> float:
@@ -211,11 +215,12 @@ def _account(scene: Scene, draft: Draft) -> SubsampledLottery | Series | Clipped
         test=_test(o),
         aggregate=o.aggregate,
         kappa=o.kappa,
-        users=draft.users if sampling == "without-replacement" else draft.cohort,
+        users=draft.users if sampling in SECRET else draft.cohort,
         cohort=draft.cohort,
         rounds=draft.rounds,
         often=participations(draft.rounds, draft.users, draft.cohort, sampling),
         forgiven=scene.forgiven(draft.cohort),
+        coins=sampling == "poisson",
     )
 
 
@@ -232,6 +237,7 @@ def account(
     rounds: int,
     often: int,
     forgiven: int,
+    coins: bool = False,
 ) -> SubsampledLottery | Series | Clipped:
     """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
 
@@ -241,7 +247,8 @@ def account(
     if delta <= 0:
         raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
     if test == "none":
-        return Clipped(cohort, subsampling.wor_round_mu(sampling_rate(users, cohort), rounds, epsilon, delta))
+        draws = DRAWS["poisson-replaced" if coins else "without-replacement"]
+        return Clipped(cohort, draws.round_mu(draws.rate(cohort, users), rounds, epsilon, delta), coins)
     if test == "above-threshold":
         series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
         return forgiving_series(series, forgiven)
@@ -280,7 +287,7 @@ def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
 def noise_scale(dimension: int, phase: Numbers) -> float:
     """σ for which every shift, rounding included, keeps to its accounted ratio."""
     if isinstance(phase.accounting, Clipped):
-        sensitivity, mu = mean_sensitivity(phase.radius, phase.cohort_size), phase.accounting.round_mu
+        sensitivity, mu = phase.accounting.sensitivity(phase.radius), phase.accounting.round_mu
         return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=dimension).scale
     mean, multiplier = phase.accounting.mean, phase.accounting.noise_multiplier
     widened = (1 + phase.accounting.mean.rounding_slack(dimension)) * (1 + 1e-8)
@@ -328,8 +335,8 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
     parts = (options.phases or 1) if not options.strongly_convex else 1
     small = options.cohort is not None and options.cohort < problem.users // 2 ** max(parts - 1, 0)
     sampling: Sampling = "everybody"
-    if small:
-        sampling = "public-schedule" if options.schedule == "public" else "without-replacement"
+    if small or options.schedule == "coins":
+        sampling = DRAWN[options.schedule]
     theorem_for(_test(options), _aggregate(options), sampling, kappa=options.kappa or 2)
 
 

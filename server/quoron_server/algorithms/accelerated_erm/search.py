@@ -25,7 +25,7 @@ from quoron_privacy.robust.subsampled_lottery import sampling_rate
 from quoron_server.algorithms.accelerated_erm import acsa
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMOptions, participations
-from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu
+from quoron_server.algorithms.averaged_sgd import default_clip, ranking_mu, replaced_ranking_mu
 from quoron_server.algorithms.search import halves, round_grid
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -48,6 +48,9 @@ BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
+
+# How cohorts are drawn that are not everybody.
+DRAWN: dict[str, Sampling] = {"secret": "without-replacement", "public": "public-schedule", "coins": "poisson"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class Scene:
         """How the phase's cohorts are drawn."""
         if phase.cohort == phase.users:
             return "everybody"
-        return "public-schedule" if self.options.schedule == "public" else "without-replacement"
+        return DRAWN[self.options.schedule]
 
     def radius(self, rounds: int) -> float:
         """τ: a public length within which nearly all pairs of honest users' gradients lie; without a test, the clip."""
@@ -187,12 +190,21 @@ class Scene:
             rounds = np.array([draft.rounds for draft in drafts])
             return threshold_noise(*target, cohorts, rounds, np.array(often), o.kappa, lost)
         rates = [
-            sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
+            {
+                "without-replacement": sampling_rate(draft.users, draft.cohort),
+                "poisson": draft.cohort / draft.users,
+            }.get(sampling, 1.0)
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
         if o.test == "clip":
             total = mu_for(*target)
-            each = [ranking_mu(rate, draft.rounds, total) for rate, draft in zip(rates, drafts, strict=True)]
+            coins = (
+                o.schedule == "coins"
+            )  # where everybody is asked they are none, and twice their μ is as good a guess
+            each = [
+                2 * replaced_ranking_mu(rate, draft.rounds, total) if coins else ranking_mu(rate, draft.rounds, total)
+                for rate, draft in zip(rates, drafts, strict=True)
+            ]
             return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
         return lottery_noise(*target, cohorts, rates, often, o.kappa, o.aggregate, lost)
 

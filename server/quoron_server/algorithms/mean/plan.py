@@ -42,6 +42,7 @@ from quoron_server.problem import Problem
 
 NAME = "mean-sgd"
 THEOREM = "docs/privacy/mean-sgd.md#ms1"
+COINS = "docs/privacy/mean-sgd.md#ms3"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_ROUNDS = 1024
 FAILURE = 1e-3  # chance that a private range misses in any round
@@ -84,18 +85,14 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Chosen:
 
 
 def verify(plan: Plan) -> None:
-    """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
+    """Radius-free noise and the choices of the range are as private as they claim; all rounds: the registry."""
     p = plan.parameters_of(MeanSGDParameters)
     users = plan.problem.users
     rough, promise = plan.problem.smoothness is None, plan.guarantee
-    draws = DRAWS.get(p.sampling)
+    drawn = p.sampling in DRAWS and DRAWS[p.sampling].adjacency == promise.adjacency
     checks.require(
         NAME,
-        (
-            "cohorts drawn for the adjacency promised",
-            draws is not None and draws.adjacency == promise.adjacency,
-            p.sampling,
-        ),
+        ("cohorts drawn for the adjacency promised", drawn, p.sampling),
         ("no range of cohorts by coins", not (p.poisson_sampling and p.estimator == "range"), p.sampling),
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
@@ -303,7 +300,8 @@ def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run
         half_width=half_width,
         round_mu=mu,
     )
-    return Chosen(numbers, chosen.risk, adjacency=draws.adjacency)
+    theorem = COINS if numbers.poisson_sampling else None
+    return Chosen(numbers, chosen.risk, theorem=theorem, adjacency=draws.adjacency)
 
 
 def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:

@@ -1,4 +1,4 @@
-"""What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners and what re-checks plans.
+"""What rounds of Gaussian sums on drawn cohorts cost, by how these are drawn: for planners.
 
 Statements and proofs: docs/privacy/subsampling.md.
 """
