@@ -120,7 +120,9 @@ class Pair:
     def lacking(self, variation: float) -> "Pair":
         """The same, by samplers that lack so much more of exact noise in total variation."""
         non_negative(variation=variation)
-        return replace(self, lack=_up(self.lack + variation)) if variation else self
+        if not variation:
+            return self
+        return replace(self, lack=_up(self.lack + variation) if self.lack else variation)
 
     @property
     def adjacency(self) -> Adjacency:

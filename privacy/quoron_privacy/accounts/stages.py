@@ -59,7 +59,7 @@ class Items:
         if self.adjacency == "replace-one":
             return None
         chances, numbers, _ = binomial(self.most, self.rate)
-        return dp_event.MixtureOfGaussiansDpEvent(self.z, tuple(numbers), tuple(chances))
+        return dp_event.MixtureOfGaussiansDpEvent(self.z, numbers.tolist(), chances.tolist())
 
 
 @dataclass(frozen=True, slots=True)

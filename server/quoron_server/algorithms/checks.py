@@ -67,10 +67,13 @@ def require_usual_cost(plan: Plan) -> None:
 
 
 def require_gaussian(plan: Plan, mu: float) -> None:
-    """VerificationError unless the μ that a plan names is at least that of its scales, counted again."""
-    truth = max(pair.mu for pair in plan.parameters.pairs(plan.problem, plan.guarantee.adjacency))
+    """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
+    pairs = plan.parameters.pairs(plan.problem, plan.guarantee.adjacency)
+    truth = max(pair.mu for pair in pairs)
     if not mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected mu >= {truth}, got {mu}: too little noise for the claim.")
+        raise VerificationError(f"Expected mu >= {truth} of the run, got {mu}: too little noise for the claim.")
+    if plan.guarantee.proved:
+        require_spent(plan, [Pair.gaussian(mu, max(pair.lack for pair in pairs))])
 
 
 def require_spent(plan: Plan, pairs: Sequence[Pair]) -> None:

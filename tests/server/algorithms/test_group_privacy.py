@@ -268,7 +268,7 @@ class TestGroupDPSGD:
         ),
         "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
         "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
-        "a higher rate": lambda p: replace(p, rate=min(1.0, p.rate * 1.2)),
+        "a higher rate": lambda p: replace(p, rate=1.2 * p.rate, noise_scale=p.noise_scale / 1.2),
         "more rounds": lambda p: replace(p, rounds=3 * p.rounds),
         "more places than the mixture has": lambda p: replace(p, width=p.items + 1),
         "a multiplier that the noise does not have": lambda p: replace(p, multiplier=p.multiplier * 1.01),

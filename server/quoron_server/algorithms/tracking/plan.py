@@ -103,6 +103,7 @@ def verify(plan: Plan) -> None:
     for name, spent in zip(("pilot", "warm-up", "main"), p.recounted_mus(plan.problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
+    checks.require_gaussian(plan, p.mu)
 
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
