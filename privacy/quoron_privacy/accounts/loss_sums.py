@@ -245,6 +245,7 @@ def over(laws: Laws, tilt: float, rare: float) -> float:
     grown = np.zeros(len(speeds))
     for law, times in laws:
         assert law.over is not None
-        weights = law.masses * np.exp(tilt * law.values - float(law.growth(np.array([tilt]))[0]))
-        grown += times * one.log_means(np.outer(speeds, law.over), weights)
+        # By logarithms: a mass that is nothing under this tilt may be most of what is looked for.
+        logs = np.log(law.masses) + tilt * law.values - float(law.growth(np.array([tilt]))[0])
+        grown += times * one.log_means(np.outer(speeds, law.over) + logs, np.ones(len(logs)))
     return float(np.min((grown - math.log(rare)) / speeds))
