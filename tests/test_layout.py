@@ -223,6 +223,13 @@ def test_no_statement_needs_a_compiler() -> None:
     assert all(module.with_name(module.name.replace("_loops", "")).is_file() for module in beside)
 
 
+def test_who_reads_a_run_reads_no_account_of_it() -> None:
+    """What it costs is said beside `verify`: neither loops nor plans need the accounts that find or check noise."""
+    accounts = {f"quoron_privacy.accounts.{name}" for name in ("pair", "moved", "subsampling", "item_sampling")}
+    runs = {name for name in WAYS if name.endswith((".method", "_server.plan", "_server.rounds"))}
+    assert {name for name in runs if house().closure(name) & accounts} == set()
+
+
 def test_every_loop_and_every_algorithm_has_a_mark() -> None:
     families = "quoron_server.algorithms."
     loops = {name for name in house().texts if name.startswith(families) and name.endswith(".method")}

@@ -14,9 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.release import Release
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -175,29 +174,6 @@ class Parameters(ABC):
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Of each round; () where nothing of the kind is proved."""
         del problem
-        return ()
-
-    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
-        """The largest μ for which `with_count` stays within (ε, δ), by the first account; 0 where there is none."""
-        del problem, epsilon, delta
-        return 0.0
-
-    def with_count(self, mu: float) -> "Parameters | None":
-        """Of a run on secret samples: numbers with which a round is worth what it is with a μ-GDP count beside it.
-
-        The count is of the same cohort, so that what is sampled is both. None where the theorem does not say so.
-        """
-        del mu
-        return None
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """What a whole run costs one user, by its scales alone; nothing where the theorem proves (ε, δ) only.
-
-        Of several pairs every user is in one, whichever that is: the run is worth the worst. Private tests and filters
-        have none. Nor have local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for
-        bits where vectors with Gaussian noise were planned.
-        """
-        del problem, adjacency
         return ()
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:

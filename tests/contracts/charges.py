@@ -45,11 +45,13 @@ def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, fl
         yield f"round {round_}", *found[-1]
     if not found:
         return
-    pairs = plan.parameters.pairs(plan.problem, plan.guarantee.adjacency)
+    info = ALGORITHMS[plan.algorithm]
+    pairs = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
     whole = pairs[0] if len(pairs) == 1 and pairs[0].is_gaussian else None
-    if whole is not None and ALGORITHMS[plan.algorithm].choosing.many_passes:
-        yield "whole run", math.hypot(*(cost for cost, _ in found)), whole.mu
-    if not ALGORITHMS[plan.algorithm].choosing.many_passes:
+    if whole is not None and info.choosing.many_passes:
+        named = getattr(plan.parameters, "mu", math.inf)  # which `verify` compares with that of the scales
+        yield "whole run", math.hypot(*(cost for cost, _ in found)), min(whole.mu, named)
+    if not info.choosing.many_passes:
         yield "run", math.hypot(*(cost for cost, _ in found)), max(limit for _, limit in found)
 
 

@@ -25,6 +25,7 @@ from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.plan import Plan, Privacy
 
 WITH_QUORUM = replace(PRIVACY, quorum=0.5, quorum_epsilon=1.7)
@@ -60,7 +61,7 @@ def forget() -> None:
 
 @contextmanager
 def bent(of: Any, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """A function in every module that has it by name, or (class, name of a method or property)."""
+    """A function in every module that has it by name and in `DRAWS`, or (class, name of a method or property)."""
     with pytest.MonkeyPatch.context() as patch:
         forget()
         if isinstance(of, tuple):
@@ -82,6 +83,9 @@ def bent(of: Any, wrong: Callable[[Callable[..., Any]], Callable[..., Any]]) -> 
                     for name, value in list(vars(each).items()):
                         if value is of:
                             patch.setattr(each, name, changed)
+            for kind, draws in list(DRAWS.items()):  # a table of functions
+                if draws.round_mu is of:
+                    patch.setitem(DRAWS, kind, replace(draws, round_mu=changed))
         yield
     forget()
 
@@ -104,7 +108,7 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "gdp.delta_for": (gdp.delta_for, times(0.5), ("one-pass-dp-sgd", "local-model", "soft-filtered-sgd/linf")),
     "gdp.mu_for": (gdp.mu_for, times(1.1), ("tracking-srgd", "whitened-tracking", "winsorised-erm", "phased-sgd")),
     "gdp.compose": (gdp.compose, times(0.9), ("winsorised-erm", "winsorised-erm/zero-out")),
-    "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("accelerated-erm/clip",)),
+    "subsampling.wor_round_mu": (subsampling.wor_round_mu, times(1.1), ("accelerated-erm/clip", "dp-sgd-wor")),
     "item_sampling.multiplier": (item_sampling.multiplier, times(0.9), ("group-dp-sgd", "group-dp-sgd-zero-out")),
     "GaussianNoise.for_mu": (
         (GaussianNoise, "for_mu"),

@@ -11,7 +11,7 @@ from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import Guarantee, Plan, Privacy
 
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
@@ -49,9 +49,11 @@ def test_another_algorithms_parameters_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_whose_parameters_can_have_a_mu_may_promise_one_and_nobody_else(name: str) -> None:
+def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) -> None:
     info, plan = ALGORITHMS[name], make_plan(name)
-    assert info.may_be_gaussian == (name != "sgd" and info.parameters.pairs is not Parameters.pairs)
+    found = info.promises.pairs(plan.parameters, plan.problem, plan.guarantee.adjacency)
+    assert info.may_be_gaussian or found == ()
+    assert info.exposure != "none" or not info.may_be_gaussian
     assert info.may_be_gaussian or info.gaussian(plan) is None
 
 

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from quoron_privacy.accounts.pair import Pair
 
 
 def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
@@ -66,17 +70,16 @@ def require_usual_cost(plan: Plan) -> None:
     require(plan.algorithm, (f"the cost of its rounds, {expected}", plan.cost == expected, plan.cost))
 
 
-def require_gaussian(plan: Plan, mu: float) -> None:
+def require_gaussian(plan: Plan, pairs: "Sequence[Pair]", mu: float) -> None:
     """VerificationError unless the μ that a plan names is that of its scales, counted again, and within its promise."""
-    pairs = plan.parameters.pairs(plan.problem, plan.guarantee.adjacency)
     truth = max(pair.mu for pair in pairs)
     if not mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth} of the run, got {mu}: too little noise for the claim.")
     if plan.guarantee.proved:
-        require_spent(plan, [Pair.gaussian(mu, max(pair.lack for pair in pairs))])
+        require_spent(plan, [replace(pair, mu=mu) for pair in pairs])
 
 
-def require_spent(plan: Plan, pairs: Sequence[Pair]) -> None:
+def require_spent(plan: Plan, pairs: "Sequence[Pair]") -> None:
     """VerificationError unless each of these pairs, samplers included, keeps the plan's promise by the second account.
 
     δ is read at ε (1 + 10⁻¹²): where both accounts are exact they round.

@@ -13,6 +13,7 @@ from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
+    from quoron_privacy.accounts.pair import Pair
     from quoron_server.algorithms.allowance import Allowance, Verdict
 
 
@@ -58,13 +59,36 @@ class NoBlackBoxes:
 ITERATES = NoBlackBoxes("its clients are sent iterates without noise, and its promise needs to know their loss")
 
 
+def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[Pair, ...]":
+    """Of a theorem that proves (ε, δ) only, as with private tests and filters.
+
+    So, too, of local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits where
+    vectors with Gaussian noise were planned.
+    """
+    del parameters, problem, adjacency
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """How runs on secret samples are counted: a count of the same cohort, so that what is sampled is both."""
+
+    # The largest μ for which `beside` stays within (ε, δ), by the first account: of parameters, problem, ε and δ.
+    room: Callable[[Any, Problem, float, float], float] = lambda *_: 0.0
+    # Numbers with which a round is worth what it is with a μ-GDP count beside it; None where no theorem says so.
+    beside: Callable[[Any, float], Parameters | None] = lambda *_: None
+
+
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What an algorithm's calibrated plans may promise, and where that is proved."""
+    """What an algorithm's calibrated plans may promise, where that is proved, and what a run costs."""
 
     exposures: tuple[Exposure, ...]  # several where `verifier` tells them apart; the usual one first
     adjacency: tuple[Adjacency, ...]
     theorem: str  # a file under docs/privacy/
+    # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
+    pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
+    counting: Counting = Counting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +133,4 @@ class AlgorithmInfo:
     @property
     def may_be_gaussian(self) -> bool:
         """Whether any plan of it promises a μ as a whole: where none does, no share of one can be spent."""
-        return self.exposure != "none" and self.parameters.pairs is not Parameters.pairs
+        return self.promises.pairs is not no_pairs

@@ -13,7 +13,8 @@ Statement and proof: docs/privacy/quorum.md, quorum-free.md; its numbers: quoron
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy
@@ -29,6 +30,9 @@ from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Attendance, GaussianPromise
 from quoron_server.plan import Plan, Privacy
+
+if TYPE_CHECKING:
+    from quoron_server.algorithms.info import Counting
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
 _NOTHING = Attendance(0.0)
@@ -140,13 +144,16 @@ def enough(quorum: Quorum, seen: Sequence[tuple[float, float]], asked: int) -> b
     return mean >= quorum.needed(asked)
 
 
-def with_quorum(own: Plan, privacy: Privacy, promise: GaussianPromise | None, *, free: bool) -> Plan:
+def with_quorum(
+    own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", *, free: bool
+) -> Plan:
     """The algorithm's own plan, worth `promise`, with the quorum that is asked for: for nothing, or for its ε_q.
 
     Infeasible if that has too few users to count.
     """
     cohorts, alone = own.parameters.cohorts(), own.guarantee
     private = alone.exposure != "none"
+    room = partial(_room, own, privacy, promise, counting) if private and alone.proved else lambda spent: 0.0
     quorum = quorums.calibrate(
         float(privacy.quorum or 0.0),
         0.0 if free else privacy.quorum_epsilon,
@@ -154,7 +161,7 @@ def with_quorum(own: Plan, privacy: Privacy, promise: GaussianPromise | None, *,
         participations=own.parameters.participations(),
         rest=(alone.epsilon, alone.delta),
         free=[each.mu for each in own.parameters.attendance(own.problem)],
-        room=(lambda spent: _room(own, privacy, promise, spent)) if private and alone.proved else lambda spent: 0.0,
+        room=room,
         present=_present(own, len(cohorts)),
         name=f"{own.algorithm} with a quorum",
     )
@@ -167,14 +174,14 @@ def with_quorum(own: Plan, privacy: Privacy, promise: GaussianPromise | None, *,
     return replace(own, guarantee=whole)
 
 
-def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, spent: float) -> float:
+def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
     planned = spent == privacy.quorum_epsilon
     delta = privacy.delta - checks.slack(privacy.epsilon, gaussians=rounds + 1)
     epsilon = privacy.epsilon if planned else own.guarantee.epsilon + spent
     if promise is None:
-        return parameters.room_for_counts(problem, epsilon, delta)
+        return counting.room(parameters, problem, epsilon, delta)
     left = delta - (1 + math.exp(epsilon)) * promise.variation
     whole = gdp.mu_for(epsilon, left) * (1 - 1e-9) if left > 0 else 0.0  # verified by other arithmetic
     return math.sqrt(max(whole**2 - promise.mu**2, 0.0) / parameters.participations())

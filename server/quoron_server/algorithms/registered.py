@@ -86,7 +86,7 @@ class Registered(AlgorithmInfo):
             own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
             if free and not own.parameters.attendance(problem):
                 raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
-            return resting(with_quorum(own, left, self._gaussian(own), free=free))
+            return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
 
         def planned(asked: Any) -> Plan:
             if self.exposure == "local":
@@ -162,8 +162,9 @@ class Registered(AlgorithmInfo):
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
         quorum, parameters = promise.quorum, own.parameters
-        counted = parameters.with_count(quorum.each) if quorum is not None and quorum.each else None
-        pairs = (counted or parameters).pairs(own.problem, adjacency or promise.adjacency)
+        told = quorum is not None and quorum.each
+        counted = self.promises.counting.beside(parameters, told) if told else None
+        pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.health is not None:
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)

@@ -4,16 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
-from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
-from quoron_server.algorithms.noisy import sampled
 from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -59,11 +55,6 @@ class Clipped:
     def sensitivity(self, radius: float) -> float:
         """What `round_mu` is about."""
         return mean_sensitivity(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
-
-    def recounted_mu(self, radius: float, scale: float, dimension: int) -> float:
-        """What `round_mu` is at least, by a round's scales alone."""
-        far = moved.rows(radius, self.cohort_size, "zero-out" if self.coins else "replace-one")
-        return moved.mu(far, scale, dimension)
 
     @property
     def answer_mu(self) -> float:
@@ -159,18 +150,6 @@ class AcceleratedERMParameters(Parameters):
         if len(noises) < len(self.phases) or self.poisson_sampling:
             return ()
         return tuple(Attendance(SPARE * one.sensitivity / one.scale) for one, rounds in noises for _ in range(rounds))
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of the phases, which share no user, where none has a test."""
-        found: list[Pair] = []
-        for phase in self.phases:
-            if not isinstance(phase.accounting, Clipped):
-                return ()
-            mu = phase.accounting.recounted_mu(phase.radius, phase.noise_scale, problem.dimension)
-            drawn: sampled.Sampling = "poisson-replaced" if phase.accounting.coins else "without-replacement"
-            numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
-            found += sampled.pairs(drawn, adjacency, *numbers)
-        return tuple(dict.fromkeys(found))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, of a fixed size but for coins, unless everybody is asked or batches are public."""

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.release import Adjacency
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
@@ -37,7 +39,9 @@ from quoron_server.algorithms.accelerated_erm.search import (
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import Chosen
+from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS
+from quoron_server.algorithms.noisy.sampled import Sampling as Cohorts
 from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -115,7 +119,7 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     if isinstance(accounting, Clipped):
         if accounting.coins != (sampling == "poisson"):
             raise VerificationError(f"Expected an account of cohorts drawn {sampling}, got {accounting}.")
-        truth = accounting.recounted_mu(phase.radius, phase.noise_scale, dimension)
+        truth = recounted_mu(accounting, phase.radius, phase.noise_scale, dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
         return  # all rounds: the registry
@@ -137,6 +141,25 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
             raise VerificationError(
                 f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."
             )
+
+
+def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of the phases, which share no user, where none has a test."""
+    found: list[Pair] = []
+    for phase in p.phases:
+        if not isinstance(phase.accounting, Clipped):
+            return ()
+        mu = recounted_mu(phase.accounting, phase.radius, phase.noise_scale, problem.dimension)
+        numbers = phase.users, phase.cohort_size, phase.rounds, mu, problem.dimension
+        drawn: Cohorts = "poisson-replaced" if phase.accounting.coins else "without-replacement"
+        found += worth.pairs(drawn, adjacency, *numbers)
+    return tuple(dict.fromkeys(found))
+
+
+def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
+    """What `round_mu` is at least, by a round's scales alone."""
+    far = moved.rows(radius, account.cohort_size, "zero-out" if account.coins else "replace-one")
+    return moved.mu(far, scale, dimension)
 
 
 def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, int]]]:

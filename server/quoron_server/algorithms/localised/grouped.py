@@ -21,9 +21,13 @@ import numpy as np
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question
+from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
@@ -219,10 +223,28 @@ def verify(plan: Plan) -> None:
         needed = 2 * problem.lipschitz * share.places / batch * phase.step_size * _ROUNDING
         if phase.noise is None or not phase.sensitivity >= needed * (1 - 1e-12):
             raise VerificationError(f"Expected noise for a sensitivity >= {needed} in every phase, got {phase}.")
-    for claimed, mu in zip(p.mus, p.recounted_mus(problem), strict=True):
+    for claimed, mu in zip(p.mus, recounted_mus(p, problem), strict=True):
         if not claimed >= mu * (1 - 1e-12):
             raise VerificationError(f"Expected mu >= {mu} of a phase, got {claimed}.")
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
+
+
+def pairs(p: GroupedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of the releases that a user is in: all of them, or one; the noise of these has to be exact."""
+    del adjacency
+    mus = recounted_mus(p, problem)
+    mu, releases = (moved.together(*mus), len(mus)) if p.layout == "spread" else (max(mus), 1)
+    return (Pair.gaussian(mu, total_variation(gaussians=releases * problem.dimension)),)
+
+
+def recounted_mus(p: GroupedParameters, problem: Problem) -> list[float]:
+    """GDP of each phase's release, by its scale."""
+    mus = []
+    for phase, share in zip(p.phases, p.shares, strict=True):
+        batch = share.cohort_size * (share.places // share.questions)
+        far = 2 * problem.lipschitz * share.places / batch * phase.step_size * (1 + 1e-6)
+        mus.append(moved.mu(far, phase.release_scale, problem.dimension))
+    return mus
 
 
 def _check_places(problem: Problem, p: GroupedParameters) -> None:
@@ -262,7 +284,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
     paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
-    promises=Promises(("model",), ("replace-one",), "docs/privacy/group-privacy.md"),
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/group-privacy.md", pairs),
     options=GroupedOptions,
     parameters=GroupedParameters,
     planner=plan,

@@ -6,11 +6,8 @@ import numpy as np
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
 from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
@@ -32,13 +29,6 @@ class PhasedParameters(LocalisedParameters):
         del problem
         each = [(SPARE * phase.sensitivity / phase.release_scale, phase.rounds) for phase in self.phases]
         return tuple(Attendance(mu) for mu, rounds in each for _ in range(rounds))
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-        del adjacency
-        far = 2 * problem.lipschitz / self.cohort_size * (1 + 2e-6)  # room for long rows, and for sums and iterates
-        mus = (moved.mu(far * each.step_size, each.release_scale, problem.dimension) for each in self.phases)
-        return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
 class PlainMean:
@@ -136,22 +126,6 @@ class GroupedParameters(Parameters):
         """Those of all phases where they share users, else of one."""
         questions = [share.questions for share in self.shares]
         return sum(questions) if self.layout == "spread" else max(questions)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of the releases that a user is in: all of them, or one; the noise of these has to be exact."""
-        del adjacency
-        mus = self.recounted_mus(problem)
-        mu, releases = (moved.together(*mus), len(mus)) if self.layout == "spread" else (max(mus), 1)
-        return (Pair.gaussian(mu, total_variation(gaussians=releases * problem.dimension)),)
-
-    def recounted_mus(self, problem: Problem) -> list[float]:
-        """GDP of each phase's release, by its scale."""
-        mus = []
-        for phase, share in zip(self.phases, self.shares, strict=True):
-            batch = share.cohort_size * (share.places // share.questions)
-            far = 2 * problem.lipschitz * share.places / batch * phase.step_size * (1 + 1e-6)
-            mus.append(moved.mu(far, phase.release_scale, problem.dimension))
-        return mus
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Non-expansive steps, and attendance that tells nothing of the iterates."""

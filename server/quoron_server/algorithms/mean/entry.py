@@ -1,7 +1,7 @@
 """`mean-sgd` in the registry."""
 
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Counting, Promises
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
@@ -10,7 +10,13 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, secret cohorts, a private mean around an earlier release or a private range",
     paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6)",
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM),
+    promises=Promises(
+        ("broadcast",),
+        ("replace-one", "zero-out"),
+        planning.THEOREM,
+        planning.pairs,
+        Counting(planning.room, planning.beside),
+    ),
     options=planning.MeanSGDOptions,
     parameters=MeanSGDParameters,
     planner=planning.plan,

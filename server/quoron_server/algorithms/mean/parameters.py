@@ -1,14 +1,10 @@
 """Public numbers of `mean-sgd`."""
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.rotation import padded
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
@@ -88,31 +84,6 @@ class MeanSGDParameters(Parameters):
         if self.poisson_sampling:
             return ()
         return (Attendance(SPARE * self.noise.sensitivity / self.noise_scale),) * self.rounds
-
-    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
-        """Of users who join by coins of their own."""
-        own = self.cohort_size / problem.users, self.rounds, self.round_mu
-        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, problem.dimension)
-
-    def with_count(self, mu: float) -> "MeanSGDParameters | None":
-        """With so much less noise, of users who join by coins."""
-        if not self.poisson_sampling:
-            return None
-        scale, round_mu = sampled.with_count(self.noise, self.round_mu, mu)
-        return replace(self, noise_scale=scale, round_mu=round_mu)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of drawn cohorts, or of everybody in every round."""
-        mu, users = self.recounted_mu(problem.dimension), problem.users
-        return sampled.pairs(self.sampling, adjacency, users, self.cohort_size, self.rounds, mu, problem.dimension)
-
-    def recounted_mu(self, dimension: int) -> float:
-        """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
-        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
-        mean = moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension)
-        if not self.range_epsilon:
-            return mean
-        return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(self.range_epsilon))
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, unless they are everybody."""

@@ -12,12 +12,14 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means import private_range, truncated_mean
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.means.rotation import coordinate_bound
+from quoron_privacy.means.rotation import coordinate_bound, padded
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.averaged_sgd import (
     RATES,
@@ -34,7 +36,8 @@ from quoron_server.algorithms.averaged_sgd import (
 from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
-from quoron_server.algorithms.noisy.draws import DRAWS
+from quoron_server.algorithms.noisy import worth
+from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
 from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
@@ -114,9 +117,38 @@ def verify(plan: Plan) -> None:
             p.smoothing,
         ),
     )
-    truth = p.recounted_mu(plan.problem.dimension)
+    truth = recounted_mu(p, plan.problem.dimension)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+
+
+def pairs(p: MeanSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of drawn cohorts, or of everybody in every round."""
+    mu = recounted_mu(p, problem.dimension)
+    return worth.pairs(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, problem.dimension)
+
+
+def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
+    """GDP of a round given its cohort, by its scales: a mean of unit rows, and the choices of a range."""
+    how: Adjacency = "zero-out" if p.poisson_sampling else "replace-one"
+    mean = moved.mu(moved.rows(1.0, p.cohort_size, how), p.noise_scale, dimension)
+    if not p.range_epsilon:
+        return mean
+    return moved.together(mean, math.sqrt(padded(dimension)) * moved.choice(p.range_epsilon))
+
+
+def room(p: MeanSGDParameters, problem: Problem, epsilon: float, delta: float) -> float:
+    """For counts of users who join by coins of their own."""
+    own = p.cohort_size / problem.users, p.rounds, p.round_mu
+    return room_for_counts(p.sampling, *own, epsilon, delta, problem.dimension)
+
+
+def beside(p: MeanSGDParameters, mu: float) -> MeanSGDParameters | None:
+    """With so much less noise, of users who join by coins."""
+    if not p.poisson_sampling:
+        return None
+    scale, round_mu = worth.with_count(p.noise, p.round_mu, mu)
+    return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
 def _require(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> None:

@@ -20,12 +20,14 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import RATES, PhaseModel, default_clip, require_cohorts
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Promises
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, Chosen, Counting, Promises
 from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.noisy.draws import DRAWS, Draws
+from quoron_server.algorithms.noisy.draws import DRAWS, Draws, room_for_counts
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.noisy.sampled import Sampling
+from quoron_server.algorithms.noisy.verify import pairs, verify_round
+from quoron_server.algorithms.noisy.worth import with_count
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
@@ -91,9 +93,23 @@ def _candidates(
 def _verify(schemes: _Schemes, plan: Plan) -> None:
     """Cohorts drawn as promised, and each round's Gaussian as private as it claims; all rounds: the registry."""
     p, sampling = plan.parameters_of(NoisySGDParameters), schemes[plan.guarantee.adjacency]
-    noisy.verify_round(plan, DRAWS[sampling].moved)
+    verify_round(plan, DRAWS[sampling].moved)
     if p.sampling != sampling:
         raise VerificationError(f"Expected sampling {sampling} in a plan of {plan.algorithm}, got {p.sampling}.")
+
+
+def _room(p: NoisySGDParameters, problem: Problem, epsilon: float, delta: float) -> float:
+    """Of users who join by coins of their own."""
+    own = p.cohort_size / problem.users, p.rounds, p.round_mu
+    return room_for_counts(p.sampling, *own, epsilon, delta, samples(problem, p.adaptive is not None))
+
+
+def _beside(p: NoisySGDParameters, mu: float) -> NoisySGDParameters | None:
+    """With so much less noise, of users who join by coins."""
+    if (noise := p.noise) is None or not p.poisson_sampling:
+        return None
+    scale, round_mu = with_count(noise, p.round_mu, mu)
+    return replace(p, noise_scale=scale, round_mu=round_mu)
 
 
 def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step: int) -> AlgorithmInfo:
@@ -101,7 +117,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         name=name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        promises=Promises(("broadcast",), tuple(schemes), THEOREM),
+        promises=Promises(("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside)),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, name, schemes),

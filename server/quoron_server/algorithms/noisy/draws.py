@@ -3,14 +3,16 @@
 Statements and proofs: docs/privacy/subsampling.md.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from quoron_privacy.accounts import subsampling
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import ranking_mu, replaced_ranking_mu
-from quoron_server.algorithms.noisy.sampled import Sampling
+from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,14 @@ DRAWS: Mapping[Sampling, Draws] = {
         known=0,
     ),
 }
+
+
+def room_for_counts(
+    sampling: Sampling, rate: float, rounds: int, mu: float, epsilon: float, delta: float, drawn: int
+) -> float:
+    """μ of a count within (ε, δ) in each of T rounds by coins that are μ-GDP without, by the first account; else 0."""
+    left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=rounds * drawn)
+    if sampling not in COINS or left <= 0:
+        return 0.0
+    whole = DRAWS[sampling].round_mu(rate, rounds, epsilon, left)
+    return math.sqrt(max((whole * (1 - 1e-7)) ** 2 - mu**2, 0.0))

@@ -14,8 +14,10 @@ import scipy
 
 from quoron_privacy.accounts import item_sampling, moved
 from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel
@@ -127,12 +129,21 @@ def _verify(adjacency: Adjacency, plan: Plan) -> None:
         raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")
 
 
+def _pairs(p: GroupSGDParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of all rounds, by a place's share of the mean and the noise on it."""
+    divisor = p.rate * problem.users * p.items
+    once = moved.rows(p.clip_norm, p.cohort_size, "zero-out") * p.cohort_size / divisor * (1 + 1e-9)
+    z = 1 / moved.mu(once, p.noise_scale, problem.dimension)
+    lack = total_variation(gaussians=p.rounds * problem.dimension)
+    return (Pair.items(p.rate, p.items, p.rounds, z, adjacency).lacking(lack),)
+
+
 def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
-        promises=Promises(("broadcast",), (adjacency,), "docs/privacy/group-privacy.md#sampled-items"),
+        promises=Promises(("broadcast",), (adjacency,), "docs/privacy/group-privacy.md#sampled-items", _pairs),
         options=GroupDPSGDOptions,
         parameters=GroupSGDParameters,
         planner=partial(_plan, name, adjacency),

@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
@@ -76,14 +73,6 @@ class GroupSGDParameters(Parameters):
     def participations(self) -> int:
         """In every round."""
         return self.rounds
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of all rounds, by a place's share of the mean and the noise on it."""
-        divisor = self.rate * problem.users * self.items
-        once = moved.rows(self.clip_norm, self.cohort_size, "zero-out") * self.cohort_size / divisor * (1 + 1e-9)
-        z = 1 / moved.mu(once, self.noise_scale, problem.dimension)
-        lack = total_variation(gaussians=self.rounds * problem.dimension)
-        return (Pair.items(self.rate, self.items, self.rounds, z, adjacency).lacking(lack),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret items, and as coins for items are coins for users, too, secret cohorts."""

@@ -13,7 +13,7 @@ disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is a
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isinf
 from typing import Any
 
@@ -22,13 +22,11 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
@@ -104,35 +102,6 @@ class NoisySGDParameters(Parameters):
         if self.poisson_sampling or self.adaptive is not None or not self.noise_scale:
             return ()
         return (Attendance(SPARE * self.sensitivity / self.noise_scale),) * self.rounds
-
-    def room_for_counts(self, problem: Problem, epsilon: float, delta: float) -> float:
-        """Of users who join by coins of their own."""
-        own = self.cohort_size / problem.users, self.rounds, self.round_mu
-        return sampled.room_for_counts(self.sampling, *own, epsilon, delta, drawn(problem, self.adaptive is not None))
-
-    def with_count(self, mu: float) -> "NoisySGDParameters | None":
-        """With so much less noise, of users who join by coins."""
-        if (noise := self.noise) is None or not self.poisson_sampling:
-            return None
-        scale, round_mu = sampled.with_count(noise, self.round_mu, mu)
-        return replace(self, noise_scale=scale, round_mu=round_mu)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of disjoint cohorts that of the own round, whose noise alone has to be exact; else that of all rounds."""
-        if not self.noise_scale:
-            return ()
-        once, mu = drawn(problem, self.adaptive is not None), self.recounted_mu(problem.dimension)
-        if self.sampling == "disjoint":
-            return (Pair.gaussian(mu, total_variation(gaussians=once)),)
-        users, size = problem.users, self.cohort_size
-        return sampled.pairs(self.sampling, adjacency, users, size, self.rounds, mu, once)
-
-    def recounted_mu(self, dimension: int) -> float:
-        """GDP of a round for one who is replaced in its cohort, with coins for one who is left out; by its scales."""
-        how: Adjacency = "zero-out" if self.poisson_sampling else "replace-one"
-        if self.adaptive is None:
-            return moved.mu(moved.rows(self.clip_norm, self.cohort_size, how), self.noise_scale, dimension)
-        return moved.mu(moved.rows(1.0, self.cohort_size, how), self.noise_scale, dimension + SHARES)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Secret cohorts, where they are drawn."""

@@ -19,6 +19,7 @@ from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
+from quoron_server.algorithms.noisy.verify import pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -57,7 +58,7 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions) -> Chosen:
 def verify(plan: Plan) -> None:
     """Each round is μ-GDP at replace-one sensitivity 2C/B, cohorts are disjoint, and μ gives (ε, δ)."""
     p = plan.parameters_of(NoisySGDParameters)
-    noisy.verify_round(plan, "replace-one")
+    verify_round(plan, "replace-one")
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
 
@@ -66,7 +67,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
-    promises=Promises(("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition"),
+    promises=Promises(("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition", pairs),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=plan,

@@ -1,4 +1,4 @@
-"""What the planners of noisy SGD share: clip, smoothing, the noise for a promise, and the re-check of one round."""
+"""What the planners of noisy SGD share: clip, smoothing, and the noise for a promise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy.accounts import gdp, moved
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
@@ -20,7 +20,7 @@ from quoron_server.algorithms.noisy.method import NoisySGDParameters
 from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 LARGEST_ROUNDS = 4096  # of one pass
@@ -162,29 +162,3 @@ def chosen(
     )
     predicted = optimiser.plain and made.adaptive is None
     return Chosen(numbers, risk if predicted else None, theorem=theorem)
-
-
-def require_clip(
-    clip_norm: float, sensitivity: float, divisor: int, adaptive: AdaptiveClip | None, adjacency: Adjacency
-) -> None:
-    """One round's clip, fixed divisor, sensitivity and shares agree: VerificationError if not."""
-    needed = moved.rows(1.0 if adaptive else clip_norm, divisor, adjacency)
-    if not sensitivity >= needed * (1 - 1e-12):
-        raise VerificationError(f"Expected sensitivity >= {needed} of a clip over {divisor} users, got {sensitivity}.")
-    if adaptive is None:
-        return
-    if adaptive.adjacency != adjacency:
-        raise VerificationError(f"Expected rows with shares for {adjacency}, got {adaptive}.")
-    if not 1e-12 <= clip_norm <= 1e12:
-        raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {clip_norm}.")
-
-
-def verify_round(plan: Plan, adjacency: Adjacency) -> None:
-    """One round's clip, sensitivity and noise agree with its claimed GDP parameter; VerificationError otherwise."""
-    p = plan.parameters_of(NoisySGDParameters)
-    require_clip(p.clip_norm, p.sensitivity, p.cohort_size, p.adaptive, adjacency)
-    if not p.noise_scale > 0:
-        raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
-    truth = p.recounted_mu(plan.problem.dimension)
-    if not p.round_mu >= truth * (1 - 1e-12):
-        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")

@@ -27,19 +27,15 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.norm_counts import SHARES, Presence
+from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.prefix import played
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
-from quoron_server.algorithms.noisy.method import drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
@@ -130,23 +126,6 @@ class OneEpochParameters(Parameters):
         norm = noise.column_norm if isinstance(noise, PrefixNoise) and self.epochs == 1 else 1.0
         each = Attendance(SPARE * norm * self.sensitivity / self.noise_scale, most=self.divisor)
         return (each,) * self.rounds
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
-        samples = drawn(problem, self.adaptive is not None) * (1 if self.gradients == "independent" else self.rounds)
-        mu = self.recounted_mu(problem.dimension, adjacency)
-        return (Pair.gaussian(mu, total_variation(gaussians=samples)),)
-
-    def recounted_mu(self, dimension: int, adjacency: Adjacency) -> float:
-        """GDP of the transcript by its scales: of the sums, and of what an adaptive clip is told with them."""
-        once = moved.rows(self.clip_norm if self.adaptive is None else 1.0, self.divisor, adjacency)
-        noise, shares = self.noise, self.shares(dimension)
-        if isinstance(noise, GaussianNoise):
-            return moved.mu(once, self.noise_scale, dimension)
-        if shares is None:
-            return played.mu(noise, once, dimension)
-        scales = np.array([shares.shares(t).scale for t in range(self.rounds)])
-        return played.mu_with_shares(noise, scales, once, dimension + SHARES)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """What becomes of users who do not answer."""

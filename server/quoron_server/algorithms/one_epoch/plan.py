@@ -8,16 +8,23 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.means.norm_counts import SHARES
+from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import drawn as samples
+from quoron_server.algorithms.noisy.verify import require_clip
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
@@ -181,10 +188,29 @@ def verify(plan: Plan) -> None:
         raise VerificationError(
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
-    noisy.require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
+    require_clip(p.clip_norm, p.sensitivity, p.divisor, p.adaptive, adjacency)
     if p.adaptive is not None and p.gradients != "ftrl":
         raise VerificationError(f"Expected a fixed clip of {plan.algorithm}, got {p.adaptive}.")
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, plan.problem, adjacency), p.mu)
+
+
+def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """srgd#s1: of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
+    drawn = samples(problem, p.adaptive is not None) * (1 if p.gradients == "independent" else p.rounds)
+    mu = recounted_mu(p, problem.dimension, adjacency)
+    return (Pair.gaussian(mu, total_variation(gaussians=drawn)),)
+
+
+def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:
+    """GDP of the transcript by its scales: of the sums, and of what an adaptive clip is told with them."""
+    once = moved.rows(p.clip_norm if p.adaptive is None else 1.0, p.divisor, adjacency)
+    noise, shares = p.noise, p.shares(dimension)
+    if isinstance(noise, GaussianNoise):
+        return moved.mu(once, p.noise_scale, dimension)
+    if shares is None:
+        return played.mu(noise, once, dimension)
+    scales = np.array([shares.shares(t).scale for t in range(p.rounds)])
+    return played.mu_with_shares(noise, scales, once, dimension + SHARES)
 
 
 def _candidates(scene: _Scene) -> Iterator[Candidate[_Steps]]:

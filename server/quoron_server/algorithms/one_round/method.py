@@ -15,10 +15,8 @@ import numpy as np
 
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.parameters import Parameters, PlannedRelease
@@ -64,12 +62,6 @@ class OneRoundParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """A second moment of features and label."""
         return packed(problem.features + 1)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """Of the one release, by its scale."""
-        d = problem.dimension + 1
-        far = moved.moment(d, self.moment_norm, self.cohort_size, adjacency)
-        return (Pair.gaussian(moved.mu(far, self.moment_scale, packed(d)), total_variation(gaussians=packed(d))),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

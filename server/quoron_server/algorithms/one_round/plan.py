@@ -3,9 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen
@@ -81,7 +83,14 @@ def verify(plan: Plan) -> None:
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
     )
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
+
+
+def pairs(p: OneRoundParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """Of the one release, by its scale."""
+    d = problem.dimension + 1
+    far = moved.moment(d, p.moment_norm, p.cohort_size, adjacency)
+    return (Pair.gaussian(moved.mu(far, p.moment_scale, packed(d)), total_variation(gaussians=packed(d))),)
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

@@ -20,11 +20,8 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
@@ -96,14 +93,6 @@ class PhasedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(phase.rounds for phase in self.phases)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-        del adjacency
-        mu = max(
-            moved.mu(apart(problem, self.solver, each), each.release_scale, problem.dimension) for each in self.phases
-        )
-        return (Pair.gaussian(mu, total_variation(gaussians=problem.dimension)),)
 
     def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
         """Contraction, and whatever the solver's bound takes of absences."""

@@ -11,7 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.plan import require_smooth
@@ -100,7 +104,14 @@ def verify(plan: Plan) -> None:
         if not phase.sensitivity >= far * (1 - 1e-12):
             raise VerificationError(f"Expected sensitivity >= {far}, got {phase.sensitivity}.")
     checks.require_usual_cost(plan)
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, problem, plan.guarantee.adjacency), p.mu)
+
+
+def pairs(p: PhasedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+    del adjacency
+    mu = max(moved.mu(apart(problem, p.solver, each), each.release_scale, problem.dimension) for each in p.phases)
+    return (Pair.gaussian(mu, total_variation(gaussians=problem.dimension)),)
 
 
 def _require(problem: Problem, options: PhasedERMOptions) -> None:

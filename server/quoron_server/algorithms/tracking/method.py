@@ -23,14 +23,11 @@ import numpy as np
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import SPARE_ACUTE
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean, Presence
+from quoron_privacy.means.norm_counts import NormCountMean, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
-from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.prefix import played
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.release import Adjacency, Sums
 from quoron_server.algorithm import Update, Vector
@@ -109,28 +106,6 @@ class TrackingParameters(Parameters):
         warmup = Attendance(1 / (self.warmup_divisor * made.warmup.presence_deviation), told=True)
         main = Attendance(1 / (self.main_divisor * made.main.presence_deviation), told=True)
         return (pilot, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """tracking-srgd#t1: of the transcript, pilot and gradients together; each user is in one round of either."""
-        mu = max(self.recounted_mus(problem, adjacency))
-        return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, self.rounds))),)
-
-    def recounted_mus(self, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float]:
-        """GDP of the pilot, a warm-up round and all main rounds, by their scales."""
-        features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
-        pilot = moved.moment(features, self.feature_norm, self.pilot_divisor, adjacency)
-        warmup, main = (moved.rows(1.0, each, adjacency) for each in (self.warmup_divisor, self.main_divisor))
-        if self.variant == "recursive":
-            sums = mechanisms(self, features, problem.dimension).main
-            assert isinstance(sums, PrefixNormCounts)
-            last = played.mu(sums.prefix, main, numbers)
-        else:
-            last = moved.mu(main, self.main_scale * weight, numbers)
-        return (
-            moved.mu(pilot, self.pilot_scale, packed(features)),
-            moved.mu(warmup, self.warmup_scale * weight, numbers),
-            last,
-        )
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""

@@ -13,11 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri
 
+from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
+from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
@@ -26,7 +30,7 @@ from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
-from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn
+from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -100,10 +104,34 @@ def verify(plan: Plan) -> None:
     _verify_shape(plan.problem, p)
     if p.adjacency != plan.guarantee.adjacency:
         raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
-    for name, spent in zip(("pilot", "warm-up", "main"), p.recounted_mus(plan.problem, p.adjacency), strict=True):
+    for name, spent in zip(("pilot", "warm-up", "main"), recounted_mus(p, plan.problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, plan.problem, p.adjacency), p.mu)
+
+
+def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """tracking-srgd#t1: of the transcript, pilot and gradients together; each user is in one round of either."""
+    mu = max(recounted_mus(p, problem, adjacency))
+    return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
+
+
+def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float]:
+    """GDP of the pilot, a warm-up round and all main rounds, by their scales."""
+    features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
+    pilot = moved.moment(features, p.feature_norm, p.pilot_divisor, adjacency)
+    warmup, main = (moved.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
+    if p.variant == "recursive":
+        sums = mechanisms(p, features, problem.dimension).main
+        assert isinstance(sums, PrefixNormCounts)
+        last = played.mu(sums.prefix, main, numbers)
+    else:
+        last = moved.mu(main, p.main_scale * weight, numbers)
+    return (
+        moved.mu(pilot, p.pilot_scale, packed(features)),
+        moved.mu(warmup, p.warmup_scale * weight, numbers),
+        last,
+    )
 
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:

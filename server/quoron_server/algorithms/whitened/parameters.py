@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp, moved
-from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
-from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
@@ -98,20 +96,6 @@ class WhitenedParameters(Parameters):
         halved, vote = self.adjacency == "replace-one", self.vote
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
         return (*(Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means), last)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """whitened-tracking#w1: of the transcript, by its scales."""
-        d, users, weight = problem.dimension, self.cohort_size, WEIGHTS[adjacency][0]
-        length = moved.mu(moved.rows(1.0, users, "zero-out"), self.length_scale, 2)
-        moments = [
-            moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1)
-            for scale in self.moment_scales
-        ]
-        mean = moved.rows(1.0, users, adjacency)
-        means = [moved.mu(mean, scale * weight, d + 3) for scale in self.gradient_scales]
-        vote = moved.mu(moved.rows(self.vote_bound, users, adjacency), self.vote_scale, 1)
-        mu = moved.together(length, length, length, *moments, *means, vote)
-        return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, self.rounds))),)
 
 
 def drawn(problem: Problem, rounds: int) -> int:

@@ -7,12 +7,14 @@ docs/privacy/whitened-tracking.md#w1.
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
@@ -97,7 +99,21 @@ def verify(plan: Plan) -> None:
         ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
         ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
     )
-    checks.require_gaussian(plan, p.mu)
+    checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
+
+
+def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """whitened-tracking#w1: of the transcript, by its scales."""
+    d, users, weight = problem.dimension, p.cohort_size, WEIGHTS[adjacency][0]
+    length = moved.mu(moved.rows(1.0, users, "zero-out"), p.length_scale, 2)
+    moments = [
+        moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1) for scale in p.moment_scales
+    ]
+    mean = moved.rows(1.0, users, adjacency)
+    means = [moved.mu(mean, scale * weight, d + 3) for scale in p.gradient_scales]
+    vote = moved.mu(moved.rows(p.vote_bound, users, adjacency), p.vote_scale, 1)
+    mu = moved.together(length, length, length, *moments, *means, vote)
+    return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:

@@ -11,7 +11,6 @@
 Statement, proof and the three choices of h: docs/privacy/winsorised-erm.md.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,18 +18,14 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.accounts import moved
-from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.means.rotation import padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean
-from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Plan
-from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +69,6 @@ class WinsorisedERMParameters(Parameters):
     def participations(self) -> int:
         """Those of a phase, as phases share no user."""
         return max(phase.rounds for phase in self.phases)
-
-    def pairs(self, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
-        """A run is as private as its least private phase; only the own user's phase has to be exact."""
-        samples, length = self.participations() * padded(problem.dimension), padded(problem.dimension)
-        mu = max(math.sqrt(phase.rounds) * self.recounted_mu(phase, length, adjacency) for phase in self.phases)
-        return (Pair.gaussian(mu, total_variation(gaussians=samples)),)
-
-    def recounted_mu(self, phase: Phase, length: int, adjacency: Adjacency) -> float:
-        """GDP of a round: every coordinate's choice, and the box's diagonal, for zero-out from its middle."""
-        ends = 2 if adjacency == "replace-one" else 1
-        choice = moved.choice(phase.mean.crude.epsilon * ends / 2)
-        far = ends * math.sqrt(length) * phase.mean.half_width / phase.users
-        return moved.together(math.sqrt(length) * choice, moved.mu(far, phase.mean.noise.scale, length))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,12 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
@@ -129,15 +131,30 @@ def verify(plan: Plan) -> None:
         last = phase.first + phase.users
         # The box's diagonal: between its ends, for zero-out from its middle.
         ends = 2 if promise.adjacency == "replace-one" else 1
-        moved = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / phase.users
-        if not mean.noise.sensitivity >= moved:
-            raise VerificationError(f"Expected sensitivity >= {moved} of a box, got {mean.noise}.")
-        truth = p.recounted_mu(phase, length, promise.adjacency)
+        far = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / phase.users
+        if not mean.noise.sensitivity >= far:
+            raise VerificationError(f"Expected sensitivity >= {far} of a box, got {mean.noise}.")
+        truth = recounted_mu(phase, length, promise.adjacency)
         if not phase.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
         if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
             raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
     checks.require_usual_cost(plan)
+
+
+def pairs(p: WinsorisedERMParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
+    """A run is as private as its least private phase; only the own user's phase has to be exact."""
+    length = padded(problem.dimension)
+    mu = max(math.sqrt(phase.rounds) * recounted_mu(phase, length, adjacency) for phase in p.phases)
+    return (Pair.gaussian(mu, total_variation(gaussians=p.participations() * length)),)
+
+
+def recounted_mu(phase: Phase, length: int, adjacency: Adjacency) -> float:
+    """GDP of a round: every coordinate's choice, and the box's diagonal, for zero-out from its middle."""
+    ends = 2 if adjacency == "replace-one" else 1
+    choice = moved.choice(phase.mean.crude.epsilon * ends / 2)
+    far = ends * math.sqrt(length) * phase.mean.half_width / phase.users
+    return moved.together(math.sqrt(length) * choice, moved.mu(far, phase.mean.noise.scale, length))
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
