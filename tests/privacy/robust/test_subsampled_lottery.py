@@ -15,6 +15,7 @@ from quoron_privacy.accounts import composition
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.lottery import Lottery, core_for, ladder_mus, pair_divergence
 from quoron_privacy.robust.lottery_loops import step_profile
 from quoron_privacy.robust.outlier_mean import OutlierMean, random_inclusion, score_step, weighted_mean
@@ -347,7 +348,7 @@ def test_broken_plans_do_not_verify():
     plan = small_plan()
     for broken in (
         replace(plan, noise_multiplier=plan.noise_multiplier / 16),
-        replace(plan, noise_multiplier=plan.noise_multiplier * 0.97),
+        replace(plan, noise_multiplier=plan.noise_multiplier * 0.998),
         replace(plan, users=4000),
         replace(plan, releases=25),
         replace(plan, lottery=replace(plan.lottery, table=(1.0,))),
@@ -357,6 +358,27 @@ def test_broken_plans_do_not_verify():
             assert subsampled_delta(broken, 2.0) > DELTA
         with pytest.raises(VerificationError, match="certified delta"):
             verify_subsampled(broken, 2.0, DELTA)
+
+
+BENT = {  # where each is found, what it is called, and how it errs
+    "a composition that finds too little": (composition, "delta", lambda true: lambda *a, **k: 0.98 * true(*a, **k)),
+    "shifts that are too small": (
+        subsampled_lottery,
+        "ladder_mus",
+        lambda true: lambda *a: (0.998 * true(*a)[0], true(*a)[1]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BENT)
+def test_a_calibration_that_errs_does_not_verify(kind, monkeypatch):
+    where, name, wrong = BENT[kind]
+    size = 500 + 2 * list(BENT).index(kind)  # calibrations are remembered
+    with monkeypatch.context() as bent:
+        bent.setattr(where, name, wrong(getattr(where, name)))
+        plan = calibrate(2.0, DELTA, users=4000, cohort_size=size, releases=20)
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_subsampled(plan, 2.0, DELTA)
 
 
 class Higher(OutlierMean):
