@@ -79,10 +79,10 @@ def profile(delta: Deltas, epsilon: float, least: float) -> Profile:
         near = min(near, delta(steps[-1], max(near, 1e-290)))
         deltas.append(near)
     # A larger x than the lattice's has a smaller δ than the lattice's.
-    return _convex(np.exp(np.array(steps)) * (1 + 2.0**-50), np.array(deltas))
+    return convex(np.exp(np.array(steps)) * (1 + 2.0**-50), np.array(deltas))
 
 
-def _convex(x: Vector, deltas: Vector) -> Profile:
+def convex(x: Vector, deltas: Vector) -> Profile:
     """Without points above a line between two others: what lies below it is known of the run there, too."""
     kept: list[int] = []
     for new in range(len(x)):

@@ -15,17 +15,18 @@ Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts import composition, gdp
 from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, ladder_mus, verify_lottery
-from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
 from quoron_privacy.robust.outlier_mean import (
     Kappa,
     Kind,
@@ -37,14 +38,22 @@ from quoron_privacy.robust.outlier_mean import (
 )
 from quoron_privacy.robust.valley import cheapest
 
+if TYPE_CHECKING:
+    from quoron_privacy.accounts.pair import Pair
+
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
-_SAFETY = 0.97  # share of δ that the composed distribution may use; the rest covers float arithmetic of the convolution
-_SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
+_SMALLEST_DELTA = 1e-13  # below, chances in multiples of 2⁻⁵³ and their complements are no longer small against δ
+_TICKET = 2.0**-53  # the least chance that can be tossed
 _SILENT_SHARE = 1 / 20  # of δ, for releases of cohorts just above the threshold
 _OVERWHELMING = 1e3  # a factor of noise that leaves the cost of the tests alone
-_COARSE, _FINE = 12, 48  # lattice points per standard deviation of one release's share of the total loss
+_COARSE, _FINE = 12, 96  # places of a release's profile per standard deviation of its share of the total loss
+_WIDE = 6  # standard deviations up to which they are equally far apart
+_FARTHEST = 30.0  # losses so far above ε count as infinite
+
+loops = OnFirstUse("quoron_privacy.robust.lottery_loops")
+lottery_pair = OnFirstUse("quoron_privacy.robust.lottery_pair")  # who calibrates asks no second account
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _
     table = np.asarray(plan.lottery.table)
     mus, chances = ladder_mus(plan.mean, len(table) - 1, plan.noise_multiplier)
     typical = _typical(table, mus, chances, plan.rate)
-    return composed_delta(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / _SAFETY
+    return _composed(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / composition.SAFETY
 
 
 def calibrate(
@@ -98,7 +107,7 @@ def calibrate(
 
     `release` is each one's chance at full concentration, or where the average count misses K by `forgiven`.
     For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
-    Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-10.
+    Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-13.
     """
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
@@ -108,6 +117,12 @@ def calibrate(
     if min(colluders, forgiven) < 0:
         raise ConfigError(f"Expected colluders >= 0 and forgiven >= 0, got {colluders} and {forgiven}.")
     rate = sampling_rate(users, cohort_size, colluders)
+    if rate * releases * _TICKET > delta / 2:
+        raise Infeasible(
+            "subsampled lottery (subsampled-lottery#o4)",
+            f"{releases:,} releases by lotteries of chances 2^-53 and more leave too little of delta={delta:g}",
+            f"fewer releases, or delta >= {2 * rate * releases * _TICKET:.3g}",
+        )
     found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release, forgiven)
     if found is None and forgiven:
         raise Infeasible(
@@ -149,24 +164,29 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
 def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> float:
     """δ that subsampled-lottery#o4 certifies at ε by a second route; at most `delta`.
 
-    Independent of the search and of `subsampled_delta`: every pair of neighbouring rungs by the mass of its best test's
-    region, none skipped; the amplified profile tabulated on another lattice; discretised and composed by dp-accounting.
-    Raises VerificationError.
+    Independent of the search and of `subsampled_delta`: see `pair`. Raises VerificationError.
     """
-    positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
+    positive(epsilon=epsilon)
     probability(delta=delta)
-    verify_outlier_mean(plan.mean)
-    verify_lottery(plan.lottery, plan.mean)
-    table = np.asarray(plan.lottery.table)
-    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores)
-    mus = shifts / plan.noise_multiplier
-    typical = _typical(table, mus, chances, plan.rate)
-    reach, gap = lattice(table, mus, chances, plan.rate, typical, _FINE, epsilon)
-    certified = second_route(table, mus, chances, plan.rate, plan.releases, epsilon, 1.07 * reach, 0.83 * gap)
-    certified += 1e-3 * delta  # rounding of the convolution, which is of the order of 1e-15 in absolute terms
+    certified = pair(plan).delta(epsilon, delta)
     if not certified <= delta:
         raise VerificationError(f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.6g}.")
     return certified
+
+
+def pair(plan: SubsampledLottery) -> "Pair":
+    """What all T releases are together, by the second account (subsampled-lottery#o4).
+
+    Every pair of neighbouring rungs by the mass of its best test's region, its shift by the second route. Raises
+    VerificationError where a theorem does not hold of the plan.
+    """
+    positive(noise_multiplier=plan.noise_multiplier)
+    verify_outlier_mean(plan.mean)
+    verify_lottery(plan.lottery, plan.mean)
+    shifts, chances = certified_shifts(plan.mean, plan.lottery.scores)
+    table = np.asarray(plan.lottery.table)
+    found: Pair = lottery_pair.pair(table, shifts / plan.noise_multiplier, chances, plan.rate, plan.releases)
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -200,7 +220,8 @@ def _calibrate(
         _, shifts, chances = means(rungs)
         table, mus = _table(rungs, first, release), shifts / noise
         each, points = (_typical(table, mus, chances, rate), _FINE) if fine else (typical, _COARSE)
-        return rough_delta(table, mus, chances, rate, releases, each, points, epsilon) / (_SAFETY * delta)
+        found = _composed(table, mus, chances, rate, releases, each, points, epsilon, delta)
+        return found / (composition.SAFETY * delta)
 
     def untested(rungs: int) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
@@ -269,12 +290,55 @@ def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs
     typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
     table = _table(rungs, _first(delta, rate, releases), release)
     mus = np.full((len(table), 1), 1e-3 * typical / rate)
-    return rough_delta(table, mus, np.ones_like(mus), rate, releases, typical, _COARSE, epsilon) / (_SAFETY * delta)
+    found = _composed(table, mus, np.ones_like(mus), rate, releases, typical, _COARSE, epsilon, delta)
+    return found / (composition.SAFETY * delta)
+
+
+def _composed(
+    table: Vector,
+    mus: Matrix,
+    chances: Matrix,
+    rate: float,
+    releases: int,
+    typical: float,
+    points: int,
+    epsilon: float,
+    least: float = _SMALLEST_DELTA,
+) -> float:
+    """δ at ε of all releases, from the profile of one at `points` places to each `typical` loss, fewer far out.
+
+    `table` has shape (R + 1,), `mus` and `chances` (R + 1, M): row r is the mixture of shifts of two cohorts the larger
+    score of which stands on rung r. Row 0 bears on nothing, as rung 0 is charged with all of its chance.
+    """
+
+    def inside(epsilons: Vector) -> Vector:
+        """The largest divergence over all pairs of neighbouring rungs at each ε >= 0, rounded up."""
+        found = np.empty(len(epsilons))
+        loops.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
+        return found
+
+    low, high = 0.0, math.log1p(math.expm1(epsilon + _FARTHEST) / rate)
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (low, middle) if inside(np.array([middle]))[0] <= 1.001 * table[0] else (middle, high)
+    reach, near = math.log1p(rate * math.expm1(high)), _WIDE * points
+    wider = near * np.exp(np.arange(max(1.0, near * math.log(reach / typical / _WIDE))) / near)
+    places = np.append(np.arange(near), wider) * (typical / points)
+    places = np.append(places[places < reach], reach)
+    upper = rate * inside(np.log1p(np.expm1(places) / rate)) * (1 + 1e-12)
+    profile = partial(_between, np.expm1(places), np.minimum.accumulate(np.minimum(upper, 1.0)))
+    return composition.delta(profile, profile, releases, epsilon, least=least)
+
+
+def _between(knots: Vector, deltas: Vector, epsilons: Vector) -> Vector:
+    """By straight lines in e^ε, which are above a convex profile; beyond the last dot as there."""
+    found: Vector = np.interp(np.expm1(epsilons), knots, deltas)
+    return found
 
 
 def _first(delta: float, rate: float, releases: int) -> float:
     """π_0: what cohorts just above the threshold release with."""
-    return max(_SILENT_SHARE * delta / (rate * releases), 2.0**-53)
+    return max(_SILENT_SHARE * delta / (rate * releases), _TICKET)
 
 
 def _typical(table: Vector, mus: Matrix, chances: Matrix, rate: float) -> float:
@@ -288,5 +352,5 @@ def _table(rungs: int, first: float, release: float) -> Vector:
     start, end = float(ndtri(first)), float(ndtri(release)) + 1e-9
     table = ndtr(np.linspace(start, end, rungs + 1))
     table[-1] = max(table[-1], release)
-    floor: Vector = np.floor(table * 2.0**53) / 2.0**53
+    floor: Vector = np.maximum(np.floor(table / _TICKET), 1.0) * _TICKET
     return floor
