@@ -1,9 +1,9 @@
 """Rounds on a secret random share of every user's items: what T rounds cost all items of one user together.
 
     >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "zero-out"), 2)
-    21.37
+    21.34
     >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "replace-one"), 2)
-    42.3
+    42.25
 
 Each of a user's at most m items joins each round by a coin of its own with chance q. A round releases the sum of what
 the chosen items add, a vector of norm at most 1 each, plus N(0, z² I). With j of the own items chosen the sum moves by

@@ -2,7 +2,7 @@
 
     >>> made = PrefixNormCounts.for_mu(dimension=3, users=50, mu=1.0, rounds=40, participations=4, separation=10)
     >>> round(made.scale, 3), round(made.typical, 3)  # seed noise of the means, noise of a share
-    (0.155, 0.08)
+    (0.124, 0.08)
 
 Statement and proof: docs/privacy/free-presence.md#p4, and #p5 where users come back.
 """
