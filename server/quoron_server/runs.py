@@ -80,15 +80,16 @@ class Run:
         """
         rounds.require_storable(self._made)
         if self._charged is not None:
+            charge = charge_of(self.plan)  # seconds, perhaps: nobody else's account waits for them
             with self._charged() as population:
-                population.check(self.name, group=self.group, **charge_of(self.plan))
+                population.check(self.name, group=self.group, **charge)
 
     def charge(self) -> None:
         """Enter what it may cost, once however often it is called. Raises what `check` raises."""
         if self._charged is not None:
-            statement = sentence(self.plan.guarantee)
+            statement, charge = sentence(self.plan.guarantee), charge_of(self.plan)
             with self._charged() as population:
-                population.charge(self.name, group=self.group, statement=statement, **charge_of(self.plan))
+                population.charge(self.name, group=self.group, statement=statement, **charge)
 
     def begun(self, place: Path | Database) -> Ledger | None:
         """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,7 +18,7 @@ from cryptography import x509
 
 from quoron.local import folder as folders
 from quoron.local import keeper, kept, launch, programs
-from quoron.local.folder import HOSTS, ORDER, PASSING, RUNNING, Folder, sweep
+from quoron.local.folder import HOSTS, MARK, ORDER, PASSING, RUNNING, Folder, passing, sweep
 from quoron.local.launch import Local
 from quoron.local.order import Order
 from quoron_privacy.errors import DataError, RunError
@@ -130,9 +131,11 @@ class TestFolder:
 class TestSweeping:
     """Folders that were to pass stay when a command and its keeper are killed together."""
 
-    def old(self, path: Path) -> Path:
+    def old(self, path: Path, *, marked: bool = True) -> Path:
         path.mkdir(parents=True)
         (path / "key.pem").write_text("secret")
+        if marked:
+            (path / MARK).touch()
         with Folder(path).held():
             pass
         os.utime(path, (0, 0))
@@ -141,10 +144,37 @@ class TestSweeping:
     def test_removes_old_ones_that_nobody_holds(self, tmp_path: Path) -> None:
         old, bare = self.old(tmp_path / f"{PASSING}one"), tmp_path / f"{PASSING}bare"
         bare.mkdir()
+        (bare / MARK).touch()
         os.utime(bare, (0, 0))
         sweep(tmp_path)
         assert not old.exists()
         assert not bare.exists()
+
+    def test_removes_what_a_run_makes_for_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        made = passing()
+        sweep(tmp_path)
+        assert made.exists()
+        os.utime(made, (0, 0))
+        sweep(tmp_path)
+        assert not made.exists()
+
+    def test_leaves_what_somebody_keeps_under_such_a_name(self, tmp_path: Path) -> None:
+        stopped, bare = self.old(tmp_path / f"{PASSING}mine", marked=False), tmp_path / f"{PASSING}bare"
+        linked = self.old(tmp_path / f"{PASSING}linked", marked=False)
+        (linked / MARK).symlink_to(linked / "key.pem")
+        bare.mkdir()
+        for each in (linked, bare):
+            os.utime(each, (0, 0))
+        sweep(tmp_path)
+        assert all((each / "key.pem").exists() for each in (stopped, linked))
+        assert bare.exists()
+
+    def test_holds_what_it_removes_until_it_is_gone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        old, seen = self.old(tmp_path / f"{PASSING}one"), []
+        monkeypatch.setattr(folders.shutil, "rmtree", lambda path, **_: seen.append((path, Folder(path).runs)))
+        sweep(tmp_path)
+        assert seen == [(old, True)]
 
     def test_leaves_those_that_are_held_or_new_or_called_something_else(self, tmp_path: Path) -> None:
         held, other = self.old(tmp_path / f"{PASSING}held"), self.old(tmp_path / "another")

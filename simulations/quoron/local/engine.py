@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
 
 from quoron.local import rehearsal
-from quoron.local.folder import PASSING, Folder, sweep
+from quoron.local.folder import Folder, passing, sweep
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, processes_for
 from quoron.local.people import columns_of, give, settle
@@ -87,7 +87,7 @@ def simulate(
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     sweep(Path(gettempdir()))
-    place = Folder(folder.path / KEPT if ordered.keep else Path(mkdtemp(prefix=PASSING)))
+    place = Folder(folder.path / KEPT if ordered.keep else passing())
     with Local(place, order) as local:
         place.make(order.clients)
         place.enrol(order.clients)
