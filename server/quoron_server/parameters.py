@@ -15,11 +15,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
+
+
+ADJACENCIES: tuple[Adjacency, Adjacency] = ("replace-one", "zero-out")  # as `Moves` has them
 
 
 class Kind(StrEnum):
@@ -131,6 +134,18 @@ class Attendance:
     mu: float  # of such a count of users; inf: who answers is seen anyway; 0: nothing
     told: bool = False  # the release says it: `Update.present`
     most: int | None = None  # of users, whose answers alone count; None: all who were asked
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How far one user moves the mean of a round, in deviations of its noise, counted again by its scales.
+
+    What rounding to the noise's grid adds is left out: it is added to the whole, count and all.
+    """
+
+    replaced: float  # by being another
+    away: float  # by staying away
+    most: int | None = None  # of users, whose answers alone are in the mean; None: all who were asked
 
 
 @dataclass(frozen=True, slots=True)

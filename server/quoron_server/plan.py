@@ -153,6 +153,25 @@ class Plan:
         own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
         return replace(self, guarantee=own)
 
+    def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
+        """Of each round, what this promise leaves of `Parameters.attendance` to a quorum that is `paid` for, or not.
+
+        None: as the plan's own is; () where nothing is left. Only under replace-one does whoever is away leave room.
+        One that is paid for counts all who answer, so that beside means of those who come first there is none.
+        """
+        quorum, cohorts = self.guarantee.quorum, self.parameters.cohorts()
+        paid = (quorum is not None and quorum.epsilon > 0) if paid is None else paid
+        replaced = self.guarantee.adjacency == "replace-one"
+        given = tuple(
+            each
+            if each.told
+            or math.isinf(each.mu)
+            or (replaced and not (paid and each.most is not None and each.most < asked))
+            else Attendance(0.0)
+            for each, asked in zip(self.parameters.attendance(self.problem), cohorts, strict=False)
+        )
+        return given if any(each.told or each.mu for each in given) else ()
+
     def simulated(self) -> "Plan":
         """The same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
@@ -191,18 +210,16 @@ class Plan:
         made = self.parameters.releases(self.problem.dimension)
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
-        return made if quorum is None else (*made, *_decisions(quorum, self.parameters, self.problem, made))
+        return made if quorum is None else (*made, *_decisions(quorum, self, made))
 
 
-def _decisions(
-    quorum: "Quorum", parameters: Parameters, problem: Problem, made: tuple[PlannedRelease, ...]
-) -> tuple[PlannedRelease, ...]:
+def _decisions(quorum: "Quorum", plan: Plan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:
     """Counts with noise, by how many are asked. What the releases of a round tell anyhow is none of them.
 
     Laplace noise is paid by ε_q, all of a run together; Gaussian noise by μ, with what else a round releases.
     """
-    cohorts = parameters.cohorts()
-    given = parameters.attendance(problem) or (Attendance(0.0),) * len(cohorts)
+    cohorts = plan.parameters.cohorts()
+    given = plan.attendance() or (Attendance(0.0),) * len(cohorts)
     rounds: dict[tuple[int, float], list[int]] = {}
     for round_, (asked, each) in enumerate(zip(cohorts, given, strict=True)):
         free = 0.0 if each.told else each.mu

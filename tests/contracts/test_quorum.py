@@ -37,7 +37,7 @@ def planned(name: str) -> Plan:
 
 def told_in(plan: Plan) -> set[int]:
     """Rounds whose own release decides."""
-    return {number for number, each in enumerate(plan.parameters.attendance(plan.problem)) if each.told}
+    return {number for number, each in enumerate(plan.attendance()) if each.told}
 
 
 def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
@@ -188,7 +188,7 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
         return
     assert (promise.epsilon, promise.delta) == (QUORUM.epsilon, QUORUM.delta)
     assert quorum.rest_epsilon + quorum.epsilon <= QUORUM.epsilon
-    free = bool(plan.parameters.attendance(plan.problem))
+    free = bool(plan.attendance())
     assert quorum.epsilon in ((0.0,) if free else (QUORUM.quorum_epsilon / 16, QUORUM.quorum_epsilon))
     where = "quorum.md#q1" if quorum.count_scale or promise.exposure == "local" else "quorum-free.md#q"
     assert f"docs/privacy/{where}" in sentence(promise)
@@ -212,7 +212,7 @@ def test_a_count_that_costs_nothing_is_within_what_its_round_is_charged(
 ) -> None:
     """The broken twin claims a quarter more: as if an absent user did not move the release at all."""
     plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
-    given = plan.parameters.attendance(plan.problem)
+    given = plan.attendance()
     if plan.guarantee.exposure in ("local", "none") or all(each.told for each in given):
         return
     more = tuple(each if each.told else replace(each, mu=1.25 * each.mu) for each in given)

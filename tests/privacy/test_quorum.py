@@ -16,13 +16,12 @@ from quoron_privacy.counts.quorum import (
     Quorum,
     calibrate,
     chances,
-    count_noise,
+    noisy_count,
     rest,
     verify,
 )
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import SPARE, SPARE_ACUTE
-from quoron_privacy.noise.sources import SeededNoise
 
 REST = (0.95, 1e-6)
 REACH = 40  # scales, of the noise that the reference sums over
@@ -321,15 +320,25 @@ def test_chances_of_gaussian_counts_are_those_of_the_normal_law(
         assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-8) + 1e-12
 
 
+class Still:
+    """A stream whose noise is a given number of steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def gaussian_steps(self, shape: int) -> np.ndarray:
+        return np.full(shape, self.steps)
+
+
 def test_one_user_is_a_whole_number_of_steps_of_a_counts_noise() -> None:
-    """So that counts cost 1/σ, and nothing for the grid."""
-    for mu in (1e-4, 0.03, 0.866, 4.0):
-        noise = count_noise(Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0))
-        seen = [noise.release(np.array([float(users)]), SeededNoise(1).stream("c"))[0] for users in range(1000)]
-        steps = np.array(seen) / noise.step
-        np.testing.assert_allclose(steps, np.rint(steps), rtol=1e-15)
-        (one,) = {int(step) for step in np.diff(np.rint(steps))}
-        assert one * 2.0**-30 <= mu < one * 2.0**-30 * (1 + 1e-5) + 2.0**-29
+    """So that counts cost 1/σ, and nothing for the grid; where a float has no room for all the steps, too."""
+    for mu in (1e-4, 0.03, 0.866, 4.0, 2.0**19.3, 2.0**20):
+        deviation = Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0)
+        steps = round(2.0**30 / deviation)
+        assert steps * 2.0**-30 <= mu < steps * 2.0**-30 * (1 + 1e-5) + 2.0**-29
+        for users in (0, 1, 2, 999, 1000, 10**7):  # one more user in the count is `steps` steps in its noise, exactly
+            with_ = noisy_count(users + 1, deviation, Still(7 - steps))
+            assert with_ == noisy_count(users, deviation, Still(7)) == (users * steps + 7) / steps
 
 
 def squares(spare: float, moments: bool) -> float:

@@ -27,8 +27,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
-from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import GRID_BITS, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
@@ -111,9 +110,12 @@ class Quorum:
         return rounds + 1
 
 
-def count_noise(deviation: float) -> GaussianNoise:
-    """Of a count of users. With σ = 2³⁰ / j a user is j whole steps of the noise's grid: nothing is rounded."""
-    return GaussianNoise(1.0, deviation)
+def noisy_count(answered: int, deviation: float, stream: RandomStream) -> float:
+    """So many users, with Gaussian noise. With σ = 2³⁰ / j each is j whole steps of its grid, in integers."""
+    if not deviation:
+        return float(answered)
+    steps = round(2.0**GRID_BITS / deviation)
+    return (answered * steps + int(stream.gaussian_steps(1)[0])) / steps
 
 
 def rest(epsilon: float, delta: float, quorum_epsilon: float) -> tuple[float, float]:
@@ -147,6 +149,7 @@ def calibrate(
     free: Sequence[float] = (),
     room: Callable[[float], float] = lambda epsilon: 0.0,
     present: Callable[[int], int] = int,
+    beta: float = BETA,
     name: str = "this run",
 ) -> Quorum:
     """The quorum that needs the smallest cohorts.
@@ -154,7 +157,7 @@ def calibrate(
     `cohorts` are the users asked in each round, as planned, and `present` how many of a planned cohort are there at
     least when everybody is. `free` are the μ of counts that cost nothing, of each round (none without), and `room(ε_q)`
     the μ of a count in every round that ε_q pays for. Infeasible, naming what would do, if one of its two mistakes had
-    a chance above BETA.
+    a chance above `beta`: what `present` leaves of BETA.
     """
     _check(share, epsilon, cohorts, participations)
     free = free or (0.0,) * len(cohorts)
@@ -165,16 +168,16 @@ def calibrate(
         return min(zip(wrong, found, strict=True), key=lambda each: each[0])
 
     wrong, quorum = best(epsilon, cohorts)
-    if wrong <= BETA:
+    if wrong <= beta:
         return quorum
     ways = []
     smallest, rounds = min(cohorts), len(cohorts)
-    least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= BETA, smallest + 1)
+    least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= beta, smallest + 1)
     if least is not None:
         ways.append(f"{least:,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
     most = math.ceil((rest[0] + epsilon) / step) - 1
-    enough = _first(lambda steps: best(steps * step, cohorts)[0] <= BETA, 9 if epsilon else 1, most)
+    enough = _first(lambda steps: best(steps * step, cohorts)[0] <= beta, 9 if epsilon else 1, most)
     if enough is not None and enough * step < rest[0] + epsilon:
         ways.append(f"quorum_epsilon >= {enough * step:.3g}")
     raise Infeasible(

@@ -1,6 +1,6 @@
 """What the registry says about one algorithm. What a plan says is asked of its own `Parameters`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import Factor
-from quoron_server.parameters import Assumption, Parameters
+from quoron_server.parameters import Assumption, Moves, Parameters
 from quoron_server.plan import Constants, Cost, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -69,6 +69,12 @@ def no_pairs(parameters: Any, problem: Problem, adjacency: Adjacency) -> "tuple[
     return ()
 
 
+def no_moves(parameters: Any, problem: Problem) -> "Sequence[Moves | None]":
+    """Of a run whose rounds leave no room for a count."""
+    del parameters, problem
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Counting:
     """How runs on secret samples are counted: a count of the same cohort, so that what is sampled is both."""
@@ -89,6 +95,8 @@ class Promises:
     # What a whole run costs one user, by its scales alone. Every user is in one of these pairs: it is worth the worst.
     pairs: "Callable[[Any, Problem, Adjacency], tuple[Pair, ...]]" = no_pairs
     counting: Counting = Counting()
+    # How far a user moves each round whose mean leaves room for a count, under replace-one and without coins.
+    moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = no_moves
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,17 @@ import scipy
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import quorum as quorums
-from quoron_privacy.counts.quorum import Quorum, rest
+from quoron_privacy.counts.quorum import Quorum, noisy_count, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
+from quoron_privacy.means.norm_counts import NormCountMean
+from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Attendance, GaussianPromise
+from quoron_server.parameters import Attendance, GaussianPromise, Moves
 from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
@@ -54,7 +57,7 @@ class WithQuorum:
     def __init__(self, plan: Plan, quorum: Quorum, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
         self._quorum, self._cohorts = quorum, plan.parameters.cohorts()
-        self._attendance = plan.parameters.attendance(plan.problem) or (_NOTHING,) * len(self._cohorts)
+        self._attendance = plan.attendance() or (_NOTHING,) * len(self._cohorts)
 
     def init(self) -> QuorumState:
         """Before the first round."""
@@ -83,7 +86,7 @@ class WithQuorum:
                 assert own.present is not None
                 seen = ((own.present, given.mu),)
             if (paid := quorum.deviation(0.0 if given.told else given.mu)) < math.inf:
-                seen = (*seen, (count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
+                seen = (*seen, (noisy_count(counted, paid, noise.stream("quorum", "count", round_)), 1 / (paid or 1.0)))
                 releases = (quorum.entry(asked, 0.0 if given.told else given.mu),)
             met = enough(quorum, seen, asked)
         if not met:
@@ -129,13 +132,6 @@ def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: Random
     return answered + noise >= quorum.needed(asked) + limit
 
 
-def count(answered: int, deviation: float, stream: RandomStream) -> float:
-    """How many gave a usable answer, with Gaussian noise of so many users."""
-    if not deviation:
-        return float(answered)
-    return float(quorums.count_noise(deviation).release(np.array([float(answered)]), stream)[0])
-
-
 def enough(quorum: Quorum, seen: Sequence[tuple[float, float]], asked: int) -> bool:
     """Whether a round has its quorum by all `seen` of it, each a count with the μ of its noise; yes if nothing is."""
     if not seen:
@@ -151,7 +147,7 @@ def with_quorum(
 
     Infeasible if that has too few users to count.
     """
-    cohorts, alone = own.parameters.cohorts(), own.guarantee
+    cohorts, alone, given = own.parameters.cohorts(), own.guarantee, own.attendance(paid=not free)
     private = alone.exposure != "none"
     room = partial(_room, own, privacy, promise, counting) if private and alone.proved else lambda spent: 0.0
     quorum = quorums.calibrate(
@@ -160,9 +156,10 @@ def with_quorum(
         cohorts,
         participations=own.parameters.participations(),
         rest=(alone.epsilon, alone.delta),
-        free=[each.mu for each in own.parameters.attendance(own.problem)],
+        free=[each.mu for each in given],
         room=room,
-        present=_present(own, len(cohorts)),
+        present=_present(own, given),
+        beta=quorums.BETA / 2 if own.parameters.poisson_sampling else quorums.BETA,
         name=f"{own.algorithm} with a quorum",
     )
     whole = replace(
@@ -190,12 +187,13 @@ def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting
 def verify_quorum(plan: Plan) -> None:
     """The promise pays for its quorum, too, if it has one; VerificationError.
 
-    Of counts with Gaussian noise, that they are paid for: what they cost beside the run is asked of the pair of both.
+    Of counts with Gaussian noise, that they are paid for: `verify_counts` asks what they are, and what they cost beside
+    the run is asked of the pair of both.
     """
     promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
     if quorum is None or promise.exposure == "none":
         return
-    attendance, participations = plan.parameters.attendance(plan.problem), plan.parameters.participations()
+    attendance, participations = plan.attendance(), plan.parameters.participations()
     if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
         raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
     if not (quorum.epsilon > 0 or (attendance and len(attendance) == len(cohorts))):
@@ -203,31 +201,58 @@ def verify_quorum(plan: Plan) -> None:
     if (quorum.each > 0) != (quorum.epsilon > 0 and not quorum.count_scale):
         raise VerificationError(f"Expected counts that are paid for exactly by quorum.epsilon > 0, got {quorum}.")
     quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=participations)
-    if not quorum.count_scale:
-        _verify_free(plan, attendance)
 
 
-def _verify_free(plan: Plan, attendance: Sequence[Attendance]) -> None:
-    """No count is worth more than what a round's releases are charged less what an absent user moves them by."""
-    promise = plan.guarantee
-    # Two users are twice as far apart as a user and nobody, in a cohort of which one is replaced.
+def verify_counts(plan: Plan, moves: Callable[[Any, Problem], Sequence[Moves | None]]) -> None:
+    """No count of a verified plan is finer, as drawn, than what its round leaves and ε_q pays for; VerificationError.
+
+    `moves` counts again how far a user moves each round: by staying away and one in the count, no farther than by being
+    another. So it asks neither what a plan declares of that, nor the algorithm that claims the room.
+    """
+    promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
+    if quorum is None or promise.exposure == "none" or quorum.count_scale:
+        return
+    attendance = plan.attendance() or (_NOTHING,) * len(cohorts)
     halved = promise.adjacency == "replace-one" and not plan.parameters.poisson_sampling
-    releases = plan.parameters.releases(plan.problem.dimension)
-    for round_, given in enumerate(attendance):
-        if given.told or given.mu == 0 or (promise.exposure == "local" and math.isinf(given.mu)):
+    left: Sequence[Moves | None] = moves(plan.parameters, plan.problem) if halved else ()
+    left = left or (None,) * len(cohorts)
+    if not len(attendance) == len(left) == len(cohorts):
+        raise VerificationError(f"Expected attendance of {len(cohorts)} rounds, got {attendance}.")
+    for round_, (given, own) in enumerate(zip(attendance, left, strict=True)):
+        if promise.exposure == "local" and math.isinf(given.mu):
             continue
-        charged = max((each.mu or 0.0 for each in releases if round_ in each.rounds), default=0.0)
-        if not (halved and given.mu**2 <= 0.75 * charged**2):
-            raise VerificationError(f"Expected a count that its round's releases leave room for, got {given}.")
+        room = 0.0
+        if given.told:
+            _verify_told(plan, round_, given)
+        elif given.mu and own is not None and given.most == own.most:
+            room = own.replaced**2 - own.away**2
+        deviation = quorum.deviation(0.0 if given.told else given.mu)
+        if not (deviation > 0 and deviation**-2 <= room + quorum.each**2):
+            raise VerificationError(
+                f"Expected a count that its round's releases leave room for, or that is paid for, got {given} and "
+                f"noise of {deviation} users beside {own}."
+            )
 
 
-def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
+def _verify_told(plan: Plan, round_: int, given: Attendance) -> None:
+    """A release of the round tells how many answered, as finely as is said."""
+    for each in plan.parameters.releases(plan.problem.dimension):
+        teller = each.mechanism
+        if round_ in each.rounds and isinstance(teller, NormCountMean | PrefixNormCounts):
+            finest = 1 / (teller.users * teller.presence_deviation)
+            if 0 < given.mu <= finest * (1 + 1e-9):
+                return
+    raise VerificationError(f"Expected a release of round {round_ + 1} that tells who answers, got {given}.")
+
+
+def _present(plan: Plan, given: Sequence[Attendance]) -> Callable[[int], int]:
     """How many who count are there of a cohort when everybody is; by coins, but for a chance of BETA / 2 a run."""
+    cohorts = plan.parameters.cohorts()
     if not plan.parameters.poisson_sampling:
-        asked = zip(plan.parameters.attendance(plan.problem), plan.parameters.cohorts(), strict=False)
+        asked = zip(given, cohorts, strict=False)
         most, cohort = next(((each.most, cohort) for each, cohort in asked if each.most is not None), (1, 1))
         return lambda size: size * most // cohort
-    users, rare = plan.problem.users, quorums.BETA / (2 * rounds)
+    users, rare = plan.problem.users, quorums.BETA / (2 * len(cohorts))
     return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
 
 

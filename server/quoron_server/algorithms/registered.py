@@ -22,7 +22,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, lifetime, look
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
+from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_counts, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -84,7 +84,7 @@ class Registered(AlgorithmInfo):
 
         def made(left: Privacy, asked: Any, *, free: bool = False) -> Plan:
             own = self.plan(problem, left_by_quorum(left, spent=not free), asked, constants, seed)
-            if free and not own.parameters.attendance(problem):
+            if free and not own.attendance(paid=False):
                 raise Infeasible(self.name, "no round leaves room for a count", "a quorum that is paid for")
             return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
 
@@ -144,6 +144,7 @@ class Registered(AlgorithmInfo):
                 raise VerificationError(
                     f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
                 )
+            verify_counts(plan, self.promises.moves)
         if promise.proved and promise.exposure != "none":
             checks.require_spent(own, self._pairs(own))
             checks.require_spent(plan, self._pairs(plan))

@@ -13,7 +13,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, accelerated: phases of AC-SA that test every cohort and leave outlier gradients out",
     paper="Lowy, Liu & Asi (2024), Algorithms 2, 3",
-    promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs),
+    promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs, moves=planning.moves),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,
     planner=planning.plan,

@@ -33,6 +33,7 @@ from quoron_server.algorithms.localised.plan import (
 )
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid
+from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -91,6 +92,13 @@ def pairs(p: PhasedParameters, problem: Problem, adjacency: Adjacency) -> tuple[
     return (Pair.gaussian(max(mus), total_variation(gaussians=problem.dimension)),)
 
 
+def moves(p: PhasedParameters, problem: Problem) -> list[Moves]:
+    """quorum-free#q4: of the average of each phase, by one answer."""
+    far = 2 * problem.lipschitz / p.cohort_size * (1 + 2e-6)
+    found = [(far * each.step_size / each.release_scale, each.rounds) for each in p.phases]
+    return [Moves(once, once / 2) for once, rounds in found for _ in range(rounds)]
+
+
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
     cohort = plan.parameters_of(PhasedParameters).cohort_size
@@ -101,7 +109,7 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
-    promises=Promises(("model",), ("replace-one",), "docs/privacy/phased-sgd.md", pairs),
+    promises=Promises(("model",), ("replace-one",), "docs/privacy/phased-sgd.md", pairs, moves=moves),
     options=SizedOptions,
     parameters=PhasedParameters,
     planner=plan,

@@ -16,6 +16,7 @@ INFO = AlgorithmInfo(
         planning.THEOREM,
         planning.pairs,
         Counting(planning.room, planning.beside),
+        planning.moves,
     ),
     options=planning.MeanSGDOptions,
     parameters=MeanSGDParameters,

@@ -26,7 +26,7 @@ from quoron_server.algorithms.noisy.draws import DRAWS, Draws, room_for_counts
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.noisy.sampled import Sampling
-from quoron_server.algorithms.noisy.verify import pairs, verify_round
+from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
 from quoron_server.algorithms.noisy.worth import with_count
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -117,7 +117,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         name=name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        promises=Promises(("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside)),
+        promises=Promises(("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, name, schemes),

@@ -19,7 +19,7 @@ from quoron_server.algorithms.info import AlgorithmInfo, Chosen, Promises
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
-from quoron_server.algorithms.noisy.verify import pairs, verify_round
+from quoron_server.algorithms.noisy.verify import moves, pairs, verify_round
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -67,7 +67,9 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
-    promises=Promises(("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition", pairs),
+    promises=Promises(
+        ("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves
+    ),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=plan,

@@ -9,6 +9,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.method import NoisySGDParameters, drawn
+from quoron_server.parameters import ADJACENCIES, Moves
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -45,6 +46,15 @@ def pairs(p: NoisySGDParameters, problem: Problem, adjacency: Adjacency) -> tupl
     if p.sampling == "disjoint":
         return (Pair.gaussian(mu, total_variation(gaussians=once)),)
     return worth.pairs(p.sampling, adjacency, problem.users, p.cohort_size, p.rounds, mu, once)
+
+
+def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
+    """quorum-free#q4: of a mean of rows that are cut to a fixed length."""
+    del problem
+    if p.adaptive is not None or not p.noise_scale > 0:
+        return []
+    far = [moved.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale for how in ADJACENCIES]
+    return [Moves(*far)] * p.rounds
 
 
 def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:

@@ -17,7 +17,7 @@ ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
-        promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs),
+        promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs, moves=planning.moves),
         options=planning.FTRLOptions if gradients == "ftrl" else planning.OneEpochOptions,
         parameters=OneEpochParameters,
         planner=partial(planning.plan, name, gradients, method),

@@ -29,6 +29,7 @@ from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, iso
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
+from quoron_server.parameters import ADJACENCIES, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -199,6 +200,17 @@ def pairs(p: OneEpochParameters, problem: Problem, adjacency: Adjacency) -> tupl
     drawn = samples(problem, p.adaptive is not None) * (1 if p.gradients == "independent" else p.rounds)
     mu = recounted_mu(p, problem.dimension, adjacency)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn)),)
+
+
+def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
+    """quorum-free#q4: of a round's own term, at least 1 of a column of C; in one epoch as loud as the loudest."""
+    del problem
+    if p.adaptive is not None:
+        return []
+    noise = p.noise
+    reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
+    far = [reach * moved.rows(p.clip_norm, p.divisor, how) / p.noise_scale for how in ADJACENCIES]
+    return [Moves(*far, p.divisor)] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:

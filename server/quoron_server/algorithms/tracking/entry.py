@@ -9,7 +9,9 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     paper="ours, after Bassily & Sun (2023) and Choquette-Choo, Ganesh & Thakurta",
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs),
+    promises=Promises(
+        ("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, moves=planning.moves
+    ),
     options=planning.TrackingOptions,
     parameters=TrackingParameters,
     planner=planning.plan,

@@ -10,7 +10,9 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs),
+    promises=Promises(
+        ("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, moves=planning.moves
+    ),
     options=planning.WhitenedOptions,
     parameters=WhitenedParameters,
     planner=planning.plan,

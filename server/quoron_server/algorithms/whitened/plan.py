@@ -22,6 +22,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
+from quoron_server.parameters import ADJACENCIES, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -114,6 +115,13 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
     vote = moved.mu(moved.rows(p.vote_bound, users, adjacency), p.vote_scale, 1)
     mu = moved.together(length, length, length, *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
+
+
+def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
+    """quorum-free#q4: of the vote. Gradients tell their counts themselves."""
+    del problem
+    far = [moved.rows(p.vote_bound, p.cohort_size, how) / p.vote_scale for how in ADJACENCIES]
+    return [*[None] * p.gradients, Moves(*far)]
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
