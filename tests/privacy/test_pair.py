@@ -219,3 +219,15 @@ def test_both_sides_are_close_wherever_a_plan_may_be() -> None:
         delta = math.exp(rng.uniform(math.log(1e-12), math.log(1e-4)))
         if 0.05 < (most := pair.epsilon(delta)) < 12:
             assert pair.least_epsilon(delta) > 0.99 * most, (pair, delta)
+
+
+@pytest.mark.parametrize(
+    ("pair", "epsilon"),
+    [
+        (Pair.approximate(0.7, 1e-6), 0.7),
+        (Pair.approximate(0.95, 1e-6).and_(Pair.response(0.05)), 1.0),
+        (Pair.approximate(3.0, 1e-6), 3.0),
+    ],
+)
+def test_where_delta_is_flat_epsilon_is_the_start_of_the_range(pair: Pair, epsilon: float) -> None:
+    assert epsilon * (1 - 1e-6) <= pair.least_epsilon(1e-6) <= epsilon <= pair.epsilon(1e-6) <= epsilon * (1 + 2e-6)

@@ -92,7 +92,8 @@ def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, flo
         return 0.0, 0.0
 
     def excess(epsilon: float) -> float:
-        return math.log(max(delta(epsilon), 1e-300) / wanted)
+        found = math.log(max(delta(epsilon), 1e-300) / wanted)
+        return found if found > 0 else min(found, -1e-12)  # 0 may be the value of a whole range: its start is wanted
 
     low, high = 0.0, 0.01
     while excess(high) > 0:
@@ -100,10 +101,15 @@ def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, flo
         if high > _LARGEST:
             return math.inf, math.inf
     found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
-    near = 1e-9 + 4e-7 * found
-    low, high = max(0.0, found - near), found + near
-    while excess(low) <= 0:
-        low = max(0.0, low - near)
-    while excess(high) > 0:
-        high += near
+    step = near = 1e-9 + 4e-7 * found
+    while found - step > low and excess(found - step) <= 0:
+        high, step = found - step, 2 * step
+    low = max(low, found - step)
+    step = near
+    while found + step < high and excess(found + step) > 0:
+        low, step = found + step, 2 * step
+    high = min(high, found + step)
+    while high - low > 3 * near:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return low, high
