@@ -33,6 +33,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,6 +59,8 @@ from quoron_server.wording import plan_json, sentence
 
 Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
+
+_EIGHT_DIGITS = Context(prec=8, rounding=ROUND_CEILING)  # of μ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +192,8 @@ def charge_of(plan: Plan) -> dict[str, Any]:
     return {
         "epsilon": promise.epsilon,
         "delta": promise.delta,
-        "mu": None if gaussian is None else gaussian.mu,
+        # Rounded up, so that the last bits of a library's functions are in no book.
+        "mu": None if gaussian is None else float(_EIGHT_DIGITS.create_decimal(Decimal(gaussian.mu))),
         "variation": 0.0 if charged is None else charged.variation,
         "adjacency": promise.adjacency,
         "near": () if nearly is None else nearly.near,
