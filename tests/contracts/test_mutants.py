@@ -15,6 +15,7 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL
 from quoron_privacy.accounts import gdp, item_sampling, subsampling
 from quoron_privacy.counts import quorum
+from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
@@ -25,7 +26,12 @@ from quoron_privacy.means.private_range import bounded_range_mu
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import quorum as quorum_server
 from quoron_server.algorithms.noisy.draws import DRAWS
+from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.algorithms.one_epoch.method import OneEpochParameters
+from quoron_server.algorithms.tracking.method import TrackingParameters
+from quoron_server.parameters import Attendance
 from quoron_server.plan import Plan, Privacy
 
 WITH_QUORUM = replace(PRIVACY, quorum=0.5, quorum_epsilon=1.7)
@@ -171,3 +177,117 @@ def test_whether_a_plan_passes_does_not_depend_on_what_found_its_noise(mutant: s
         plan, passed = made_with(mutant, name)
         if plan is not None:
             assert passes(plan) == passed, name
+
+
+@contextmanager
+def spare(name: str, value: float) -> Iterator[None]:
+    """One of the shares that whoever is away leaves to a count, in every module that has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for each in [*sys.modules.values()]:
+            if getattr(each, "__name__", "").startswith(("quoron_privacy", "quoron_server")) and hasattr(each, name):
+                patch.setattr(each, name, value)
+        yield
+
+
+def louder(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
+    return lambda *given: tuple(replace(each, mu=1.01 * each.mu) for each in was(*given))
+
+
+def all_told(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
+    return lambda *given: tuple(replace(each, told=True) for each in was(*given))
+
+
+def everybody_counts(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
+    return lambda *given: tuple(replace(each, most=None) for each in was(*given))
+
+
+def by_columns(was: Callable[..., tuple[Attendance, ...]]) -> Callable[..., tuple[Attendance, ...]]:
+    """A column of C for every count of a user's, where that is paid once for all of them."""
+    return lambda p, problem: tuple(replace(each, mu=p.noise.column_norm * each.mu) for each in was(p, problem))
+
+
+# What finds a count, bent, and the scenes in which nothing pays for what it claims then. The largest shares are √¾, √½.
+FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "SPARE": (
+        lambda: spare("SPARE", 0.8661),
+        (
+            "one-pass-dp-sgd",
+            "dp-sgd-wor",
+            "mean-sgd",
+            "mean-sgd/range",
+            "accelerated-srgd",
+            "accelerated-sgd",
+            "dp-ftrl",
+            "dp-ftrl/epochs",
+            "phased-sgd",
+            "accelerated-erm/clip",
+            "whitened-tracking",
+        ),
+    ),
+    "SPARE_ACUTE": (lambda: spare("SPARE_ACUTE", 0.7073), ("tracking-srgd",)),
+    "Quorum.deviation": (
+        lambda: bent((Quorum, "deviation"), times(0.5)),
+        ("one-pass-dp-sgd", "dp-sgd-poisson", "winsorised-erm", "one-round-least-squares", "dp-ftrl/adaptive"),
+    ),
+    "quorum._room": (
+        lambda: bent(quorum_server._room, times(1.05)),
+        ("winsorised-erm", "one-round-least-squares", "dp-sgd-poisson"),
+    ),
+    "attendance, told": (lambda: bent((TrackingParameters, "attendance"), louder), ("tracking-srgd",)),
+    "attendance, told by nothing": (
+        lambda: bent((NoisySGDParameters, "attendance"), all_told),
+        ("one-pass-dp-sgd", "dp-sgd-wor"),
+    ),
+    "attendance, epochs": (
+        lambda: bent((OneEpochParameters, "attendance"), by_columns),
+        ("dp-ftrl/epochs", "dp-ftrl/banded"),
+    ),
+    "attendance, reserves": (
+        lambda: bent((OneEpochParameters, "attendance"), everybody_counts),
+        ("dp-ftrl", "dp-ftrl/epochs"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("mutant", "name"), [(mutant, name) for mutant, each in FINE.items() for name in each[1]])
+def test_no_count_that_is_finer_than_what_pays_for_it_passes(mutant: str, name: str) -> None:
+    honest = plan_of(name, WITH_QUORUM)
+    assert honest is not None
+    assert passes(honest)
+    with FINE[mutant][0]():
+        plan = plan_of(name, WITH_QUORUM)
+        assert plan is not None
+        assert not passes(plan)
+
+
+DECLARED = (  # numbers that a plan says of itself, together, by which a count would be finer
+    ("one-pass-dp-sgd", ("sensitivity", "round_mu")),
+    ("one-pass-dp-sgd", ("sensitivity", "noise_scale")),
+    ("dp-sgd-wor", ("sensitivity", "round_mu")),
+    ("dp-sgd-wor", ("sensitivity", "noise_scale")),
+    ("accelerated-srgd", ("sensitivity", "noise_scale")),
+    ("dp-ftrl", ("sensitivity", "noise_scale")),
+    ("dp-ftrl/banded", ("sensitivity", "mu")),
+    ("dp-ftrl/epochs", ("sensitivity", "noise_scale")),
+)
+
+
+@pytest.mark.parametrize(("name", "numbers"), DECLARED)
+@pytest.mark.parametrize("factor", [1.001, 3.0])
+def test_what_a_plan_declares_of_its_rounds_buys_no_finer_count(
+    name: str, numbers: tuple[str, ...], factor: float
+) -> None:
+    plan = plan_of(name, WITH_QUORUM)
+    assert plan is not None
+    declared = {each: factor * getattr(plan.parameters, each) for each in numbers}
+    assert not passes(replace(plan, parameters=replace(plan.parameters, **declared)))
+
+
+@pytest.mark.parametrize("numbers", [("mu",), ()])
+def test_what_a_phase_declares_buys_no_finer_count(numbers: tuple[str, ...]) -> None:
+    plan = plan_of("phased-sgd", WITH_QUORUM)
+    assert plan is not None
+    p: Any = plan.parameters
+    phases = tuple(replace(each, sensitivity=3 * each.sensitivity) for each in p.phases)
+    declared = {each: 3 * getattr(p, each) for each in numbers}
+    assert not passes(replace(plan, parameters=replace(p, phases=phases, **declared)))

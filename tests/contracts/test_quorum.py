@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
+from contracts.scenes import FAULTS, PROBLEM, SMALL, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from cover import EVERY_QUESTION, by_default
+from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
@@ -237,3 +238,44 @@ def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
 
     charge = charge_of(plan)
     assert (charge["epsilon"], charge["delta"], charge["mu"]) == (QUORUM.epsilon, QUORUM.delta, whole.mu)
+
+
+@pytest.mark.parametrize(("share", "reserve"), [(0.6, 2000), (0.9, 600)])
+def test_where_more_are_needed_than_count_beside_a_mean_all_who_answer_are_counted(share: float, reserve: int) -> None:
+    """With reserves: a count for nothing is of the first B, and one that is paid for is of everybody."""
+    info, problem = ALGORITHMS["dp-ftrl"], replace(PROBLEM, users=24_000)
+    options = info.options(rounds=6, reserve=reserve)
+    plan = info.plan(problem, replace(QUORUM, quorum=share), options, "calibrated", 7)
+    info.verify(plan)
+    quorum, (asked, *_) = plan.guarantee.quorum, plan.parameters.cohorts()
+    assert quorum is not None
+    assert quorum.epsilon > 0
+    assert quorum.needed(asked) >= asked - reserve  # those who count beside the mean
+    assert plan.attendance() == ()
+    cheap = info.plan(problem, QUORUM, info.options(rounds=6, reserve=100), "calibrated", 7)
+    assert {each.most for each in cheap.attendance()} == {4000 - 100}
+
+
+def test_printed_constants_promise_zero_out_so_that_their_quorum_is_paid_for() -> None:
+    info = ALGORITHMS["accelerated-srgd"]
+    plan = info.plan(PROBLEM, QUORUM, info.options(rounds=6), "paper", 7)
+    info.verify(plan)
+    assert plan.guarantee.adjacency == "zero-out"
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.quorum.epsilon > 0
+    assert plan.attendance() == ()
+
+
+def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, calibrate = [], quorums.calibrate
+
+    def noted(*given: Any, **named: Any) -> Any:
+        allowed.append(named["beta"])
+        return calibrate(*given, **named)
+
+    monkeypatch.setattr(quorums, "calibrate", noted)
+    for name, beta in (("dp-sgd-poisson", quorums.BETA / 2), ("dp-sgd-wor", quorums.BETA)):
+        info = ALGORITHMS[name]
+        info.plan(PROBLEM, QUORUM, info.options(**SMALL[name]), "calibrated", 7)
+        assert {*allowed} == {beta}
+        allowed.clear()

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -140,6 +141,21 @@ def test_what_is_infeasible_names_the_users_and_the_epsilon_that_would_do() -> N
     with pytest.raises(Infeasible) as few:  # three people cannot be counted at any ε that there is
         calibrate(0.5, 0.2, (3,) * 5, participations=5, rest=(3.8, 1e-6))
     assert "quorum_epsilon >=" not in str(few.value)
+
+
+def test_what_others_leave_of_beta_is_all_that_a_quorum_may_be_wrong() -> None:
+    rounds = 10
+    given = {"participations": 1, "rest": REST, "free": (0.02,) * rounds}
+
+    def smallest(beta: float) -> int:
+        for size in range(400, 1000):
+            with suppress(Infeasible):
+                found = calibrate(0.5, 0.0, (size,) * rounds, beta=beta, **given)
+                assert max(chances(found, (size,) * rounds, free=given["free"])) <= beta
+                return size
+        raise AssertionError
+
+    assert smallest(BETA / 2) > smallest(BETA)
 
 
 def test_a_needed_share_is_the_decimal_number_that_was_written() -> None:
