@@ -161,6 +161,17 @@ def test_gaussian_counts_are_whole_unbiased_up_to_their_floor_and_as_noisy_as_sa
     assert held.std() == pytest.approx(bins.scale, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("scale", "held"), [(0.31, 30_000_000), (13.36, 10**10), (0.31, 2_600_468), (13.36, 28_017_950)]
+)
+def test_one_vote_of_very_many_moves_a_count_by_no_more_than_is_paid_for(scale, held):
+    """votes#v7, where a count in steps is beyond what floats tell apart, and where it crosses from one to the other."""
+    near = held + np.arange(-2000, 2001)
+    moved = np.diff(votes_module._steps(near, scale * 2.0**-30))
+    assert moved.max() <= KnownBins(1, 1, scale, "zero-out", "gaussian", 1.0).mu * 2**30
+    assert moved.min() >= 2**30 / scale - 1.25
+
+
 def test_a_count_of_billions_is_told_as_it_is():
     steps = HiddenBins.calibrate(most=8, epsilon=1.0, delta=1e-6, noise="gaussian")
     found = votes_module._noised(np.array([0, 10**9, 7 * 10**9]), steps.scale, "gaussian", stream("many"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import charging
-from quoron_privacy.robust.filter.charging import game_values, truncated_composition
+from quoron_privacy.robust.filter.charging import game_values, recounted_values, truncated_composition
 
 
 def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:
@@ -36,15 +36,32 @@ def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float 
 @pytest.mark.parametrize(
     ("epsilon", "each", "hits", "mu"), [(1.0, 0.05, 8, 0.1), (4.0, 0.2, 6, 0.5), (0.5, 0.03, 3, 0.0)]
 )
-def test_game_agrees_with_plain_value_iteration(epsilon, each, hits, mu):
+def test_game_and_recount_agree_with_plain_value_iteration(epsilon, each, hits, mu):
     reference = jacobi_game(epsilon, each, hits, mu)
-    values = game_values(epsilon=epsilon, each=each, hits=hits, offsets=(-4, 0, 4), mus=np.array([mu]))
+    asked = {"epsilon": epsilon, "each": each, "hits": hits, "offsets": (-4, 0, 4)}
+    values = [game_values(**asked, mus=np.array([mu]))]
+    if mu:
+        values.append(recounted_values(**asked, mus=np.array([mu]), near=1e-6))
     for r in range(1, hits + 1):
         for k, offset in enumerate((-4, 0, 4)):
             exact = reference[r, offset]
-            assert (
-                exact * (1 - 1e-12) - 1e-16 <= values[r - 1, k, 0] <= exact * 1.01 + 1e-15
-            )  # the narrow lattice costs a little
+            for found in values:  # the narrow lattice costs a little
+                assert exact * (1 - 1e-12) - 1e-16 <= found[r - 1, k, 0] <= exact * 1.01 + 1e-15
+
+
+@given(
+    epsilon=st.sampled_from([0.05, 1.0, 8.0]),
+    share=st.floats(0.01, 0.15),
+    hits=st.integers(1, 12),
+    mu=st.floats(0.05, 0.5),
+)
+@settings(derandomize=True, deadline=None, max_examples=15)
+def test_the_recount_is_never_below_the_game_and_hardly_above_it(epsilon, share, hits, mu):
+    asked = {"epsilon": epsilon, "each": share * epsilon, "hits": hits, "offsets": (-4, 0, 4)}
+    mus = np.array([mu, 2 * mu]) * min(epsilon, 4.0)
+    game, recount = game_values(**asked, mus=mus), recounted_values(**asked, mus=mus, near=1e-6)
+    assert np.all(recount >= game * (1 - 1e-11) - 1e-14)
+    assert np.all(recount <= game * (1 + 1e-8) + 1e-14)
 
 
 def laplace_above(score: float, scale: float, threshold: float) -> float:

@@ -4,6 +4,7 @@ A test is a decision whose two outcomes are each within e^±e0 of one another be
 stops at the `hits`-th hit; afterwards, unless it stopped, one μ-GDP release is made.
 
 * `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter-charging#f3).
+* `recounted_values` bounds the same by value iteration from above and the second account: what `verify` asks.
 * `truncated_composition` is a looser ceiling from finite sums alone (outlier-filter-charging#f2), and shares no code
   with the game.
 
@@ -16,6 +17,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from quoron_privacy.accounts import mixtures
 from quoron_privacy.accounts.gdp import delta_for, randomised_response_delta
 from quoron_privacy.errors import VerificationError, count, positive
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -24,6 +26,7 @@ loops = OnFirstUse("quoron_privacy.robust.filter.charging_loops")
 
 LARGEST_RESIDUAL = 1e-15
 _SWEEPS = 400
+_AGREED = 1e-11  # of a value, and what a level of the recount may be above its fixed point
 
 
 def game_values(
@@ -56,6 +59,39 @@ def game_values(
     lift = np.arange(1, hits + 1) * residual * (1 + math.exp(each))
     bounded: NDArray[np.float64] = np.minimum(values + lift[:, None, None], 1.0)
     return bounded
+
+
+def recounted_values(
+    *, epsilon: float, each: float, hits: int, offsets: tuple[int, ...], mus: NDArray[np.float64], near: float
+) -> NDArray[np.float64]:
+    """The same, shape (hits, offsets, mus), by a route of its own; what lies far below `near` is not told apart.
+
+    1 is a supersolution of every level, and the recursion makes of one another that is nowhere larger: whenever this
+    stops it is an upper bound.
+    """
+    positive(epsilon=epsilon, each=each, near=near)
+    count(hits=hits)
+    if each > 5:
+        raise VerificationError(f"Expected decisions of at most e0 = 5, got {each:g}.")
+    lowest = min(*offsets, 0) - max(math.ceil(0.2 * epsilon / each), 16)
+    points = np.arange(lowest, max(math.ceil(1.4 * epsilon / each) + 16, *offsets) + 1, dtype=np.float64)
+    stop = np.stack([mixtures.gaussian(float(mu), epsilon - points * each)[1] for mu in mus], axis=1)
+    likely = 1 / (1 + math.exp(-each))
+    rare, shape = 1 / (1 + math.exp(each)), (len(points) + 2, len(mus))
+    before, values = np.ones(shape), np.empty((hits, len(offsets), len(mus)))  # below the lattice, on it, above it
+    before[1:-1], before[0] = stop, stop[0]
+    for level in range(hits):
+        hit_up, hit_down, now = likely * before[2:], rare * before[:-2], np.ones(shape)
+        while True:
+            found = np.maximum(stop, np.maximum(hit_up + rare * now[:-2], hit_down + likely * now[2:]))
+            done = np.all(now[1:-1] - found <= _AGREED * (now[1:-1] + 100 * near / hits))
+            now[1:-1] = np.minimum(now[1:-1], found)
+            now[0] = now[1]
+            if done:
+                break
+        before = np.minimum(now * (1 + 1e-12), 1.0)  # for rounding: 6 units in the last place over q0, at most
+        values[level] = before[np.array(offsets) - lowest + 1]
+    return values
 
 
 def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:

@@ -6,8 +6,9 @@
 
 A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score; halts when the number of users
 filtered reaches a hidden random cutoff; and releases a public average of its iterates with Gaussian noise. `verify`
-evaluates outlier-filter#f1, `calibrate` searches for the least noise that `verify` accepts. Everything is free of
-scale: a length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and σ = η·d·Ξ/B.
+evaluates outlier-filter#f1, `calibrate` searches for the least noise that it accepts, by a faster game. Everything is
+free of scale: a length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and
+σ = η·d·Ξ/B.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
 Statement, proof and symbols: docs/privacy/outlier-filter.md#f1.
@@ -25,7 +26,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
-from quoron_privacy.robust.filter.charging import game_values
+from quoron_privacy.robust.filter.curves import cutoff_curves, looked_up, mu_grid, recounted
 from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
 from quoron_privacy.robust.filter.paper_constants import paper_constants as paper_constants
 
@@ -37,7 +38,6 @@ loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
 _ROUNDING = 1e-9  # relative slack on every δ for float arithmetic in the evaluation of the theorem
 _TAIL_SHARE = 0.1  # of δ, for each of the two tails
 _WIDE = np.linspace(0.53, 0.98, 24)  # thresholds, as shares of the cohort, that are tried first
-_MUS_PER_FOLD = 30  # verification rounds μ up to a grid of this many points for each factor e
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def verify(
     non_negative(delta_slack=delta_slack)
     if adjacency not in ("replace-one", "zero-out"):
         raise VerificationError(f"Expected adjacency 'replace-one' or 'zero-out', got {adjacency!r}.")
-    certified = _certified(parameters, epsilon, delta, adjacency)(parameters.noise_multiplier)
+    certified = _certified(parameters, epsilon, delta, adjacency, recounted)(parameters.noise_multiplier)
     certified += (1 + math.exp(epsilon)) * delta_slack
     if not certified <= delta:
         raise VerificationError(
@@ -212,8 +212,17 @@ def _smallest_cohort(
     return high
 
 
-def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
-    """δ of outlier-filter#f1 as a function of the noise multiplier alone, after every hypothesis has been checked."""
+def _certified(
+    p: FilterParameters,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency,
+    curves: Callable[[float, float, float, int, int, Vector], tuple[Vector, Vector]],
+) -> Callable[[float], float]:
+    """δ of outlier-filter#f1 as a function of the noise multiplier alone, after every hypothesis has been checked.
+
+    `curves` bounds δ_A and δ_B at each of some μ: `looked_up` or `recounted`.
+    """
     _check_hypotheses(p, adjacency)
     size = p.cohort_size
     both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
@@ -224,18 +233,18 @@ def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adj
     depth = np.linspace(0.0, p.own_tail / p.laplace_scale, 512)
     weights = np.concatenate(([0.5], -0.5 * np.diff(np.exp(-depth))))
     both_kept, one_kept = _shifts(p, depth * p.laplace_scale, adjacency)
-    largest = gdp.mu_for(epsilon, delta)
-    grid, same, shifted = _curves(epsilon, largest, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice)
     tails = 0.5 * math.exp(-p.own_tail / p.laplace_scale)
     tails += 0.5 * (size - 1) * math.exp(-(p.others_tail - 1 - 2 * p.score_error) / p.laplace_scale)
 
     def certified(noise_multiplier: float) -> float:
-        kept, half = both_kept / noise_multiplier, one_kept / noise_multiplier
+        mus = np.concatenate([both_kept, one_kept, [0.0]]) / noise_multiplier
+        same, shifted = curves(epsilon, delta, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice, mus)
+        kept, half = slice(0, len(depth)), slice(len(depth), -1)
         if adjacency == "replace-one":
-            pairs = np.maximum(_look_up(grid, same, kept), _look_up(grid, shifted, half))
+            pairs = np.maximum(same[kept], shifted[half])
         else:
             # Kept against absent meets the same cutoff law; filtered against absent shifts the law and nothing else.
-            pairs = np.maximum(_look_up(grid, same, half), shifted[0])
+            pairs = np.maximum(same[half], shifted[-1])
         return (float(weights @ pairs) + tails) * (1 + _ROUNDING)
 
     return certified
@@ -245,8 +254,8 @@ def _least_noise(
     p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency, delta_slack: float
 ) -> FilterParameters:
     """The smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
-    certified = _certified(p, epsilon, delta, adjacency)
-    target = delta - (1 + math.exp(epsilon)) * delta_slack
+    certified = _certified(p, epsilon, delta, adjacency, looked_up)
+    target = (delta - (1 + math.exp(epsilon)) * delta_slack) * (1 - 1e-7)  # by which two accounts may differ
     low, high = p.noise_multiplier / 2, p.noise_multiplier
     while certified(high) > target:
         low, high = high, 1.2 * high
@@ -318,7 +327,7 @@ def _proposed(
 def _frontier(epsilon: float, delta: float, columns: int | None = None) -> _Frontier:
     """Pairs of (cutoff law, e0) worth trying, with their curves at the first `columns` of a coarse grid of μ."""
     main, full = (1 - 2 * _TAIL_SHARE) * delta, gdp.mu_for(epsilon, delta)
-    grid = _mu_grid(full, 4)[:columns]
+    grid = mu_grid(full, 4)[:columns]
     rows = []
     # A table costs time as ε^−2 and moves in coarser steps at large ε: spend about the same on every ε.
     fine = min(max(epsilon / 2, 1.0), 4.0)
@@ -405,33 +414,3 @@ def _one_kept(k1: Vector, k2: float, present: Vector | np.float64, others: Vecto
     chord = reach / -np.expm1(-reach) * (present - k1) / others
     bound: Vector = np.minimum(reach, chord) * (1 + 1e-12)
     return bound
-
-
-def _look_up(grid: Vector, values: Vector, mus: Vector) -> Vector:
-    """Values at the next grid point above each μ; 1 beyond the grid."""
-    index = np.searchsorted(grid, mus, side="left")
-    return np.append(values, 1.0)[index]
-
-
-def _mu_grid(full: float, per_fold: int) -> Vector:
-    # Well beyond what (ε, δ) allows: a shift met with probability 1e-5 may cost 1e-2 of its own.
-    grid: Vector = full * np.exp(np.linspace(-2.5, 2.0, round(4.5 * per_fold) + 1))
-    return grid
-
-
-@lru_cache(maxsize=64)
-def _curves(epsilon: float, largest_mu: float, each: float, centre: int, lattice: int) -> tuple[Vector, Vector, Vector]:
-    return (grid := _mu_grid(largest_mu, _MUS_PER_FOLD)), *cutoff_curves(epsilon, each, centre, lattice, grid)
-
-
-def cutoff_curves(epsilon: float, each: float, centre: int, lattice: int, mus: Vector) -> tuple[Vector, Vector]:
-    """δ_A(μ), δ_B(μ) of outlier-filter#f1: the cutoff's law the same in both worlds, or shifted by one between them."""
-    law = cutoff_law(centre, each * lattice)
-    values = game_values(epsilon=epsilon, each=each, hits=2 * centre - 1, offsets=(-lattice, 0, lattice), mus=mus)
-    same = law @ values[:, 1]
-    # Between e and e + 1 the law falls or rises by e^{ε_c}; the end that the shift uncovers is charged in full.
-    rising = np.arange(1, 2 * centre - 1) < centre
-    upward = np.where(rising[:, None], values[:-1, 0], values[:-1, 2])
-    downward = np.where(rising[:, None], values[:-1, 2], values[:-1, 0])
-    shifted = np.maximum(law[-1] + law[:-1] @ upward, law[0] + law[1:] @ downward)
-    return same, shifted
