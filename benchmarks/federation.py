@@ -113,7 +113,7 @@ async def connected(
         credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
         channel = grpc.aio.secure_channel(where, credentials, options)
     stub = federation_pb2_grpc.ClientPlaneStub(channel)
-    assert (await stub.Enrol(pb.EnrolRequest(protocol=1), metadata=metadata)).user == user
+    assert (await stub.Enrol(pb.EnrolRequest(protocol=2), metadata=metadata)).user == user
     return stub, metadata
 
 
@@ -125,7 +125,7 @@ async def answering(
     """A client's conversation to the end of a run; how many answers it gave that nobody refused."""
     taken = 0
     call = stub.Work(metadata=metadata)
-    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
     while (message := await call.read()) is not grpc.aio.EOF:
         kind = message.WhichOneof("kind")
         if kind == "question":

@@ -101,14 +101,14 @@ async def honest(where: str, folder: Path) -> None:
     stubs = [federation_pb2_grpc.ClientPlaneStub(each) for each in channels]
     conversations = []
     for stub in stubs:
-        await stub.Enrol(pb.EnrolRequest(protocol=1))
+        await stub.Enrol(pb.EnrolRequest(protocol=2))
         call = stub.Work()
-        await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+        await call.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
         assert (await call.read()).WhichOneof("kind") == "welcome"
         conversations.append(call)
 
     async def enrolment(number: int) -> None:
-        await stubs[number].Enrol(pb.EnrolRequest(protocol=1))
+        await stubs[number].Enrol(pb.EnrolRequest(protocol=2))
 
     async def message(number: int) -> None:
         await conversations[number].write(pb.ClientMessage(answer=pb.Answer(run="none")))
@@ -117,7 +117,7 @@ async def honest(where: str, folder: Path) -> None:
 
     async def connection(number: int) -> None:
         async with channel(where, folder, number + HONEST) as own:
-            await federation_pb2_grpc.ClientPlaneStub(own).Enrol(pb.EnrolRequest(protocol=1))
+            await federation_pb2_grpc.ClientPlaneStub(own).Enrol(pb.EnrolRequest(protocol=2))
 
     async def repeated(kind: str, action: Callable[[int], Awaitable[None]], pause: float) -> None:
         number = 0
@@ -147,9 +147,9 @@ Work = grpc.aio.StreamStreamCall[pb.ClientMessage, pb.ServerMessage]
 
 async def member(where: str, folder: Path, number: int) -> Work:
     stub = federation_pb2_grpc.ClientPlaneStub(channel(where, folder, number))
-    await stub.Enrol(pb.EnrolRequest(protocol=1))
+    await stub.Enrol(pb.EnrolRequest(protocol=2))
     call: Work = stub.Work()
-    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
     return call
 
 

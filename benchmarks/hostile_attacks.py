@@ -153,7 +153,7 @@ def calling(path: str, connections: int, streams: int, members: int) -> Callable
 
 
 def enrol(connection: Http2, stream: int) -> None:
-    message = pb.EnrolRequest(protocol=1).SerializeToString()
+    message = pb.EnrolRequest(protocol=2).SerializeToString()
     connection.frame(DATA, 1, stream, b"\0" + len(message).to_bytes(4, "big") + message)
 
 
@@ -319,7 +319,7 @@ def unread(members: int) -> Callable[[Target], Awaitable[None]]:
 
     async def attack(target: Target) -> None:
         contexts = [target.context(each) for each in range(members)]
-        said = [pb.ClientMessage(hello=pb.Hello(protocol=1)), pb.ClientMessage(answer=pb.Answer(run="none"))]
+        said = [pb.ClientMessage(hello=pb.Hello(protocol=2)), pb.ClientMessage(answer=pb.Answer(run="none"))]
         hello, answer = (b"\0" + len(each := one.SerializeToString()).to_bytes(4, "big") + each for one in said)
         began, clock = (now := asyncio.get_running_loop().time)(), now
 

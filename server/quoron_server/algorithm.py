@@ -25,6 +25,9 @@ from quoron_server.plan import Plan
 
 Vector = NDArray[np.float64]
 S = TypeVar("S")
+# Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes
+# 10⁹ bytes. The last MiB is for names and plain values.
+MOST_STATE = (1 << 29) - (1 << 20)
 
 
 @dataclass(frozen=True, slots=True)

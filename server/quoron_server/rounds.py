@@ -23,7 +23,7 @@ from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server import serial
-from quoron_server.algorithm import Algorithm, names_of
+from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 from quoron_server.traffic import Sizes
@@ -36,9 +36,6 @@ Evaluate = Callable[[Vector], Mapping[str, float]]
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
-# Bytes of a state's arrays: PostgreSQL hands a value out as two digits a byte, 2³⁰ of them with all else; SQLite takes
-# 10⁹ bytes. The last MiB is for names and plain values.
-MOST_STATE = (1 << 29) - (1 << 20)
 
 
 class Engine(Protocol):
@@ -113,8 +110,16 @@ def require_storable(algorithm: Algorithm[Any]) -> None:
         raise ConfigError(
             f"Expected a run whose state takes at most {MOST_STATE:,} bytes, as databases have it, got {needed:,} for "
             f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features, or an algorithm "
-            "that keeps fewer vectors, such as one-pass-dp-sgd."
+            'that keeps fewer vectors, such as one-pass-dp-sgd, or dp-ftrl with factorisation="blt".'
         )
+
+
+def other_run(place: object, thing: str) -> OtherVersion:
+    """What is said where another run has begun."""
+    return OtherVersion(
+        f"Expected {place} to hold a run with the same {thing}, but it began with another. Go on with the data, the "
+        "settings and the version of quoron that began it, or begin a new run elsewhere."
+    )
 
 
 def run(
@@ -254,7 +259,10 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str,
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
     diagnostics = events[-1]["diagnostics"] if events else {}
     moved = {name: diagnostics[f"total_{name}"] for name in diagnostics if f"total_{name}" in diagnostics}
-    return serial.decode(initial, point[1]), totals, moved
+    try:
+        return serial.decode(initial, point[1]), totals, moved
+    except OtherVersion as error:
+        raise other_run(ledger.path, "kind of state") from error
 
 
 def _record(event: RoundEvent) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Run:
             thing = "configuration and data" if ledger.config_digest != self.digest else "plan"
             if thing != "plan" or ledger.plan_json != self._text:
                 ledger.close()
-                raise other_run(ledger.path, thing)
+                raise rounds.other_run(ledger.path, thing)
         return ledger
 
     def begin(self, place: Path | Database) -> Ledger:
@@ -173,14 +173,6 @@ def end(population: PopulationLedger, run: str, how: State = "complete", *, mode
     if model is not None:
         population.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
     population.end(run, how)
-
-
-def other_run(place: Path | str, thing: str) -> OtherVersion:
-    """What is said where another run has begun."""
-    return OtherVersion(
-        f"Expected {place} to hold a run with the same {thing}, but it began with another. Go on with the data, the "
-        "settings and the version of quoron that began it, or begin a new run elsewhere."
-    )
 
 
 def charge_of(plan: Plan) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def converse(data, script, *, credentials=None, user=5, **changes):
     """Run `script(coordinator)` with a client that has said hello."""
 
     async def talk(fake):
-        assert (await fake.hears("hello")).protocol == 1
+        assert (await fake.hears("hello")).protocol == 2
         return await script(fake)
 
     async def scenario():

@@ -195,13 +195,13 @@ class Peer:
 
     async def enrol(self) -> int:
         stub = federation_pb2_grpc.ClientPlaneStub(self.channel)
-        reply = await stub.Enrol(pb.EnrolRequest(protocol=1, software="test"), metadata=self.metadata)
+        reply = await stub.Enrol(pb.EnrolRequest(protocol=2, software="test"), metadata=self.metadata)
         self.user = reply.user
         return self.user
 
     async def hello(self) -> None:
         self.call = federation_pb2_grpc.ClientPlaneStub(self.channel).Work(metadata=self.metadata)
-        await self.call.write(pb.ClientMessage(hello=pb.Hello(protocol=1, software="test")))
+        await self.call.write(pb.ClientMessage(hello=pb.Hello(protocol=2, software="test")))
         welcome = await self.call.read()
         assert welcome.welcome.user == self.user
 

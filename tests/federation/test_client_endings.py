@@ -56,7 +56,7 @@ async def living(config):
 
 
 async def welcomed(fake):
-    assert (await fake.hears("hello")).protocol == 1
+    assert (await fake.hears("hello")).protocol == 2
     assert await fake.announce("r", terms())
 
 

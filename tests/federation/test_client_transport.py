@@ -48,7 +48,7 @@ class TestTransport:
             return fake.callers
 
         ((protocol, metadata, _),) = converse(data, script)
-        assert (protocol, metadata["quoron-client"]) == (1, "me")
+        assert (protocol, metadata["quoron-client"]) == (2, "me")
 
     def test_by_certificate_tells_the_coordinator_who_it_is(self, data, authority):
         async def script(fake):
@@ -131,7 +131,7 @@ class TestTransport:
             finally:
                 await server.stop(None)
 
-        with pytest.raises(WireError, match="Expected a coordinator of protocol 1"):
+        with pytest.raises(WireError, match="Expected a coordinator of protocol 2"):
             asyncio.run(scenario())
 
     def test_comes_back_to_a_coordinator_that_was_away(self, data, our_logs):

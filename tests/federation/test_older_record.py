@@ -32,7 +32,7 @@ def test_a_coordinator_says_what_each_client_has_agreed_to_and_nothing_of_who_wa
     async def enrolled(listen: str, peers: list) -> list[list[tuple[str, float, float]]]:
         found = []
         for peer in peers:
-            reply = await ClientPlaneStub(peer.channel).Enrol(pb.EnrolRequest(protocol=1), metadata=peer.metadata)
+            reply = await ClientPlaneStub(peer.channel).Enrol(pb.EnrolRequest(protocol=2), metadata=peer.metadata)
             found.append([(each.run, each.epsilon, each.delta) for each in reply.agreed])
         return found
 

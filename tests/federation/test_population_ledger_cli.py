@@ -78,12 +78,26 @@ def test_another_tools_runs_on_secret_samples_count_by_their_mu_but_for_t(filled
     assert printed["fits"]["lost"] == pytest.approx(2.5e-7 - 1e-9)
     invoke("show", "--database", filled, "--group", "everyone")
     assert "t = 1e-09 of 2.5e-07" in " ".join(capsys.readouterr().out.split())
-    for wrong, said in ((("--lost", "1e-9"), "Expected mu with lost"), ((*SAMPLED, "--lost", "0.7"), "every t")):
+    for wrong, said in (
+        (("--lost", "1e-9"), "Expected mu with lost"),
+        ((*SAMPLED, "--lost", "0.7"), r"lost in \[0, 0.5\)"),
+    ):
         for command in ("fits", "charge"):
             with pytest.raises(ConfigError, match=said):
                 invoke(command, *(("other",) if command == "charge" else ()), *everyone, "--epsilon", "0.5", *wrong)
     with pytest.raises(ConfigError, match="variation > 0"):
         invoke("charge", "other", *everyone, "--epsilon", "0.5", "--mu", "0.1", "--lost", "1e-9")
+
+
+def test_a_limit_without_a_gaussian_share_says_that_one_would_count_such_a_run_by_its_mu(filled, capsys):
+    everyone = ("--database", filled, "--group", "everyone")
+    for share, told in ((0.0, True), (0.5, False)):
+        invoke("limit", *everyone, "--epsilon", "4", "--delta", "1e-5", "--gaussian-share", str(share))
+        for promise, gaussian in ((SAMPLED, True), (("--epsilon", "0.5"), False)):
+            capsys.readouterr()
+            invoke("fits", *everyone, *promise)
+            said = " ".join(capsys.readouterr().out.split())
+            assert ("a --gaussian-share would count this run by its μ" in said) == (told and gaussian)
 
 
 def test_what_fits_is_what_a_charge_then_takes(filled, capsys):

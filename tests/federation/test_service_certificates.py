@@ -178,7 +178,7 @@ class TestListening:
                 grpc.aio.insecure_channel(running.listen) as plain,
             ):
                 method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
-                request = pb.EnrolRequest(protocol=2).SerializeToString()
+                request = pb.EnrolRequest(protocol=3).SerializeToString()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await method(request, metadata=(("quoron-client", "a"),))
                 return caught.value.code()

@@ -18,7 +18,7 @@ from quoron_server.service import Coordinator
 
 NAME, USERS, FUZZERS = "one-pass-dp-sgd", 20, 4
 WORK = "/quoron.v1.ClientPlane/Work"
-HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 
 def messages(rng: random.Random, template: pb.Answer, count: int, *, secret: float) -> Iterator[bytes]:

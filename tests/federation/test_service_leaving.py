@@ -35,7 +35,7 @@ from quoron_server.service import conversation as conversations
 USERS = 20
 WORK = "/quoron.v1.ClientPlane/Work"
 ME = (("quoron-client", "client-0"),)
-HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 
 async def connected(running: Coordinator, users: int) -> None:
@@ -143,7 +143,7 @@ def test_long_greetings_and_answers_are_refused_however_they_would_parse(tmp_pat
 
     async def scene() -> list[grpc.StatusCode]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
-            long = pb.EnrolRequest(protocol=1, software="x" * 5000).SerializeToString()
+            long = pb.EnrolRequest(protocol=2, software="x" * 5000).SerializeToString()
             codes = [await channel.unary_unary("/quoron.v1.ClientPlane/Enrol")(long, metadata=ME).code()]
             await Peer(channel, "client-0").enrol()
             call = channel.stream_stream(WORK)(metadata=ME)

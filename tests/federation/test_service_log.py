@@ -19,7 +19,7 @@ from quoron_server.service import client_plane
 from quoron_server.service.manager import Manager
 
 WORK = "/quoron.v1.ClientPlane/Work"
-HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+HELLO = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
 
 async def ended(call: grpc.aio.StreamStreamCall) -> tuple[grpc.StatusCode, str]:

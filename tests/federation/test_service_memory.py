@@ -341,7 +341,7 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
             running.sessions._here[0].hang_up()
             await until(lambda: not running.sessions.backlog.bytes)
             old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
-            await again.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+            await again.write(pb.ClientMessage(hello=pb.Hello(protocol=2)))
             code = await again.code()
             old.cancel()
             await until(lambda: not running.sessions.backlog.unread(0))

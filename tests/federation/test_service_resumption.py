@@ -96,8 +96,8 @@ def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_
     files = (folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
     transport = replace(Transport(*files), revoked=revocation.Revocations(listed))
     own = certificates.load_certificate(folder / "client.pem")
-    enrolment = pb.EnrolRequest(protocol=1).SerializeToString()
-    hello = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+    enrolment = pb.EnrolRequest(protocol=2).SerializeToString()
+    hello = pb.ClientMessage(hello=pb.Hello(protocol=2)).SerializeToString()
 
     async def scene() -> tuple[bytes, list[tuple[bool, bytes]]]:
         async with coordinator(tmp_path, transport=transport) as running:

@@ -110,7 +110,16 @@ MESSAGES = {
     "LedgerRequest": federation.LedgerRequest(run="r"),
     "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5, exceeded=True),
     "ChargeRequest": federation.ChargeRequest(
-        run="r", group="g", epsilon=1.0, delta=1e-6, mu=0.5, variation=0.25, adjacency="zero-out", note="n", spent=True
+        run="r",
+        group="g",
+        epsilon=1.0,
+        delta=1e-6,
+        mu=0.5,
+        variation=0.25,
+        adjacency="zero-out",
+        note="n",
+        spent=True,
+        lost=0.25,
     ),
     "BackupRequest": federation.BackupRequest(with_secrets=True),
     "Document": federation.Document(json="{}"),
@@ -210,7 +219,7 @@ GOLDEN: dict[str, str] = {
     "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f2801",
     "ChargeRequest": (
         "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000e03f31000000000000d03f3a087a"
-        "65726f2d6f757442016e4801"
+        "65726f2d6f757442016e480151000000000000d03f"
     ),
     "BackupRequest": "0801",
     "Document": "0a027b7d",

@@ -1,7 +1,8 @@
 """One way to run anything: what differs is named, a charge is entered once, and an end may be told again."""
 
 import ast
-from contextlib import closing, nullcontext
+import re
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,12 @@ import pytest
 from contracts.scenes import Quadratic, make_plan
 from quoron_privacy.errors import BudgetExceeded, OtherVersion
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server import runs
+from quoron_server import runs, serial
+from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.runs import Run
+from quoron_server.runs import Run, charge_of
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = make_plan("one-pass-dp-sgd")
@@ -64,6 +66,44 @@ def test_a_run_goes_on_to_the_same_model_and_a_complete_one_asks_nobody(tmp_path
         model = run().carry_out(ledger, scene)
     with closing(run().begin(place)) as ledger:
         assert np.array_equal(run().carry_out(ledger, None), model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_state_of_another_version_is_named_with_its_run_and_what_to_do(tmp_path, which, monkeypatch) -> None:
+    place, scene = places(tmp_path)[which], Quadratic()
+
+    with closing(run().begin(place)) as ledger, monkeypatch.context() as patch:
+        patch.setattr(Quadratic, "ask", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run().carry_out(ledger, scene)
+    with closing(run().begin(place)) as ledger, monkeypatch.context() as patch:
+        patch.setattr(serial, "names_of", lambda kind: (names := names_of(kind)) and names[:-1])
+        named = re.escape(str(ledger.path))
+        with pytest.raises(OtherVersion, match=f"{named} to hold .* the version of quoron that began it") as error:
+            run().carry_out(ledger, scene)
+        assert "with fields" in str(error.value.__cause__)
+    with closing(run().begin(place)) as ledger:
+        run().carry_out(ledger, scene)
+
+
+def test_a_charge_is_worked_out_before_anybody_has_the_account(tmp_path: Path, monkeypatch) -> None:
+    population, held, original = PopulationLedger(Database(f"sqlite:///{tmp_path / 'l.sqlite'}")), [False], charge_of
+
+    @contextmanager
+    def account():
+        held[0] = True
+        yield population
+        held[0] = False
+
+    def worked_out(plan):
+        assert not held[0]
+        return original(plan)
+
+    monkeypatch.setattr(runs, "charge_of", worked_out)
+    charged = run(account=account)
+    charged.check()
+    charged.charge()
+    assert population.charged("spring") is not None
 
 
 def test_noise_of_another_kind_is_refused(tmp_path: Path) -> None:

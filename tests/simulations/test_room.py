@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import row_files
-from contracts.scenes import make_plan
+from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.datasets.index import opened
@@ -32,7 +32,8 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_server import rounds
+from quoron_server import rounds, serial
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import Observer, RoundEvent
 
 MOST = 3
@@ -217,7 +218,8 @@ class TestRoom:
         kept = summed.model_copy(update={"algorithm": summed.algorithm.model_copy(update=PHASED)})
         prepared = run.prepare(kept, tmp_path, name="trial")
         with pytest.raises(
-            RunError, match=r"memory for the answers of a round \(320,000 bytes\), got too little: 100,0"
+            RunError,
+            match=r"memory for the answers of a round \(320,000 bytes\) and .* \([\d,]+ bytes\), got too little: 100,0",
         ):
             run.carry_out(prepared, claim(kept, "trial"))
         assert charges(prepared) == 0
@@ -230,12 +232,26 @@ class TestRoom:
     ) -> None:
         plan = make_plan("whitened-tracking")
         users, columns = max(plan.parameters.cohorts()), plan.problem.dimension
+        kept = 6 * serial.size(ALGORITHMS[plan.algorithm].make(plan).init())
         monkeypatch.setattr(again, "BLOCK", 1000)
-        monkeypatch.setattr(room, "_available", lambda: 4 * (1000 + 8 * users * columns))
+        monkeypatch.setattr(room, "_available", lambda: 4 * (1000 + 8 * users * columns) + kept)
         for held, in_memory, refused in ((0, True, False), (0, False, True), (1 << 28, True, True)):
             monkeypatch.setattr(again, "HELD", held)
             with pytest.raises(RunError, match="the answers of a round") if refused else contextlib.nullcontext():
                 room.make_sure_of_answers(plan, in_memory=in_memory)
+
+    def test_for_what_is_kept_between_rounds_is_asked_for_before_the_charge(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Earlier noise of several epochs above all, of a run whose answers are sums."""
+        info = ALGORITHMS["dp-ftrl"]
+        options = info.options(rounds=60, epochs=3, inverse_step=5.0, factorisation="banded")
+        plan = info.plan(PROBLEM, PRIVACY, options, "calibrated", 7)
+        kept = 6 * serial.size(info.make(plan).init())
+        for left, refused in ((kept - 1, True), (kept, False)):
+            monkeypatch.setattr(room, "_available", lambda left=left: left)
+            with pytest.raises(RunError, match=r"between two .*noise_memory") if refused else contextlib.nullcontext():
+                room.make_sure_of_answers(plan, in_memory=False)
 
     def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

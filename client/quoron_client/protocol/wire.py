@@ -31,7 +31,7 @@ from quoron_privacy.errors import QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_MESSAGE = 512 << 20  # bytes of a question or an answer, in parts (`parts`): a client's record is a value of SQLite
 MAX_WHOLE = 64 << 20  # bytes of one that travels whole, as through Flower
 MAX_DESCRIPTION = 1 << 20  # characters of an announcement

@@ -105,6 +105,8 @@ def gaussian(mu: float | None, lost: float) -> dict[str, Any]:
     """The numbers of a `Charge` of a run that is `mu`-GDP, or with `lost` > 0 but for that, as another tool says it."""
     if lost and mu is None:
         raise ConfigError(f"Expected mu with lost, got lost={lost} alone.")
+    if lost and not 0 < lost < 0.5:
+        raise ConfigError(f"Expected lost in [0, 0.5), got lost={lost}.")
     return {"mu": mu, "near": ()} if mu is None or not lost else {"mu": None, "near": ((mu, lost),)}
 
 

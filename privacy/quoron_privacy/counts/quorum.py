@@ -31,6 +31,7 @@ from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variatio
 from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
+MARGIN = 1.15  # over what would do for this run: with it, the run is planned anew, and may need a little more
 SHARE = 0.05  # of ε, at most, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
@@ -174,12 +175,12 @@ def calibrate(
     smallest, rounds = min(cohorts), len(cohorts)
     least = _first(lambda size: best(epsilon, (size,) * rounds)[0] <= beta, smallest + 1)
     if least is not None:
-        ways.append(f"{least:,} users in every round")
+        ways.append(f"about {math.ceil(MARGIN * least):,} users in every round")
     step = (epsilon or SHARE * rest[0]) / 8
     most = math.ceil((rest[0] + epsilon) / step) - 1
     enough = _first(lambda steps: best(steps * step, cohorts)[0] <= beta, 9 if epsilon else 1, most)
-    if enough is not None and enough * step < rest[0] + epsilon:
-        ways.append(f"quorum_epsilon >= {enough * step:.3g}")
+    if enough is not None and MARGIN * enough * step < rest[0] + epsilon:
+        ways.append(f"quorum_epsilon of about {MARGIN * enough * step:.3g}")
     raise Infeasible(
         name,
         f"a round of {smallest:,} users, with noise worth quorum_epsilon={epsilon:.3g}, does not tell a share of "

@@ -47,10 +47,11 @@ def _reader(options: type) -> TypeAdapter[Any]:
 
 
 def _check_range(name: str, value: Any) -> None:
-    """Options are positive, rates at most 1, reserves may be zero; ConfigError otherwise."""
+    """Options are positive, rates at most 1, reserves and bytes may be zero; ConfigError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    least, most = (0, 1e9) if name.endswith(".reserve") else (1e-12, 1.0 if name.endswith(".rate") else 1e9)
+    least = 0 if name.endswith((".reserve", ".noise_memory")) else 1e-12
+    most = 1.0 if name.endswith(".rate") else 1e9
     if not least <= value <= most:
         raise ConfigError(
             f"Expected {name} in [{least:g}, {most:g}], got {name}={value}. Leave it out to let the plan choose."

@@ -438,6 +438,8 @@ def fitting(account: Account, wanted: Charge) -> str:
         adjacency = "replace-one" if wanted.near else wanted.adjacency
         text += f", or μ = {below(account.largest_mu(wanted.variation, adjacency))} of a Gaussian run"
         text += f", but for t = {below(account.largest_lost)}" if wanted.near else ""
+    elif wanted.gaussian:
+        text += ". A limit with a --gaussian-share would count this run by its μ"
     return text + "."
 
 

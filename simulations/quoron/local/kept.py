@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron.config import Config
-from quoron.local.folder import ORDER, RUNNING, Folder
+from quoron.local.folder import MARK, ORDER, RUNNING, Folder
 from quoron.local.launch import Local, Shown
 from quoron.local.order import Order, host_of, processes_for
 from quoron.local.people import give_tables
@@ -39,6 +39,7 @@ def start(
         control=control,
     )
     with Local(folder, order) as local:  # first: it alone has the folder
+        (folder.path / MARK).unlink(missing_ok=True)  # whatever it was, it is kept from now on
         folder.make(clients)
         folder.reached_at(host_of(listen), host_of(control))
         give_tables(folder, config, base, clients)

@@ -28,6 +28,7 @@ from quoron_privacy.errors import RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
+from quoron_server.serial import size
 
 BLOCK = 1 << 22  # numbers that are encoded at a time; a table of fewer needs no room of its own
 _BESIDE = 64  # bytes a row, of what else is made of all rows: norms, labels within bounds
@@ -37,7 +38,12 @@ ELSEWHERE = (
     "Train on a machine with more, or write the table as Parquet and name its folder, or the file by a URL "
     "(file:///...): then it is read piece by piece, and its items lie on disk."
 )
+_CODED = 6  # times what is kept between two rounds, where it is written down
 FEWER = "Choose an algorithm that reads sums alone, such as one-pass-dp-sgd, fewer features or a machine with more."
+LESS = (
+    "Choose fewer features or a machine with more; dp-ftrl with several epochs keeps less with a smaller "
+    "algorithm.options.noise_memory."
+)
 
 
 @contextmanager
@@ -50,22 +56,25 @@ def memory_for(what: str, then: str) -> Iterator[None]:
 
 
 def make_sure_of_answers(plan: Plan, *, in_memory: bool) -> None:
-    """RunError unless there is memory for the answers of the plan's largest round, and for what is made of them.
+    """RunError unless there is memory for the plan's largest round: its answers, and what is kept between rounds.
 
-    That was at most 3.9 times as much, over all methods; most take twice. Of questions with a reduction, which all of
-    a plan's have or none, no answers are kept; second moments of too many users, whose items are `in_memory`, are
-    looked at again, a block at a time. It depends on the plan, on where items lie, and on this machine.
+    What is made of answers was at most 3.9 times as much, over all methods; most take twice. Of questions with a
+    reduction, which all of a plan's have or none, no answers are kept; second moments of too many users, whose items
+    are `in_memory`, are looked at again, a block at a time. What is kept is there before and after a round, and on its
+    way into the books. It depends on the plan, on where items lie, and on this machine.
     """
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    question = algorithm.request(algorithm.init(), SeededNoise(0))  # whom it asks is looked at by nobody
-    if question is None or question.reduction is not None:
-        return
-    users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
-    needed = 4 * 8 * users * numbers
-    if in_memory and isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
-        needed = 4 * (again.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
-    with memory_for(f"the answers of a round ({needed:,} bytes)", f"{UNCHARGED} {FEWER}"):
-        if needed > (left := _available()):
+    state = algorithm.init()
+    question = algorithm.request(state, SeededNoise(0))  # whom it asks is looked at by nobody
+    answers, kept = 0, _CODED * size(state)
+    if question is not None and question.reduction is None:
+        users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
+        answers = 4 * 8 * users * numbers
+        if in_memory and isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
+            answers = 4 * (again.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
+    what = f"the answers of a round ({answers:,} bytes) and what is kept between two ({kept:,} bytes)"
+    with memory_for(what, f"{UNCHARGED} {FEWER if answers >= kept else LESS}"):
+        if answers + kept > (left := _available()):
             raise MemoryError(f"{left:,} are left")
 
 

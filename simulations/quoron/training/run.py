@@ -46,8 +46,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Assumption
 from quoron_server.plan import Plan
-from quoron_server.rounds import Observer
-from quoron_server.runs import end, other_run
+from quoron_server.rounds import Observer, other_run
+from quoron_server.runs import end
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows

@@ -16,6 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy
 from quoron_server.wording import sentence
@@ -304,11 +305,15 @@ class TestSeveralEpochs:
         with pytest.raises(VerificationError):
             ALGORITHMS["dp-ftrl"].make(plan)
 
-    def test_the_band_is_as_wide_as_the_memory_allows_or_there_is_none(self):
+    def test_the_band_is_as_wide_as_the_memory_and_the_books_allow_or_there_is_none(self, monkeypatch):
         """Three columns, 20 cohorts: 19 vectors of 24 bytes."""
         many = {"rounds": 60, "epochs": 3}
         assert self.planned(**many, noise_memory=456).parameters.factorisation == "banded"
         assert self.planned(**many, noise_memory=455).parameters.factorisation == "blt"
+        monkeypatch.setattr(planning, "MOST_STATE", 456 + 240)
+        assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "banded"
+        monkeypatch.setattr(planning, "MOST_STATE", 456 + 239)
+        assert self.planned(**many, noise_memory=2**29).parameters.factorisation == "blt"  # which the books take
         assert self.planned(**many, noise_memory=0, factorisation="banded").parameters.factorisation == "banded"
         assert self.planned(rounds=6, epochs=6, noise_memory=0).parameters.factorisation == "banded"  # it keeps nothing
 

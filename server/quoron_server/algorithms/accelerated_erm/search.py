@@ -198,9 +198,8 @@ class Scene:
         ]
         if o.test == "clip":
             total = mu_for(*target)
-            coins = (
-                o.schedule == "coins"
-            )  # where everybody is asked they are none, and twice their μ is as good a guess
+            # Where everybody is asked they are none, and twice their μ is as good a guess.
+            coins = o.schedule == "coins"
             each = [
                 2 * replaced_ranking_mu(rate, draft.rounds, total) if coins else ranking_mu(rate, draft.rounds, total)
                 for rate, draft in zip(rates, drafts, strict=True)

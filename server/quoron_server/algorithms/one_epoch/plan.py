@@ -19,6 +19,7 @@ from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithm import MOST_STATE
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.info import Chosen
@@ -34,6 +35,7 @@ from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 THEOREM = "docs/privacy/srgd.md"
+_BESIDE = 80  # bytes of a state for each column, beside what is kept of earlier noise, at most
 LARGEST_ROUNDS = 1024
 LARGEST_CLIP = 6.0  # of the Lipschitz constant: the paper's lemma 10, recursive gradients, smoothness ~ L/R
 
@@ -104,7 +106,8 @@ class _Scene:
         if options.factorisation is not None or epochs == 1 or not isinstance(options, FTRLOptions):
             return options.factorisation or "blt"
         kept = 8 * factorise("banded", rounds, self.batches(rounds)).slots * self.problem.dimension
-        return "banded" if kept <= options.noise_memory else "blt"
+        most = MOST_STATE - _BESIDE * self.problem.dimension  # beyond, no books would take the run
+        return "banded" if kept <= min(options.noise_memory, most) else "blt"
 
 
 def plan(
