@@ -10,6 +10,7 @@ from privacy.test_second_account import ITEMS, exact_gaussian, expected
 from quoron_privacy.accounts import gdp, loss_sums, losses
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.release import Adjacency
 
 COHORTS = ((0.1, 1.0, 0.5), (0.4, 0.7, 1.0), (0.02, 2.5, 2.0))  # rate, μ, ε
 RUN = Pair.sampled(0.01, 0.5, 1000, "replace-one")
@@ -231,3 +232,27 @@ def test_both_sides_are_close_wherever_a_plan_may_be() -> None:
 )
 def test_where_delta_is_flat_epsilon_is_the_start_of_the_range(pair: Pair, epsilon: float) -> None:
     assert epsilon * (1 - 1e-6) <= pair.least_epsilon(1e-6) <= epsilon <= pair.epsilon(1e-6) <= epsilon * (1 + 2e-6)
+
+
+@pytest.mark.parametrize(
+    ("rate", "mu", "rounds", "adjacency", "epsilon", "delta"),
+    [
+        (1e-6, 1.65088, 1000, "replace-one", 0.05, 1e-12),
+        (1e-5, 1.27167, 1000, "replace-one", 0.05, 1e-12),
+        pytest.param(1e-6, 1.50459, 10**5, "replace-one", 0.05, 1e-12, marks=pytest.mark.slow),
+        pytest.param(1e-5, 2.156, 10**5, "zero-out", 1.0, 1e-6, marks=pytest.mark.slow),
+    ],
+)
+def test_one_large_loss_of_a_rare_cohort_is_worth_what_it_costs(
+    rate: float, mu: float, rounds: int, adjacency: Adjacency, epsilon: float, delta: float
+) -> None:
+    run = Pair.sampled(rate, mu, rounds, adjacency)
+    assert 0.95 * delta < run.least_delta(epsilon, delta) <= run.delta(epsilon, delta) <= delta
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mu", "rounds"), [(1.0097341302179415, 10), (0.9064186904392293, 1000)])
+def test_both_sides_are_close_where_one_round_in_a_million_makes_up_delta(mu: float, rounds: int) -> None:
+    run = Pair.sampled(1e-4, mu, rounds, "replace-one")
+    assert 0.99 * run.epsilon(1e-12) < run.least_epsilon(1e-12) <= 0.05
+    assert run.epsilon(1e-12) < 0.05

@@ -29,6 +29,9 @@ _SEEN = 1e-4  # of what is seen of the tilted law, the same at most
 FEW = 64  # rounds up to which four times finer yet
 _RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
+_WIDER = 7  # how often a gap is tried twice as wide, where the transform would be longer
+_JUMPS = 6  # of one law, losses so large that few of them make up δ
+_CHOICES = 64  # of how many of each law are large
 
 
 def most(parts: Parts, epsilon: float, near: float) -> float:
@@ -41,13 +44,35 @@ def most(parts: Parts, epsilon: float, near: float) -> float:
     if tilt is None:
         return min(1.0, lost([(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts]) + 1e-300)
     gap = gap_for(parts, epsilon, tilt)
-    laws = [(one.above(law, gap, cut), times) for law, times in parts]
-    level = epsilon - sum(times * law.off for law, times in laws)
-    tail = _tail(laws, level, tilt, CUT * near)
-    if tail is None:
+    for _ in range(_WIDER):
+        laws = [(one.above(law, gap, cut), times) for law, times in parts]
+        level = epsilon - sum(times * law.off for law, times in laws)
+        tail = _tail(laws, level, tilt, CUT * near)
+        if tail is not None:
+            break
+        gap *= 2
+    else:
         return 1.0
-    found = math.exp(min(tail.scale + math.log(max(tail.seen + tail.wrong, 1e-300)) + tail.rounding, 1.0))
+    found = _value(tail, tail.seen + tail.wrong, tail.rounding)
+    if tail.wrong > _SEEN * tail.seen and (jumps := _jumps(laws, level / 4, CUT * near)) is not None:
+        found = min(found, _most_by_jumps(jumps, level, CUT * near))
     return min(1.0, found + CUT * near + lost(laws) + 1e-300)
+
+
+def _most_by_jumps(jumps: "_Jumps", level: float, above: float) -> float:
+    """The tail of the sum beyond `level`, never below the truth, each number of large losses under its own tilt."""
+    total = jumps.more
+    for ways, laws in jumps.each:
+        if (tilt := _best_tilt(laws, level)) is None:
+            continue
+        if (tail := _tail(laws, level, tilt, above / ways)) is None:
+            return 1.0
+        total += ways * _value(tail, tail.seen + tail.wrong, tail.rounding) * (1 + 1e-12) + above
+    return total
+
+
+def _value(tail: "_Tail", seen: float, rounding: float) -> float:
+    return math.exp(min(tail.scale + math.log(max(seen, 1e-300)) + rounding, 1.0))
 
 
 def least(parts: Parts, epsilon: float, near: float) -> float:
@@ -61,16 +86,73 @@ def least(parts: Parts, epsilon: float, near: float) -> float:
     gap = gap_for(parts, epsilon, tilt)
     for finer in (4 * _FINER[0], *_FINER) if rounds <= FEW else _FINER:
         laws = [(one.below(law, gap / finer, cut), times) for law, times in parts]
-        rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
-        tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
-        if tail is not None and rare > _SEEN * tail.seen > 0:  # little of the tilted law is about ε
-            rare = _SEEN * tail.seen
-            tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
-        if tail is not None:
-            seen = tail.seen - tail.wrong - rare
-            found = math.exp(tail.scale + math.log(seen) - tail.rounding) if seen > 0 else 0.0
+        if (seen := _least_tail(laws, epsilon, tilt)) is not None:
+            found, exact = seen
+            if not exact and (jumps := _jumps(laws, epsilon / 4, CUT * near)) is not None:
+                found = max(found, _least_by_jumps(jumps, epsilon))
             return max(0.0, min(1.0, found * (1 - 1e-12) + least_lost(parts)))
     return least_lost(parts)
+
+
+def _least_by_jumps(jumps: "_Jumps", epsilon: float) -> float:
+    """The tail of the sum beyond ε, never above the truth, each number of large losses under its own tilt."""
+    total = 0.0
+    for ways, laws in jumps.each:
+        tilt = _best_tilt(laws, epsilon)
+        found = None if tilt is None else _least_tail(laws, epsilon, tilt)
+        total += 0.0 if found is None else ways * found[0] * (1 - 1e-12)
+    return total
+
+
+def _least_tail(laws: Laws, epsilon: float, tilt: float) -> tuple[float, bool] | None:
+    """The tail of the sum beyond ε, never above the truth, and whether it is close to that. None: too long."""
+    rare = _RARE / (1 + tilt * (tilt + 1) * _moments(laws, tilt)[1])
+    tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
+    if tail is not None and rare > _SEEN * tail.seen > 0:  # little of the tilted law is about ε
+        rare = _SEEN * tail.seen
+        tail = _tail(laws, epsilon + over(laws, tilt, rare), tilt, None)
+    if tail is None:
+        return None
+    seen = tail.seen - tail.wrong - rare
+    found = _value(tail, seen, -tail.rounding) if seen > 0 else 0.0
+    return found, tail.wrong + rare <= 1e-3 * tail.seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Jumps:
+    """A sum by how many of its losses are large: ways to choose these, and the laws of the large and the small ones.
+
+    Of each law the masses of both kinds are kept as they are: times the number of ways they add up to the whole.
+    """
+
+    each: list[tuple[int, Laws]]
+    more: float  # chance of more large ones than are gone through, at most
+
+
+def _jumps(laws: Laws, far: float, chance: float) -> _Jumps | None:
+    """By losses above `far`; None where more than a few of them together have a chance above `chance`."""
+    each: list[tuple[int, list[tuple[Losses, int]]]] = [(1, [])]
+    more, whole = 0.0, 0.0
+    for law, times in laws:
+        large = law.values > far
+        mass = float(law.masses[large].sum()) * (1 + 1e-9)
+        whole += times * max(0.0, math.log(math.fsum(law.masses)) + 4 * UNIT)
+        numbers = [0, 1] if times == 1 else list(range(min(times, _JUMPS) + 1))
+        bounds = [math.comb(times, number + 1) * mass ** (number + 1) for number in numbers]
+        if not 0 < np.count_nonzero(large) < len(large):
+            each = [(ways, [*chosen, (law, times)]) for ways, chosen in each]
+            continue
+        kept = next((number for number, bound in zip(numbers, bounds, strict=True) if bound <= chance), None)
+        if kept is None or len(each) * (kept + 1) > _CHOICES:
+            return None
+        more += bounds[kept]
+        small, big = law.where(~large), law.where(large)
+        each = [
+            (ways * math.comb(times, k), [*chosen, *((part, n) for part, n in ((small, times - k), (big, k)) if n)])
+            for ways, chosen in each
+            for k in range(kept + 1)
+        ]
+    return _Jumps(each, more * math.exp(whole) * (1 + 1e-9)) if len(each) > 1 else None
 
 
 def lost(laws: Laws) -> float:
@@ -88,7 +170,10 @@ def least_lost(parts: Parts) -> float:
 
 def tilted(parts: Parts, epsilon: float, cut: float) -> float | None:
     """About the tilt at which the sum lies about ε, by rough laws; None if no sum does. Every tilt is sound."""
-    rough = [(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts]
+    return _best_tilt([(one.above(law, _rough_gap(law, cut), cut), times) for law, times in parts], epsilon)
+
+
+def _best_tilt(rough: Laws, epsilon: float) -> float | None:
     if sum(times * float(law.values[-1]) for law, times in rough) <= epsilon:
         return None
     low, high = math.log(1e-3), math.log(1e7)

@@ -7,7 +7,7 @@ added to the larger losses above, and left out below. Statement and proof: docs/
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -73,6 +73,11 @@ class Losses:
     def values(self) -> Vector:
         """The losses themselves."""
         return _times(self.places, self.gap)
+
+    def where(self, kept: NDArray[np.bool_]) -> "Losses":
+        """The same with some of its places (k,) alone."""
+        over = None if self.over is None else self.over[kept]
+        return replace(self, places=self.places[kept], masses=self.masses[kept], over=over)
 
     def growth(self, tilts: Vector) -> Vector:
         """ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
