@@ -43,7 +43,7 @@ from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.noisy.sampled import Sampling as Cohorts
 from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -162,8 +162,10 @@ def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
     del problem
     found: list[Moves | None] = []
     for phase in p.phases:
-        far = [moved.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale for how in ADJACENCIES]
-        found += [Moves(*far) if isinstance(phase.accounting, Clipped) else None] * phase.rounds
+        replaced = moved.rows(phase.radius, phase.cohort_size, "replace-one")
+        away = moved.rows(phase.radius, phase.cohort_size, "zero-out")
+        once = Moves(replaced / phase.noise_scale, away / phase.noise_scale)
+        found += [once if isinstance(phase.accounting, Clipped) else None] * phase.rounds
     return found
 
 
