@@ -256,3 +256,14 @@ def test_both_sides_are_close_where_one_round_in_a_million_makes_up_delta(mu: fl
     run = Pair.sampled(1e-4, mu, rounds, "replace-one")
     assert 0.99 * run.epsilon(1e-12) < run.least_epsilon(1e-12) <= 0.05
     assert run.epsilon(1e-12) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("pair", "epsilon", "delta"),
+    [
+        (Pair.sampled(1e-3, 0.1, 10, "replace-one").and_(Pair.gaussian(0.3)), 1.0, 5.5e-5),
+        (Pair.items(0.00113, 1, 1, 5.65, "zero-out").and_(Pair.gaussian(0.682)), 0.0, 0.2668),
+    ],
+)
+def test_a_stage_much_fainter_than_the_rest_costs_hardly_anything(pair: Pair, epsilon: float, delta: float) -> None:
+    assert pair.least_delta(epsilon, 1e-6) <= pair.delta(epsilon, 1e-6) == pytest.approx(delta, rel=0.01)

@@ -105,12 +105,14 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     ends = np.unique(np.append(_next_to(known, gap), 0))  # 0 is between two losses of any pair
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not law.folded))]
     at, off = mixtures.where(law, ends * gap, x, known)
-    (left, more), (right, less) = _cells(law, at)
     least, most = (mixtures.limit(law, last=last) for last in (False, True))
     lost = law.lost
     if math.isfinite(most):  # the last cell has two ends, too
-        ends, at = np.append(ends, math.floor(most / gap + 1e-9) + 1), np.append(at, np.inf)
-    else:
+        (left, more), (right, less) = _cells(law, at)
+        ends = np.append(ends, math.floor(most / gap + 1e-9) + 1)
+    else:  # so has what is below the largest loss of the table
+        ends, at = np.append(ends, math.floor(known[-1] / gap) + 1), np.append(at, max(float(x[-1]), *at[-1:]))
+        (left, more), (right, less) = _cells(law, at)
         lost += float(left[-1] + more[-1])
         left, more, right, less = left[:-1], more[:-1], right[:-1], less[:-1]
     if law.folded:
