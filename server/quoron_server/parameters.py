@@ -8,7 +8,7 @@ What a promise rests on beside its numbers are `Assumption`s: kinds that rules r
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -20,9 +20,6 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
-
-
-ADJACENCIES: tuple[Adjacency, Adjacency] = ("replace-one", "zero-out")  # as `Moves` has them
 
 
 class Kind(StrEnum):
@@ -146,6 +143,11 @@ class Moves:
     replaced: float  # by being another
     away: float  # by staying away
     most: int | None = None  # of users, whose answers alone are in the mean; None: all who were asked
+
+    @classmethod
+    def of(cls, far: Callable[[Adjacency], float], most: int | None = None) -> "Moves":
+        """By how `far` either adjacency moves it."""
+        return cls(far("replace-one"), far("zero-out"), most)
 
 
 @dataclass(frozen=True, slots=True)

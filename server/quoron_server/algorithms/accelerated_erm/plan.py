@@ -43,7 +43,7 @@ from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS
 from quoron_server.algorithms.noisy.sampled import Sampling as Cohorts
 from quoron_server.algorithms.search import Candidate, exactly, ranked, too_few
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -160,11 +160,13 @@ def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -
 def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the means of phases without a test."""
     del problem
-    found: list[Moves | None] = []
-    for phase in p.phases:
-        far = [moved.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale for how in ADJACENCIES]
-        found += [Moves(*far) if isinstance(phase.accounting, Clipped) else None] * phase.rounds
-    return found
+
+    def once(phase: Numbers) -> Moves | None:
+        if not isinstance(phase.accounting, Clipped):
+            return None
+        return Moves.of(lambda how: moved.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
+
+    return [each for phase in p.phases for each in [once(phase)] * phase.rounds]
 
 
 def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:

@@ -40,7 +40,7 @@ from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.draws import DRAWS, room_for_counts
 from quoron_server.algorithms.noisy.sampled import Sampling
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -141,7 +141,7 @@ def recounted_mu(p: MeanSGDParameters, dimension: int) -> float:
 def moves(p: MeanSGDParameters, problem: Problem) -> list[Moves]:
     """quorum-free#q4: of the mean of unit rows. The choices of a range are charged beside it, whoever is there."""
     del problem
-    return [Moves(*(moved.rows(1.0, p.cohort_size, how) / p.noise_scale for how in ADJACENCIES))] * p.rounds
+    return [Moves.of(lambda how: moved.rows(1.0, p.cohort_size, how) / p.noise_scale)] * p.rounds
 
 
 def room(p: MeanSGDParameters, problem: Problem, epsilon: float, delta: float) -> float:

@@ -9,7 +9,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import worth
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.method import NoisySGDParameters, drawn
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -53,8 +53,7 @@ def moves(p: NoisySGDParameters, problem: Problem) -> list[Moves]:
     del problem
     if p.adaptive is not None or not p.noise_scale > 0:
         return []
-    far = [moved.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale for how in ADJACENCIES]
-    return [Moves(*far)] * p.rounds
+    return [Moves.of(lambda how: moved.rows(p.clip_norm, p.cohort_size, how) / p.noise_scale)] * p.rounds
 
 
 def recounted_mu(p: NoisySGDParameters, dimension: int) -> float:

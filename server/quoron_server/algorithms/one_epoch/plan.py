@@ -29,7 +29,7 @@ from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, iso
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -209,8 +209,8 @@ def moves(p: OneEpochParameters, problem: Problem) -> list[Moves]:
         return []
     noise = p.noise
     reach = played.mu(noise, p.noise_scale, 0) if isinstance(noise, PrefixNoise) and p.epochs == 1 else 1.0
-    far = [reach * moved.rows(p.clip_norm, p.divisor, how) / p.noise_scale for how in ADJACENCIES]
-    return [Moves(*far, p.divisor)] * p.rounds
+    once = Moves.of(lambda how: reach * moved.rows(p.clip_norm, p.divisor, how) / p.noise_scale, p.divisor)
+    return [once] * p.rounds
 
 
 def recounted_mu(p: OneEpochParameters, dimension: int, adjacency: Adjacency) -> float:

@@ -31,7 +31,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
-from quoron_server.parameters import ADJACENCIES, Assumption, Kind, Moves
+from quoron_server.parameters import Assumption, Kind, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -119,7 +119,7 @@ def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tupl
 def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the pilot's moments. Gradients tell their counts themselves."""
     ends = problem.features, p.feature_norm, p.pilot_divisor
-    return [Moves(*(moved.moment(*ends, how) / p.pilot_scale for how in ADJACENCIES)), *[None] * (p.rounds - 1)]
+    return [Moves.of(lambda how: moved.moment(*ends, how) / p.pilot_scale), *[None] * (p.rounds - 1)]
 
 
 def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float]:

@@ -22,7 +22,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
-from quoron_server.parameters import ADJACENCIES, Moves
+from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -120,8 +120,8 @@ def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tupl
 def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the vote. Gradients tell their counts themselves."""
     del problem
-    far = [moved.rows(p.vote_bound, p.cohort_size, how) / p.vote_scale for how in ADJACENCIES]
-    return [*[None] * p.gradients, Moves(*far)]
+    vote = Moves.of(lambda how: moved.rows(p.vote_bound, p.cohort_size, how) / p.vote_scale)
+    return [*[None] * p.gradients, vote]
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
