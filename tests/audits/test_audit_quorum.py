@@ -174,8 +174,8 @@ def told(kind: type[WithQuorum], answered: int, first: int, size: int) -> np.nda
     here = np.zeros(ASKED, np.uint8)
     here[answered:] = 1  # has not answered
     answers = Answers(np.zeros((ASKED, 1)), here)
-    parameters = SimpleNamespace(cohorts=lambda: (ASKED,), attendance=lambda _: (Attendance(MU, told=True),))
-    plan: Any = SimpleNamespace(parameters=parameters, problem=None)
+    parameters, told = SimpleNamespace(cohorts=lambda: (ASKED,)), (Attendance(MU, told=True),)
+    plan: Any = SimpleNamespace(parameters=parameters, attendance=lambda: told)
     made = kind(plan, ALONE, Telling(1 / MU))
     state: Any = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
     shown = [made.update(state, answers, Start(first + number)).public["quorum"] for number in range(size)]
