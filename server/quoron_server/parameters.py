@@ -146,7 +146,7 @@ class Moves:
 
     @classmethod
     def of(cls, far: Callable[[Adjacency], float], most: int | None = None) -> "Moves":
-        """By how far under either adjacency."""
+        """By how `far` either adjacency moves it."""
         return cls(far("replace-one"), far("zero-out"), most)
 
 

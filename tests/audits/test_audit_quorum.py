@@ -14,11 +14,11 @@ import pytest
 from audits.harness import epsilon_lower_bound
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts.quorum import Quorum, calibrate
+from quoron_privacy.counts.quorum import Quorum, calibrate, noisy_count
 from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithm import Update
-from quoron_server.algorithms.quorum import MET, WithQuorum, count, decide, draw_limit
+from quoron_server.algorithms.quorum import MET, WithQuorum, decide, draw_limit
 from quoron_server.parameters import Attendance
 
 EPSILON, ROUNDS, ASKED, DRAWS = 2.0, 3, 400, 1000
@@ -100,7 +100,7 @@ def beside(free: float, size: int, own: tuple[float, float], seed: int) -> np.nd
     stream = SeededNoise(seed).stream("audit")
     noise = ALONE.deviation(free)
     mean, here = own
-    seen = [count(EDGE + int(here), noise, stream) for _ in range(size)]
+    seen = [noisy_count(EDGE + int(here), noise, stream) for _ in range(size)]
     means = mean * MU / 2 + stream.gaussian_steps(size) * 2.0**-30
     way = np.array([(1 - FAR[0]) * MU / 2, (1 - FAR[1]) * free])
     return np.stack([means, (np.array(seen) - EDGE) / noise], axis=1) @ way
@@ -174,8 +174,8 @@ def told(kind: type[WithQuorum], answered: int, first: int, size: int) -> np.nda
     here = np.zeros(ASKED, np.uint8)
     here[answered:] = 1  # has not answered
     answers = Answers(np.zeros((ASKED, 1)), here)
-    parameters = SimpleNamespace(cohorts=lambda: (ASKED,), attendance=lambda _: (Attendance(MU, told=True),))
-    plan: Any = SimpleNamespace(parameters=parameters, problem=None)
+    parameters, told = SimpleNamespace(cohorts=lambda: (ASKED,)), (Attendance(MU, told=True),)
+    plan: Any = SimpleNamespace(parameters=parameters, attendance=lambda: told)
     made = kind(plan, ALONE, Telling(1 / MU))
     state: Any = SimpleNamespace(round=0, limit=0, ended=False, inner=None)
     shown = [made.update(state, answers, Start(first + number)).public["quorum"] for number in range(size)]

@@ -348,13 +348,15 @@ class Still:
 
 def test_one_user_is_a_whole_number_of_steps_of_a_counts_noise() -> None:
     """So that counts cost 1/σ, and nothing for the grid; where a float has no room for all the steps, too."""
-    for mu in (1e-4, 0.03, 0.866, 4.0, 2.0**19.3, 2.0**20):
+    for mu in (1e-4, 0.03, 0.866, 4.0, 1300.0, 1.3 * 2.0**18, 2.0**20):
         deviation = Quorum(0.5, 0.1, 1, 0.0, 0.0, *REST, each=mu).deviation(0.0)
         steps = round(2.0**30 / deviation)
         assert steps * 2.0**-30 <= mu < steps * 2.0**-30 * (1 + 1e-5) + 2.0**-29
-        for users in (0, 1, 2, 999, 1000, 10**7):  # one more user in the count is `steps` steps in its noise, exactly
-            with_ = noisy_count(users + 1, deviation, Still(7 - steps))
-            assert with_ == noisy_count(users, deviation, Still(7)) == (users * steps + 7) / steps
+        for users in (
+            users for users in (0, 1, 2, 5, 999, 1000, *range(1700, 3200), 10**7) if (users + 1) * steps <= 2**52
+        ):
+            with_ = noisy_count(users + 1, deviation, Still(7 - steps))  # `steps` steps less noise, exactly
+            assert with_ == noisy_count(users, deviation, Still(7)) == float(users * steps + 7) / steps
 
 
 def squares(spare: float, moments: bool) -> float:

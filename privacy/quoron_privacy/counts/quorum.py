@@ -27,6 +27,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Release
 
@@ -112,11 +113,12 @@ class Quorum:
 
 
 def noisy_count(answered: int, deviation: float, stream: RandomStream) -> float:
-    """So many users, with Gaussian noise. With σ = 2³⁰ / j each is j whole steps of its grid, in integers."""
+    """So many users, with Gaussian noise. With σ = 2³⁰ / j each is j whole steps of its grid: nothing is rounded."""
     if not deviation:
         return float(answered)
     steps = round(2.0**GRID_BITS / deviation)
-    return (answered * steps + int(stream.gaussian_steps(1)[0])) / steps
+    noise = GaussianNoise(float(steps), 2.0**GRID_BITS)  # of a number of steps: integers, up to where it is clamped
+    return float(noise.release(np.array([float(answered * steps)]), stream)[0]) / steps
 
 
 def rest(epsilon: float, delta: float, quorum_epsilon: float) -> tuple[float, float]:

@@ -160,13 +160,13 @@ def pairs(p: AcceleratedERMParameters, problem: Problem, adjacency: Adjacency) -
 def moves(p: AcceleratedERMParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the means of phases without a test."""
     del problem
-    found: list[Moves | None] = []
-    for phase in p.phases:
-        replaced = moved.rows(phase.radius, phase.cohort_size, "replace-one")
-        away = moved.rows(phase.radius, phase.cohort_size, "zero-out")
-        once = Moves(replaced / phase.noise_scale, away / phase.noise_scale)
-        found += [once if isinstance(phase.accounting, Clipped) else None] * phase.rounds
-    return found
+
+    def once(phase: Numbers) -> Moves | None:
+        if not isinstance(phase.accounting, Clipped):
+            return None
+        return Moves.of(lambda how: moved.rows(phase.radius, phase.cohort_size, how) / phase.noise_scale)
+
+    return [each for phase in p.phases for each in [once(phase)] * phase.rounds]
 
 
 def recounted_mu(account: Clipped, radius: float, scale: float, dimension: int) -> float:
