@@ -80,13 +80,10 @@ class Lattice:
             raise ConfigError(f"Expected losses as they are exported, got {type(error).__name__}: {error}.") from error
         if made.direction not in ("pessimistic", "optimistic") or not made.gap > 0 or not made.laws:
             raise ConfigError(f"Expected losses as they are exported, got direction={made.direction!r}, {made.gap}.")
-        for name, values in (
-            ("gap", made.gap),
-            ("lack", made.lack),
-            *(("infinite", law.infinite) for law in laws),
-            *(("masses", law.masses) for law in laws),
-        ):
-            if not np.all(np.isfinite(values) & (np.asarray(values) >= 0)):
+        given = [("gap", np.array(made.gap)), ("lack", np.array(made.lack))]
+        given += [each for law in laws for each in (("infinite", np.array(law.infinite)), ("masses", law.masses))]
+        for name, values in given:
+            if not np.all(np.isfinite(values) & (values >= 0)):
                 raise ConfigError(
                     f"Expected losses as they are exported, with {name} finite and at least 0, got {name}={values}. "
                     "Export them again."

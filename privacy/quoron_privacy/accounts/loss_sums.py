@@ -125,7 +125,7 @@ class _Jumps:
     Of each law the masses of both kinds are kept as they are: times the number of ways they add up to the whole.
     """
 
-    each: list[tuple[int, Laws]]
+    each: Sequence[tuple[int, Laws]]
     more: float  # chance of more large ones than are gone through, at most
 
 
