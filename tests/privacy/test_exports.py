@@ -55,3 +55,26 @@ def test_what_was_not_exported_is_refused(wrong: dict[str, object]) -> None:
 def test_what_does_not_fit_is_refused_by_its_places() -> None:
     with pytest.raises(ConfigError, match="places"):
         exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-7, 1000)), near=1e-12)
+
+
+def test_nothing_has_losses_of_nothing() -> None:
+    assert exports.lattice(Pair(), near=NEAR).delta(0.0) == 0
+
+
+def test_a_bounded_sum_fits_whatever_is_near() -> None:
+    pair = Pair.response(1.0)
+    above, below = (exports.lattice(pair, near=NEAR, direction=each) for each in ("pessimistic", "optimistic"))
+    assert 0.999 * pair.delta(0.5) < below.delta(0.5) <= pair.delta(0.5) <= above.delta(0.5) < 1.001 * pair.delta(0.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -1.0, float("inf")])
+def test_numbers_that_no_losses_have_are_refused_by_name(value: float) -> None:
+    made = exports.lattice(Pair(), near=NEAR).as_json()
+    order = {"first": 0, "masses": [1.0], "infinite": 0.0}
+    for name, given in (
+        ("infinite", {"orders": [{**order, "infinite": value}]}),
+        ("masses", {"orders": [{**order, "masses": [value]}]}),
+        ("lack", {"lack": value}),
+    ):
+        with pytest.raises(ConfigError, match=f"{name} finite"):
+            exports.Lattice.of_json({**made, **given})

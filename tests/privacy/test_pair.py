@@ -267,3 +267,11 @@ def test_both_sides_are_close_where_one_round_in_a_million_makes_up_delta(mu: fl
 )
 def test_a_stage_much_fainter_than_the_rest_costs_hardly_anything(pair: Pair, epsilon: float, delta: float) -> None:
     assert pair.least_delta(epsilon, 1e-6) <= pair.delta(epsilon, 1e-6) == pytest.approx(delta, rel=0.01)
+
+
+def test_losses_too_large_for_their_opposites_are_told_for_certain() -> None:
+    for pair in (Pair.response(800), Pair.response(800.0, 3), Pair.approximate(800, 1e-6)):
+        assert 1 - 1e-9 < pair.least_delta(1.0) <= pair.delta(1.0) <= 1
+        assert pair.and_(Pair.sampled(0.1, 0.4, 30, "zero-out")).delta(1.0) > 1 - 1e-9
+    assert Pair.approximate(800, 1e-6).delta(800.0) == pytest.approx(1e-6, rel=1e-9)
+    assert Pair.approximate(800, 1e-6).epsilon(1e-6) == pytest.approx(800, rel=1e-5)

@@ -34,6 +34,8 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
             return (Mixtures(own, (chances, -numbers / stage.z), lost),)
         return _both_ways(own, lost)
     if isinstance(stage, Response):
+        if stage.epsilon > stages.FAR:
+            return (Atoms(np.array([float(stage.epsilon)]), np.ones(1)),)
         both = np.array([-stage.epsilon, stage.epsilon])
         return (Atoms(both, 1 / (1 + np.exp(-both))),)
     law = (Atoms(np.array(stage.losses), np.array(stage.masses), stage.infinite),)
@@ -87,7 +89,7 @@ def _each(mu: float, sums: Atoms, epsilon: float) -> tuple[float, float]:
 
 
 def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, float]:
-    """Two ε close to each other, the larger one alone with a δ of at most `wanted`; (0, 0) where 0 has that."""
+    """Two ε close to each other, the larger one alone with a δ of at most `wanted`: infinite beyond 1,000."""
     if delta(0.0) <= wanted:
         return 0.0, 0.0
 
@@ -97,9 +99,9 @@ def crossing(delta: Callable[[float], float], wanted: float) -> tuple[float, flo
 
     low, high = 0.0, 0.01
     while excess(high) > 0:
-        low, high = high, 4 * high
-        if high > _LARGEST:
-            return math.inf, math.inf
+        if high == _LARGEST:
+            return _LARGEST, math.inf
+        low, high = high, min(4 * high, _LARGEST)
     found = float(scipy.optimize.brentq(excess, low, high, xtol=1e-9, rtol=2e-7))
     step = near = 1e-9 + 4e-7 * found
     while found - step > low and excess(found - step) <= 0:

@@ -28,6 +28,8 @@ Direction = Literal["pessimistic", "optimistic"]
 FORMAT = "quoron-losses-1"
 _TILTS = 9  # from that of `near` downwards, and none at all
 _LONGEST = 1 << 20  # places
+_ANY = 1e-4  # gap of what has no losses
+_LESS_STEEP = 10  # how often less steep a tilt is tried
 _RARE = 1e-9  # of a tilted law: sums whose places are too large by more than is made up for
 
 
@@ -74,10 +76,18 @@ class Lattice:
                 Law(int(o["first"]), np.array(o["masses"], float), float(o["infinite"])) for o in read["orders"]
             )
             made = cls(read["direction"], float(read["gap"]), laws, float(read["lack"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"Expected losses as they are exported, got {type(error).__name__}: {error}.") from error
         if made.direction not in ("pessimistic", "optimistic") or not made.gap > 0 or not made.laws:
             raise ConfigError(f"Expected losses as they are exported, got direction={made.direction!r}, {made.gap}.")
+        given = [("gap", np.array(made.gap)), ("lack", np.array(made.lack))]
+        given += [each for law in laws for each in (("infinite", np.array(law.infinite)), ("masses", law.masses))]
+        for name, values in given:
+            if not np.all(np.isfinite(values) & (values >= 0)):
+                raise ConfigError(
+                    f"Expected losses as they are exported, with {name} finite and at least 0, got {name}={values}. "
+                    "Export them again."
+                )
         return made
 
     def distribution(self) -> "PrivacyLossDistribution":
@@ -103,16 +113,28 @@ def lattice(pair: Pair, *, near: float = NEAR, direction: Direction = "pessimist
     probability(near=near)
     if direction not in ("pessimistic", "optimistic"):
         raise ConfigError(f"Expected direction pessimistic or optimistic, got direction={direction!r}.")
+    if not pair.mu and not pair.stages:
+        return Lattice(direction, _ANY, (Law(0, np.ones(1), 0.0),), pair.lack)
     orders = composed.orders(pair.mu, pair.stages)
     rounds = max(sum(times for _, times in parts) for parts in orders)
     cut, epsilon = loss_sums.CUT * near / rounds, Pair(pair.mu, pair.stages).epsilon(near)
     tilts = [loss_sums.tilted(parts, min(epsilon, 1e3), cut) for parts in orders]
     steepest = max((tilt for tilt in tilts if tilt is not None), default=1.0)
-    gap = min(loss_sums.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
-    if direction == "optimistic":  # all of it is put down by a whole place at least
-        gap /= 8 if rounds <= loss_sums.FEW else 2
     make = _above if direction == "pessimistic" else _below
-    return Lattice(direction, gap, tuple(make(parts, gap, cut, near, steepest) for parts in orders), pair.lack)
+    # Where every loss is an atom the tilt grows without bound towards the largest sum: one less steep will do.
+    pure = all(isinstance(law, losses.Atoms) for parts in orders for law, _ in parts)
+    for last in (False,) * _LESS_STEEP * pure + (True,):
+        gap = min(loss_sums.gap_for(parts, min(epsilon, 1e3), steepest) for parts in orders)
+        if direction == "optimistic":  # all of it is put down by a whole place at least
+            gap /= 8 if rounds <= loss_sums.FEW else 2
+        try:
+            laws = tuple(make(parts, gap, cut, near, steepest) for parts in orders)
+            break
+        except ConfigError:
+            if last:
+                raise
+            steepest /= 4
+    return Lattice(direction, gap, laws, pair.lack)
 
 
 def _above(parts: loss_sums.Parts, gap: float, cut: float, near: float, steepest: float) -> Law:

@@ -96,7 +96,7 @@ def above(law: Mixtures | Atoms, gap: float, cut: float) -> Losses:
     if isinstance(law, Atoms):
         first = np.floor(law.losses / gap).astype(np.int64)
         masses, losses = law.masses, _times(first, gap)
-        other = masses * np.exp(-law.losses)
+        other = masses * np.exp(np.minimum(-law.losses, 700.0))  # beyond, all goes to the upper end
         zero = np.zeros(len(masses))
         width = np.full(len(masses), gap)
         low, high = _split(losses, width, masses, 4 * UNIT * masses, other, zero, 2 * UNIT)

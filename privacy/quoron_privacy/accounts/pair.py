@@ -83,8 +83,9 @@ class Pair:
         non_negative(epsilon=epsilon)
         if not 0 <= delta < 1:
             raise ConfigError(f"Expected delta in [0, 1), got delta={delta}.")
-        losses = (-epsilon, epsilon) if epsilon else (0.0,)
-        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if epsilon else (1 - delta,)
+        two = 0 < epsilon <= stages.FAR
+        losses = (-epsilon, epsilon) if two else (float(epsilon),)
+        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if two else (1 - delta,)
         return cls(0.0, ((Table(losses, masses, delta), 1),))  # the same in both orders
 
     @classmethod
