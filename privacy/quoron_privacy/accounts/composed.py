@@ -34,7 +34,7 @@ def laws(stage: Stage) -> tuple[Mixtures | Atoms, ...]:
             return (Mixtures(own, (chances, -numbers / stage.z), lost),)
         return _both_ways(own, lost)
     if isinstance(stage, Response):
-        if stage.epsilon > stages.FAR:
+        if stage.epsilon > 700:  # the opposite has a chance below 1e-304
             return (Atoms(np.array([float(stage.epsilon)]), np.ones(1)),)
         both = np.array([-stage.epsilon, stage.epsilon])
         return (Atoms(both, 1 / (1 + np.exp(-both))),)

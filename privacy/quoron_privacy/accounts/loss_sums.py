@@ -29,7 +29,7 @@ _SEEN = 1e-4  # of what is seen of the tilted law, the same at most
 FEW = 64  # rounds up to which four times finer yet
 _RARE = 1e-5  # of the tilted law's weight in δ, about: sums whose places are too large by more than is made up for
 _MOST = 1 << 22  # points of a transform
-_WIDER = 7  # how often a gap is tried twice as wide, where the transform would be longer
+_WIDER = 4  # gaps tried, each twice as wide, where the transform would be longer
 _JUMPS = 6  # of one law, losses so large that few of them make up δ
 _CHOICES = 64  # of how many of each law are large
 

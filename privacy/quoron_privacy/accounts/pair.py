@@ -83,9 +83,8 @@ class Pair:
         non_negative(epsilon=epsilon)
         if not 0 <= delta < 1:
             raise ConfigError(f"Expected delta in [0, 1), got delta={delta}.")
-        two = 0 < epsilon <= stages.FAR
-        losses = (-epsilon, epsilon) if two else (float(epsilon),)
-        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if two else (1 - delta,)
+        losses = (-epsilon, epsilon) if 0 < epsilon <= 700 else (float(epsilon),)
+        masses = tuple((1 - delta) / (1 + math.exp(-loss)) for loss in losses) if losses[1:] else (1 - delta,)
         return cls(0.0, ((Table(losses, masses, delta), 1),))  # the same in both orders
 
     @classmethod

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 
-FAR = 700.0  # losses whose opposite has a chance below 1e-304: it is not told apart
 _RARE = 1e-32  # chances of numbers of own items that are not told apart
 _USERS = 10**7  # up to so many, dp-accounting is told the very share B/n
 
