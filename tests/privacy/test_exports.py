@@ -54,7 +54,7 @@ def test_what_was_not_exported_is_refused(wrong: dict[str, object]) -> None:
 
 def test_what_does_not_fit_is_refused_by_its_places() -> None:
     with pytest.raises(ConfigError, match="places"):
-        exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-7, 1000)), near=1e-12)
+        exports.lattice(Pair.gaussian(30.0).and_(Pair.response(1e-6, 100)), near=1e-12)
 
 
 def test_nothing_has_losses_of_nothing() -> None:
