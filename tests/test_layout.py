@@ -67,7 +67,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 123,
     "distributions of a plain install": 67,
-    "lines of the product": 68296,
+    "lines of the product": 68304,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (16089, 878),

@@ -24,8 +24,8 @@ Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
@@ -277,7 +277,8 @@ def carry_out(
         account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
         simulation_seed=seed,
     )
-    run.check()
+    with _naming_differences(keep.out if begun else None, setting):
+        run.check()
     if begun is None:
         make_sure_of_answers(run.plan, in_memory=True)
     folder = claim_rows(keep.out)
@@ -285,10 +286,8 @@ def carry_out(
         start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
         folder.write_json("plan.json", plan_json(run.plan))
-    try:
+    with _naming_differences(folder.path, setting):
         own = run.begin(folder.ledger)
-    except OtherVersion as error:
-        raise OtherVersion(f"{error}{_differing(folder, setting)}") from None
     with closing(own):
         run.charge()
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
@@ -310,6 +309,15 @@ def _begun(folder: RunFolder) -> Identity | None:
     if not has_begun(folder):
         return None
     return Identity(**folder.read_json(ROWS)["identity"])
+
+
+@contextmanager
+def _naming_differences(place: Path | str | None, setting: Setting) -> Iterator[None]:
+    """Errors say in which settings the run that began in a folder is another one."""
+    try:
+        yield
+    except OtherVersion as error:
+        raise OtherVersion(f"{error}{_differing(RunFolder(Path(place)), setting) if place else ''}") from None
 
 
 def _differing(folder: RunFolder, setting: Setting) -> str:
