@@ -257,15 +257,22 @@ def _check(column: str, written: str, zone: str, part: str) -> None:
     """ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
     if zone:
         check_zone(zone)
-    signs = {} if unix(written) is not None else {*form(written)}
-    needed = (_SIGNS["H"], _SIGNS["I"]) if part == "hour" else (_SIGNS["Y"], _SIGNS["y"])
-    if signs and not signs.intersection(needed):
-        what = "an hour, %H or %I" if part == "hour" else "a year, %Y or %y"
-        raise ConfigError(f"Expected a format with {what}, for the {part} of date {column!r}, got {written!r}.")
-    if _SIGNS["I"] in signs and _SIGNS["p"] not in signs:
-        raise ConfigError(
-            f"Expected %p beside %I in the format of date {column!r}, got {written!r}. Write %H, or both."
-        )
+    if written == "iso" or unix(written) is not None:
+        return
+    signs = {letter for letter, sign in _SIGNS.items() if sign in form(written)}
+    if part != "hour" and not signs & {"Y", "y"}:
+        needed = "a year, %Y or %y"
+    elif part == "hour" and not signs & {"H", "I"}:
+        needed = "an hour, %H or %I"
+    elif part not in ("hour", "year") and not signs & {"m", "b", "B", "j"}:
+        needed = "a month, %m, %b or %B"
+    elif part in ("weekday", "day", "days") and not signs & {"d", "j"}:
+        needed = "a day, %d or %j"
+    elif "I" in signs and "p" not in signs:
+        needed = "%p beside %I"
+    else:
+        return
+    raise ConfigError(f"Expected a format with {needed}, for the {part} of date {column!r}, got {written!r}.")
 
 
 def _fix(written: str) -> str:

@@ -203,6 +203,9 @@ class _Header:
         self._forward = sorted(self.names)
         self._backward = sorted(name[::-1] for name in self.names)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._place
+
     def fitting(self, pattern: str) -> list[str]:
         """Those that are the pattern with some text in place of each `*`, in order."""
         first, *_, last = pattern.split(WILD)
@@ -223,7 +226,8 @@ def _left_out(declared: Sequence[str], header: _Header, without: Sequence[str]) 
     for each in without:
         if each in declared:
             raise ConfigError(f"Expected columns to exclude that nobody declares, got {each!r}. Leave it out of one.")
-        some = header.fitting(each) if WILD in each else [name for name in named(each) if name in header.names]
+        said = (each,) if each in header or WILD in each else named(each)
+        some = header.fitting(each) if WILD in each else [name for name in said if name in header]
         if not some:
             raise ConfigError(f"Expected columns that {each!r} excludes, got none in the table. Leave it out.")
         found |= {*some}
