@@ -49,9 +49,11 @@ class TableColumns(TypedDict, total=False):
     numeric: Mapping[str, tuple[float, float]]  # public range of each numeric column
     categorical: Mapping[str, Sequence[str | int]] | Sequence[str]  # public values of each categorical column
     positive: str | int | bool  # the label's value that counts as positive
-    classes: Sequence[str | int]  # public values of the label
+    classes: Sequence[str | int | bool]  # public values of the label
     label_range: tuple[float, float]  # public range of a label that is a number
     weight: Mapping[str, str | float]  # what a row counts: {"column": ..., "most": ...}
+    class_weight: Literal["balanced"] | Mapping[str | int | bool, float]  # what a row counts by its class
+    class_weight_cap: float  # balanced: the most that one class weighs of another
     missing: Literal["drop", "middle"]  # what becomes of a row where a number is missing
     intercept: bool  # whether there is a constant
     unit_rows: bool  # whether rows are divided by their own length

@@ -13,6 +13,7 @@ from quoron.sections import Setting, overlay
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
+from quoron_client.data.labels import in_words
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -95,7 +96,9 @@ def _vocabularies(
 
 
 def _plain(value: Any) -> Any:
-    """Sequences as lists, integers that count up as one text."""
+    """Sequences as lists, integers that count up as one text, what weighs by class by the classes' names."""
+    if isinstance(value, Mapping) and value and not all(isinstance(key, str) for key in value):
+        return {in_words(key.item() if hasattr(key, "item") else key): each for key, each in value.items()}
     if isinstance(value, range) and value.step == 1 and value:
         return f"{value.start}:{value.stop}"
     return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value

@@ -28,7 +28,18 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
+from quoron_client.data.labels import (
+    Balanced,
+    Classes,
+    ClassWeights,
+    Comparison,
+    Label,
+    Positive,
+    Range,
+    Signs,
+    outcomes,
+    read_label,
+)
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -47,7 +58,9 @@ Owners = NDArray[np.int64]
 _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
 
 __all__ = [
+    "Balanced",
     "Categorical",
+    "ClassWeights",
     "Classes",
     "Comparison",
     "Encoded",
@@ -145,6 +158,7 @@ class Encoding:
     | feature that is null, NaN, infinite or text   | the row is left out; `missing="middle"`: the middle     |
     | label that is none of those declared, or null | the row is left out                                     |
     | weight that is null, negative or not finite   | the row is left out                                     |
+    | weight and class weight                       | multiplied, each in [0, 1]                              |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
     A feature whose column is a span, as in `spans`, becomes one of each of these columns, alike.
@@ -159,6 +173,7 @@ class Encoding:
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
     missing: Literal["drop", "middle"] = "drop"
+    class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -174,6 +189,12 @@ class Encoding:
             raise ConfigError(
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
+            )
+        classes, weights = len(outcomes(self.label)), self.class_weight
+        if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
+            raise ConfigError(
+                f"Expected a label of classes for class_weight, one weight for each, got {classes or 'none'}. Weigh rows "
+                "by a column: population.weight."
             )
 
     @property
@@ -193,6 +214,11 @@ class Encoding:
     def scale(self) -> float:
         """What all rows are multiplied by, without `unit_rows`: the feature norm by the largest that a row can have."""
         return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows count differently."""
+        return self.weight is not None or self.class_weight is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -238,6 +264,11 @@ class Encoding:
         for feature in self.features:
             if isinstance(feature, Categorical) and feature.categories == "from-data":
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
+        if isinstance(self.class_weight, Balanced):
+            raise ConfigError(
+                "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
+                "Write { class = weight }; for two classes (1 - share) / share is about balanced."
+            )
 
     def check_loss(self, loss: Loss) -> None:
         """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""
@@ -285,7 +316,8 @@ class Encoding:
         kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
         with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
             blocks = [self._feature(table, feature, kept, tally) for feature in self.features]
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
+            labels = self._labels(table, kept, tally)
+            weights = self._weights(table, labels, kept, tally)
         if self.intercept:
             blocks.append(np.ones((len(kept), 1), np.float32))
         features = self._scaled(np.ascontiguousarray(np.hstack(blocks)))
@@ -299,7 +331,8 @@ class Encoding:
         """Labels (N,), weights (N,) and which rows are kept (N,), as of `encode` if there were no features."""
         kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
         with np.errstate(all="ignore"):
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
+            labels = self._labels(table, kept, tally)
+            weights = self._weights(table, labels, kept, tally)
         if not kept.all():
             for each in (labels, weights):
                 if each is not None:
@@ -357,7 +390,13 @@ class Encoding:
         kept &= ~missing
         return labels
 
-    def _weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
+    def _weights(self, table: "pa.Table", labels: Vector, kept: Mask, tally: "_Tally") -> Vector | None:
+        by_class, of_rows = self.class_weight, self._row_weights(table, kept, tally)
+        if isinstance(by_class, ClassWeights):
+            return by_class.of(labels) if of_rows is None else by_class.of(labels) * of_rows
+        return np.ones(len(kept)) if of_rows is None and by_class is not None else of_rows
+
+    def _row_weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
         if self.weight is None:
             return None
         values = columns.numbers(table, self.weight.column)

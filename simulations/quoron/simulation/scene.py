@@ -19,7 +19,8 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
 from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
+from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
+from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
@@ -227,7 +228,15 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         feature_norm=loss.feature_norm,
         weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
         missing=table.missing,
+        class_weight=_class_weight(table, label),
     )
+
+
+def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassWeights | Balanced | None:
+    declared = table.class_weight
+    if declared is None:
+        return None
+    return Balanced(table.class_weight_cap) if declared == "balanced" else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:

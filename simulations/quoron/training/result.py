@@ -14,7 +14,7 @@ from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime
+from quoron.training import lifetime, look
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
@@ -104,7 +104,8 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made)
+    shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
+    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
