@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from quoron.run_folder import write
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.features import Numeric
 from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
@@ -123,7 +122,7 @@ class Model:
     @property
     def feature_names_in_(self) -> tuple[str, ...]:
         """The table's columns that it reads."""
-        return tuple(feature.column for feature in self.encoding.features)
+        return tuple(dict.fromkeys(feature.column for feature in self.encoding.features))
 
     @property
     def feature_names_out_(self) -> tuple[str, ...]:
@@ -312,8 +311,7 @@ class Model:
         for feature in self.encoding.features:
             block = scaled[:, place : place + feature.width]
             place += feature.width
-            one_hot = not isinstance(feature, Numeric) or feature.edges
-            least += np.minimum(block.min(axis=1), 0.0) if one_hot else -np.abs(block).sum(axis=1)
+            least += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
         return least + scaled[:, place:].sum(axis=1)
 
     @property
@@ -358,7 +356,7 @@ class Model:
         for feature in self.encoding.features:
             block = weights[:, place : place + len(feature.names)]
             place += len(feature.names)
-            if isinstance(feature, Numeric) and not feature.edges:
+            if feature.is_number:
                 width = feature.high - feature.low
                 shift -= block[:, 0] * (feature.low + feature.high) / width
                 block = block * 2 / width

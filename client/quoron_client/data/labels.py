@@ -293,7 +293,9 @@ class ClassWeights:
                 f"{wrong!r}. Write them as the label has them."
             )
         if not all(np.isfinite(each) and each > 0 for each in weights.values()):
-            raise ConfigError(f"Expected finite class weights > 0, got {dict(weights)}. Leave rows of a class out else.")
+            raise ConfigError(
+                f"Expected finite class weights > 0, got {dict(weights)}. Leave rows of a class out else."
+            )
         found = [float(own.get(name, 1.0)) for name in known]
         return cls(tuple(each / max(found) for each in found))
 
