@@ -22,6 +22,7 @@ from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
+from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
@@ -126,14 +127,13 @@ class TableSection(Simulated):
         description="what a row counts, { column = name, most = number }: its value in the column divided by the "
         "public most, larger ones held at it; default: all count alike",
     )
-    class_weight: str | dict[str, float] | None = Field(
+    class_weight: ByClass | None = Field(
         default=None,
-        description="what a row counts by its class, beside `weight`: { class = number }, each divided by the largest, "
-        "or 'balanced', in inverse proportion to the classes' shares, which `quoron train` learns from its look at the "
-        "table; default: all count alike",
+        description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
+        "shares of classes that `quoron train` sees in its look at the table (docs/tables.md); default: all alike",
     )
     class_weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
-        default=10.0, description="balanced: the largest weight is at most so many times the smallest; no larger noise"
+        default=10.0, description="balanced: the largest weight is at most so many times the smallest"
     )
     missing: Literal["drop", "middle"] = Field(
         default="drop",
@@ -143,15 +143,6 @@ class TableSection(Simulated):
     intercept: bool = Field(default=True, description="add a constant feature")
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
-
-    @field_validator("class_weight", mode="before")
-    @classmethod
-    def _weights(cls, given: object) -> object:
-        each = [*given.values()] if isinstance(given, dict) else []
-        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf for one in each)
-        if given not in (None, "balanced") and not (each and numbers):
-            raise ValueError("to be 'balanced', or a table of a number > 0 for each class")
-        return given
 
     @field_validator("numeric")
     @classmethod

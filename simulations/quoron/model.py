@@ -164,7 +164,7 @@ class Model:
         return scores[:, 0] if len(self._blocks) == 1 else scores
 
     def predict_proba(self, table: Any) -> Vector:
-        """Probabilities of the classes, (N, K), among rows as they were weighed. UsageError for losses that have none."""
+        """Probabilities of the classes, (N, K), in a table weighed as in training. UsageError for losses without."""
         self._check_probable()
         scores = self.decision_function(table)
         if scores.ndim == 1:

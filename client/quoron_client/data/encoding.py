@@ -37,7 +37,8 @@ from quoron_client.data.labels import (
     Positive,
     Range,
     Signs,
-    outcomes,
+    Weight,
+    check_class_weight,
     read_label,
 )
 from quoron_client.losses import Classification, Loss
@@ -75,20 +76,6 @@ __all__ = [
     "group",
     "read_label",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What a row counts: its value in a column divided by `most`, values above held at 1."""
-
-    column: str
-    most: float
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.most) and self.most > 0):
-            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +177,7 @@ class Encoding:
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
             )
-        classes, weights = len(outcomes(self.label)), self.class_weight
-        if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
-            raise ConfigError(
-                f"Expected a label of classes for class_weight, one weight for each, got {classes or 'none'}. Weigh rows "
-                "by a column: population.weight."
-            )
+        check_class_weight(self.class_weight, self.label)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -267,11 +249,7 @@ class Encoding:
         for feature in self.features:
             if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
-        if isinstance(self.class_weight, Balanced):
-            raise ConfigError(
-                "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
-                "Write { class = weight }; for two classes (1 - share) / share is about balanced."
-            )
+        check_class_weight(self.class_weight, self.label, looked=False)
 
     def check_loss(self, loss: Loss) -> None:
         """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""

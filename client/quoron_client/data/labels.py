@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from quoron_client.data.features import check_vocabulary
 from quoron_privacy.errors import ConfigError
@@ -245,6 +245,17 @@ def in_words(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _by_class(given: object) -> object:
+    numbers = [*given.values()] if isinstance(given, dict) else []
+    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if given != "balanced" and not (numbers and plain and all(0 < each < np.inf for each in numbers)):
+        raise ValueError("to be 'balanced', or a table of a number > 0 for each class")
+    return given
+
+
+ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
+
+
 @dataclass(frozen=True, slots=True)
 class Balanced:
     """Class weights that wait for a release of the shares: classes are to weigh alike, within a ratio of `cap`."""
@@ -308,6 +319,35 @@ class ClassWeights:
         """Multiply the weights (N,) of items with these labels (N,), in place and a part at a time."""
         for first in range(0, len(labels), _PART):
             weights[first : first + _PART] *= self.of(labels[first : first + _PART])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a row counts: its value in a column divided by `most`, values above held at 1."""
+
+    column: str
+    most: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.most) and self.most > 0):
+            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
+
+
+def check_class_weight(weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, looked: bool = True) -> None:
+    """ConfigError unless they are one for each class; nor, where nobody looks at the table, may they wait for that."""
+    classes = len(outcomes(label))
+    if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
+        raise ConfigError(
+            f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
+            "column weigh rows: population.weight."
+        )
+    if isinstance(weights, Balanced) and not looked:
+        raise ConfigError(
+            "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
+            "Write { class = weight }; for two classes (1 - share) / share is about balanced."
+        )
 
 
 def seen(shares: Sequence[float] | Vector, error: float) -> Vector:

@@ -162,6 +162,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.TableSection():
+            from quoron.simulation.weighing import weighing  # it brings pyarrow
+
             chosen = loss_of(loss)
             encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
@@ -172,6 +174,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 "items_per_user": config.problem.items_per_user,
                 "outliers": outliers,
                 "seed": section.seed,
+                "weighing": weighing(config) if section.class_weight == "balanced" else None,
             }
             source = dataset(section.path, folder) if table is None else None
             if source is not None:

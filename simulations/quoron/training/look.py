@@ -27,7 +27,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.sources import NoiseSource, SecureNoise
+from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import LEAST_EPSILON, Privacy
@@ -108,6 +109,16 @@ def weighed(encoding: Encoding, health: TableHealth | None, seen: Shares | None)
     if health is None or seen is None:
         return replace(encoding, class_weight=None)
     return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, health.errors.unusable))
+
+
+def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
+    """What is said where class weights wait for a look, and nobody looks."""
+    if not isinstance(encoding.class_weight, Balanced):
+        return ()
+    return (
+        f"class_weight='balanced' weighs all classes alike: nobody looks at their shares ({why}). Write a weight for "
+        "each class.",
+    )
 
 
 def label_shares(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> LabelShares | None:

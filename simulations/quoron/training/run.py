@@ -112,6 +112,8 @@ def _planned(
     remarks = planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
+        unbalanced = look.unbalanced(held.encoding, unlooked)
+        remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     return Prepared(
         config,
         Curated(replace(held, declared=replace(held.declared, domain=plan.problem.domain)), identity, unlooked),
