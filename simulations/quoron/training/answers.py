@@ -30,8 +30,8 @@ def one_answer(model: Model) -> tuple[str, ...]:
         if share + 2 * shares.error < RARE and model.loss.name == "logistic" and model.threshold == 0.5
     ]
     return tuple(
-        f"about {100 * share:.2g} % (± {100 * shares.error:.2g} %) of the labels are {value!r}: a model whose chances are "
-        f"right predicts it for {200 * (share + 2 * shares.error):.2g} % of rows at most, often for none. {fix}"
+        f"about {100 * share:.2g} % (± {100 * shares.error:.2g} %) of the labels are {value!r}: a model whose chances "
+        f"are right predicts it for {200 * (share + 2 * shares.error):.2g} % of rows at most, often for none. {fix}"
         for value, share in rare
     )
 
