@@ -190,7 +190,7 @@ class Model:
         """The class that scores (N,) or (N, K) decide for, as a place in `classes_`, (N,). UsageError as `predict`."""
         needed = self._needed(self.threshold if threshold is None else threshold)
         if scores.ndim == 1:
-            return (scores > needed[1] - needed[0]).astype(np.int64)
+            return np.asarray(scores > needed[1] - needed[0], np.int64)
         return np.asarray(np.argmax(scores - needed, axis=1))
 
     def always(self, threshold: Threshold | None = None) -> Any:
@@ -312,7 +312,7 @@ class Model:
             block = scaled[:, place : place + feature.width]
             place += feature.width
             least += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
-        return least + scaled[:, place:].sum(axis=1)
+        return np.asarray(least + scaled[:, place:].sum(axis=1))
 
     @property
     def _scores(self) -> int:

@@ -239,7 +239,7 @@ def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassW
     declared = table.class_weight
     if declared is None:
         return None
-    return Balanced(table.class_weight_cap) if declared == "balanced" else ClassWeights.declared(label, declared)
+    return Balanced(table.class_weight_cap) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:

@@ -34,9 +34,10 @@ def weighing(config: Config) -> Weighing:
         if health is None:
             return replace(encoding, class_weight=None)
         noise, tally = SeededNoise(config.run.simulation_seed), Tally(encoding, health.users)
-        chosen = noise.stream("table health", "users").subset(np.count_nonzero(training), health.users)
+        known = np.flatnonzero(training)
+        chosen = noise.stream("table health", "users").subset(len(known), health.users)
         place = np.full(len(training), -1, np.int64)
-        place[np.flatnonzero(training)[chosen]] = np.arange(health.users)
+        place[known[chosen]] = np.arange(health.users)
         for owners, table in tables:
             rows = np.flatnonzero(place[owners] >= 0)
             tally.add(place[owners[rows]], Misfits.of(encoding, table.take(pa.array(rows))))
@@ -50,11 +51,12 @@ def weighing(config: Config) -> Weighing:
 
 def _health(config: Config, encoding: Encoding, users: int) -> TableHealth | None:
     """The look that `quoron train` would plan for, by its share of μ²; None where it is too little to see anything."""
-    sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
+    columns, labels = len(declared_columns(encoding)), len(declared_labels(encoding))
     privacy, share = config.privacy, config.train.health
     mu, m = gdp.mu_for(privacy.epsilon, privacy.delta), looked_at(users)
     if share is None:
-        share = table_health.share_for(users=m, mu=mu, adjacency=privacy.adjacency, **sizes)
+        share = table_health.share_for(users=m, columns=columns, labels=labels, mu=mu, adjacency=privacy.adjacency)
     if share < table_health.SMALLEST:
         return None
-    return TableHealth.for_mu(users=m, mu=mu * share**0.5, adjacency=privacy.adjacency, **sizes)
+    own = mu * share**0.5
+    return TableHealth.for_mu(users=m, columns=columns, labels=labels, mu=own, adjacency=privacy.adjacency)
