@@ -202,7 +202,9 @@ class TestRoom:
         def full(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pyarrow.parquet.read_table" if kind == "parquet" else "pyarrow.csv.read_csv", full)
+        monkeypatch.setattr(
+            "pyarrow.parquet.ParquetFile.iter_batches" if kind == "parquet" else "pyarrow.csv.read_csv", full
+        )
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
 

@@ -162,6 +162,8 @@ class Files:
                 for batch in stored.iter_batches(rows, [group], inside, use_threads=pa.cpu_count() > 2):
                     table = pa.Table.from_batches([batch])
                     yield group, self._with_keys(table, table.num_rows, keys, columns)
+            except MemoryError:  # Arrow's is an ArrowException, and nothing is wrong with the file
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise self._unreadable(part, group, inside, error) from None
 
@@ -207,6 +209,8 @@ def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str
     try:
         for _ in _opened(system, part).iter_batches(batch_size=ROWS, row_groups=[group], columns=[column]):
             pass
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, DataError):
         return False
     return True
@@ -215,6 +219,10 @@ def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str
 def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(system.open_input_file(part.path), page_checksum_verification=True)
+    except MemoryError:
+        raise
+    except PermissionError as error:
+        raise unreadable(part.name, error) from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"Expected {part.name!r} to be a whole Parquet file, got one that cannot be opened "

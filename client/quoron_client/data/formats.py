@@ -51,8 +51,17 @@ def is_url(source: object) -> bool:
 
 
 def is_folder(source: str | Path) -> bool:
-    """Whether it is all Parquet files below a folder or a URL."""
-    return _known(str(source)) is None if is_url(source) else Path(source).is_dir()
+    """Whether it is the Parquet files of a folder or of a URL, which may be a single one."""
+    if not is_url(source):
+        return Path(source).is_dir()
+    known = _known(str(source))
+    return known is None or known.kind == "parquet"
+
+
+def is_text(source: str | Path) -> bool:
+    """Whether its cells are text, which declares no types."""
+    known = _known(str(source))
+    return known is not None and known.kind in ("csv", "json")
 
 
 def format_of(name: str) -> Format:
