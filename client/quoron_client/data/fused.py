@@ -30,7 +30,8 @@ from quoron_client.data.labels import Range
 from quoron_client.data.misfits import declared_labels, label_places
 from quoron_privacy.kernels.threads import all_threads, at_once
 
-PIECE = 1 << 20  # numbers that a thread makes at a time, about
+PIECE = 1 << 20  # numbers that a thread makes at a time, at most, about
+LEAST = 1 << 10  # rows
 Counted = NDArray[np.int64]  # (K, 2): of each declared column, values that are missing or unknown, and others outside
 
 
@@ -74,7 +75,8 @@ def width_of_marks(rules: Encoding) -> int:
 def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
     """All rows of a table, which `rules.check` found good, into a block of as many."""
     shape = _Shape.of(rules)
-    size = max(1, PIECE // max(1, rules.dimension))
+    pieces = all_threads() * max(1, -(-rules.dimension * table.num_rows // (all_threads() * PIECE)))
+    size = max(LEAST, -(-table.num_rows // pieces))
     works, counts, first = [], [], 0
     for batch in table.to_batches(max_chunksize=size):
         counts.append(np.zeros((_declared(rules), 2), np.int64))
