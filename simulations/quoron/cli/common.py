@@ -29,11 +29,8 @@ def files(typed: str) -> list[str]:
     """Tables and configurations that complete what is typed, and folders that may hold some."""
     folder = Path(typed) if typed.endswith("/") else Path(typed).parent
     found = folder.iterdir() if folder.is_dir() else ()
-    known = [
-        f"{path}/" if path.is_dir() else str(path)
-        for path in found
-        if path.is_dir() or (path.suffix == ".toml" or is_table(path))
-    ]
+    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
     return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
 
 
