@@ -164,10 +164,13 @@ class Bought:
     @property
     def mu(self) -> float:
         """μ of all of it together."""
-        sizes = _dimensions(self.columns, self.names)
-        return gdp.compose(
-            *(self._gaussian(each).effective_mu(size) for each, size in enumerate(sizes) if self.scales[each])
-        )
+        return gdp.compose(*(mu for _, mu in self.releases()))
+
+    @property
+    def charged(self) -> tuple[float, float]:
+        """(μ, total variation) of all of it and of whatever keeps (`rest_epsilon`, `rest_delta`), before either."""
+        whole = gdp.compose(self.mu, gdp.mu_for(self.rest_epsilon, self.rest_delta) if self.rest_epsilon else 0.0)
+        return whole * (1 + 1e-12), self.variation + TAIL * self.rest_delta / 2 / (1 + math.exp(self.rest_epsilon))
 
     @property
     def variation(self) -> float:
@@ -260,16 +263,20 @@ class Bought:
                 shown[column][name] = float(votes[place])
         return shown
 
+    def releases(self) -> tuple[tuple[Release, float], ...]:
+        """The ledger entries of all releases, each with its μ."""
+        sizes = _dimensions(self.columns, self.names)
+        made = []
+        for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
+            if scale:
+                noise = self._gaussian(scale)
+                parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
+                made.append((Release(f"bought-{name}", parameters), noise.effective_mu(size)))
+        return tuple(made)
+
     def entries(self) -> tuple[Release, ...]:
         """The ledger entries of all releases."""
-        return tuple(
-            Release(
-                f"bought-{name}",
-                {"sensitivity": self._gaussian(each).sensitivity, "scale": self.scales[each], "users": self.users},
-            )
-            for each, name in enumerate(_RELEASES)
-            if self.scales[each]
-        )
+        return tuple(entry for entry, _ in self.releases())
 
     def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
         error = math.sqrt(len(released)) * self.scales[each] * self.users
@@ -283,11 +290,11 @@ class Bought:
     def _noisy(self, each: int, counts: Integers, columns: int, stream: RandomStream) -> Floats:
         """Votes of so many columns: the mean of vectors of norm one at most, back in users."""
         unit = MARKS * math.sqrt(columns) * self.users
-        released: Floats = self._gaussian(each).release(counts / unit, stream) * (unit / MARKS)
+        released: Floats = self._gaussian(self.scales[each]).release(counts / unit, stream) * (unit / MARKS)
         return released
 
-    def _gaussian(self, each: int) -> GaussianNoise:
-        return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), self.scales[each])
+    def _gaussian(self, scale: float) -> GaussianNoise:
+        return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), scale)
 
     @property
     def _wanted(self) -> tuple[bool, ...]:
@@ -307,7 +314,7 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
     """Marks of each name of one column, of some users' marks (k, MARKS) as places in `names`; others are none."""
     held = np.bincount(codes[(codes >= 0) & (codes < len(names))].ravel(), minlength=len(names))
-    return {names[code]: int(held[code]) for code in np.flatnonzero(held)}
+    return {names[code]: int(held[code]) for code in np.flatnonzero(held).tolist()}
 
 
 def share_for(

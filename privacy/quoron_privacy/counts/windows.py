@@ -43,10 +43,9 @@ class Windows:
 
     def but(self, columns: Any, other: "Windows") -> "Windows":
         """The same, with others for some columns."""
-        made = [self.low.copy(), self.high.copy(), self.held.copy(), self.bins.copy()]
-        for mine, theirs in zip(made, (other.low, other.high, other.held, other.bins), strict=True):
-            mine[columns] = theirs
-        return Windows(*made)
+        low, high, held, bins = self.low.copy(), self.high.copy(), self.held.copy(), self.bins.copy()
+        low[columns], high[columns], held[columns], bins[columns] = other.low, other.high, other.held, other.bins
+        return Windows(low, high, held, bins)
 
 
 def of_places(counts: Floats, masses: Floats, error: float) -> Windows:
