@@ -170,7 +170,7 @@ class Bought:
     def charged(self) -> tuple[float, float]:
         """(μ, total variation) of all of it and of whatever keeps (`rest_epsilon`, `rest_delta`), before either."""
         whole = gdp.compose(self.mu, gdp.mu_for(self.rest_epsilon, self.rest_delta) if self.rest_epsilon else 0.0)
-        return whole * (1 + 1e-12), self.variation + TAIL * self.rest_delta / 2 / (1 + math.exp(self.rest_epsilon))
+        return whole * (1 + 1e-12), self.variation + self.tail / 2
 
     @property
     def variation(self) -> float:
