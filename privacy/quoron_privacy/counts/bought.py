@@ -16,14 +16,9 @@ once more where one or two cells hold nearly all; and the names that enough mark
     >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
     >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
     >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
-    >>> shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("places")))
+    >>> shapes, low, high = released_ranges(plan, numbers, kinds, noise)
     >>> shapes.kinds
     ('number', 'number')
-    >>> around = shapes.windows
-    >>> near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("cells")), around)
-    >>> which, window = plan.closer(near)  # columns that are looked at once more, and where
-    >>> released = plan.release_closer(plan.cell_counts(numbers[:, which], window, CLOSER), noise.stream("closer"))
-    >>> low, high = ranges(near.but(which, plan.nearer(released, window)))
     >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
     True
     >>> counts = name_counts(numbers[:, 1].astype(int), ["no", "yes"])  # codes in the order of the names
@@ -49,7 +44,7 @@ from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
-from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 
 Floats = NDArray[np.float64]
@@ -309,6 +304,23 @@ def ranges(found: Windows) -> tuple[Floats, Floats]:
     """(low, high), (K,), to declare: half a cell of the last look more on either side."""
     half = (found.high - found.low) / found.bins / 2
     return found.low - half, found.high + half
+
+
+def released_ranges(
+    plan: Bought, numbers: Floats, kinds: NDArray[np.int8], noise: NoiseSource
+) -> tuple[Shapes, Floats, Floats]:
+    """(shapes, low, high), the last two (K,), of everybody's marks (m, K, MARKS), by the first three releases.
+
+    A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
+    """
+    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
+    around = shapes.windows
+    near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
+    which, window = plan.closer(near)
+    if len(which):
+        counts = plan.cell_counts(numbers[:, which], window, CLOSER)
+        near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
+    return shapes, *ranges(near)
 
 
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
