@@ -121,6 +121,13 @@ class TableSection(Simulated):
         description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
         "empty list takes the values in the data, which thereby become public",
     )
+    buy: dict[str, Literal["number", "category", "any"]] = Field(
+        default_factory=dict,
+        description="for `quoron train`, columns whose declaration is bought within ε (docs/train.md), "
+        "{ column = kind }: `number` for its range, `category` for its values, `any` for which of these it is, too; "
+        "`x*`, and `*` for all of which nothing is said. `numeric = [columns]` is short for numbers. Default, where no "
+        "feature is declared: all",
+    )
     weight: Weighted | None = Field(
         default=None,
         description="what a row counts, { column = name, most = number }: its value in the column divided by the "
@@ -357,6 +364,10 @@ class TrainSection(Section):
         default=None,
         description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
     )
+    buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+        default=None,
+        description="share of μ² for declarations that are bought; default: by the number of users and of columns",
+    )
     users: Count | None = Field(
         default=None,
         description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "
@@ -392,7 +403,7 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_loss(_with_kind(tree)), default=str))
+        return Config.model_validate_json(json.dumps(_with_loss(_with_bought(_with_kind(tree))), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
 
@@ -431,6 +442,19 @@ def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(population, Mapping) and "kind" not in population:
         return {**tree, "population": {"kind": "synthetic", **population}}
     return tree
+
+
+def _with_bought(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Columns of numbers without a range are columns whose range is bought."""
+    population = tree.get("population")
+    numeric = population.get("numeric") if isinstance(population, Mapping) else None
+    if isinstance(numeric, list | tuple):
+        numeric = dict.fromkeys(numeric)
+    if not isinstance(population, Mapping) or not isinstance(numeric, Mapping) or None not in numeric.values():
+        return tree
+    said = {column: ends for column, ends in numeric.items() if ends is not None}
+    bought = {column: "number" for column, ends in numeric.items() if ends is None}
+    return {**tree, "population": {**population, "numeric": said, "buy": {**population.get("buy", {}), **bought}}}
 
 
 def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         spans.WILD in name for name in (*table.numeric, *table.categorical)
     ):
         return config
-    found = iter(spans.resolved([*table.numeric, *table.categorical], _header(table, base, frame), roles=_roles(table)))
+    found = iter(spans.resolved([*table.numeric, *table.categorical], _header(table, base, frame), roles=roles(table)))
     changes = {
         kind: {name: meant for given, meant in entries.items() for name in _spanned(given, next(found))}
         for kind, entries in (("numeric", table.numeric), ("categorical", table.categorical))
@@ -36,7 +36,7 @@ def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
     return spans.spanned(names) if spans.WILD in given else list(names)
 
 
-def _roles(table: TableSection) -> set[str]:
+def roles(table: TableSection) -> set[str]:
     """The columns that say whose a row is, what is predicted and what a row counts."""
     others = {table.user} if table.weight is None else {table.user, table.weight.column}
     if table.label is None:

@@ -1,0 +1,163 @@
+"""Which facts of a table nobody has declared: what is bought of which column, by names and types alone.
+
+Names of columns are public, and so are types where a schema declares them (Arrow, Parquet). Of a CSV file and of a
+pandas frame, whose types are made of values, a column's kind is bought as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from quoron.config import Config, TableSection
+from quoron.paths import dataset, table_file
+from quoron.simulation.patterns import roles
+from quoron.training.votes import Want
+from quoron_client.data import columns, spans, tables
+from quoron_client.data.declared import types_of
+from quoron_client.data.labels import Signs, read_label
+from quoron_privacy.errors import ConfigError, DataError
+
+ALL = "*"
+Source = Any  # a path, or a frame
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is bought, and what is known without."""
+
+    features: tuple[Want, ...]  # in the order of the table
+    known: Mapping[str, tuple[float, float]]  # ranges that a type tells: of true and false
+    label: Want | None
+    items: Want | None
+    left_out: tuple[str, ...]  # columns that cannot be features, each with why
+
+    @property
+    def all(self) -> tuple[Want, ...]:
+        """Of everything, in one order."""
+        return (*self.features, *(each for each in (self.label, self.items) if each is not None))
+
+
+def is_wanted(config: Config) -> bool:
+    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is."""
+    section = config.population
+    return isinstance(section, TableSection) and bool(_asked(section))
+
+
+def wanted(config: Config, base: Path, frame: Any = None) -> Wanted:
+    """What of the table nobody has declared. DataError for a column that is asked for and holds nothing to buy."""
+    section = config.population
+    assert isinstance(section, TableSection)
+    source = source_of(section, base, frame)
+    header, types = list(tables.names(source)), types_of(source, _schema(source))
+    for name in (section.user, *([label_of(section)] if section.label else [])):
+        columns.check_name(name, header)
+    features: list[Want] = []
+    known: dict[str, tuple[float, float]] = {}
+    left: list[str] = []
+    for name, kind, asked in _resolved(section, header):
+        type_ = types.get(name)
+        try:
+            _check(source, name)
+        except DataError as error:
+            if asked:
+                raise
+            left.append(f"{name!r} is left out: {_reason(error)}")
+            continue
+        if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
+            known[name] = (0.0, 1.0)
+        elif kind == "any" and type_ is not None:
+            features.append(Want(name, "category" if _is_text(type_) else "number"))
+        else:
+            features.append(Want(name, kind))
+    items = Want("items per user", "items") if config.problem.items_per_user is None else None
+    return Wanted(tuple(features), known, _label(section, types), items, tuple(left))
+
+
+def source_of(section: TableSection, base: Path, frame: Any = None) -> Source:
+    """What is read: a file, or a frame. ConfigError for a folder or a URL, whose columns are declared."""
+    if frame is not None:
+        return frame
+    if dataset(section.path, base) is not None:
+        raise ConfigError(
+            f"Expected declared columns for a folder or a URL, got none of {section.path}. Have them released with "
+            "`quoron declare` from one of its files, or declare numeric and categorical."
+        )
+    return table_file(section.path, base)
+
+
+def label_of(section: TableSection) -> str:
+    """The label's column."""
+    assert section.label is not None
+    return _read(section).column
+
+
+def _asked(section: TableSection) -> dict[str, Any]:
+    """Columns and patterns of which something is bought, each with its kind."""
+    if not (section.buy or section.numeric or section.categorical):
+        return {ALL: "any"}
+    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
+
+
+def _resolved(section: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
+    """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
+    asked, own = _asked(section), roles(section)
+    named = [each for each in asked if each != ALL]
+    kinds = {
+        name: asked[given]
+        for given, some in zip(named, spans.meant(named, header, roles=own), strict=True)
+        for name in some
+    }
+    for name in kinds:
+        columns.check_name(name, header)
+        if name in own:
+            raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
+    said = {name for given in (*section.numeric, *section.categorical) for name in spans.named(given)}
+    for name in dict.fromkeys(header):
+        if name in kinds:
+            yield name, kinds[name], True
+        elif ALL in asked and name not in own and name not in said:
+            yield name, asked[ALL], False
+
+
+def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
+    if section.label is None or not isinstance(_read(section), Signs):
+        return None
+    type_ = types.get(section.label)
+    return None if type_ is not None and pa.types.is_boolean(type_) else Want(section.label, "label")
+
+
+def _read(section: TableSection) -> Any:
+    assert section.label is not None
+    return read_label(
+        section.label,
+        positive=section.positive,
+        classes=tuple(section.classes),
+        label_range=section.label_range,
+    )
+
+
+def _schema(source: Source) -> pa.Schema:
+    if isinstance(source, Path):
+        return tables.header(source).schema
+    if hasattr(source, "iloc"):  # whose types are made of values
+        return pa.schema([])
+    return (source if isinstance(source, pa.Table) else pa.table(source)).schema
+
+
+def _check(source: Source, name: str) -> None:
+    """DataError for a column that can be no feature, by its name or its type."""
+    if isinstance(source, Path):
+        columns.check(tables.header(source), name)
+    else:
+        columns.check(tables.read(source, [name]), name)
+
+
+def _reason(error: DataError) -> str:
+    return str(error).rstrip(".")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
