@@ -142,6 +142,22 @@ class TableSection(Simulated):
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
 
+    @field_validator("numeric", mode="before")
+    @classmethod
+    def _with_ranges(cls, given: object) -> object:
+        named = dict.fromkeys(given) if isinstance(given, list) else given
+        if not isinstance(named, dict):
+            return named
+        if None in named.values():
+            raise ValueError("to hold { column = [low, high] } for every column, or have `quoron declare` release it")
+        return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
+
+    @field_validator("categorical", mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        named = dict.fromkeys(given) if isinstance(given, list) else given
+        return {k: () if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
+
     @field_validator("numeric")
     @classmethod
     def _ordered(cls, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -6,11 +6,17 @@ from pathlib import Path
 from quoron_privacy.errors import ConfigError
 
 PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
+TABLES = (".csv", ".parquet")  # how names of files end that are a table's
 
 
 def is_url(path: str) -> bool:
     """Whether it says how to reach a store."""
     return "://" in path
+
+
+def is_table(path: str) -> bool:
+    """Whether it names a table, by its end, as a URL, or because a folder is there."""
+    return path.endswith(TABLES) or is_url(path) or Path(path).is_dir()
 
 
 def dataset(table: str, folder: Path) -> str | None:
