@@ -16,7 +16,6 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from quoron_privacy.counts.bought import Bought
-
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
 

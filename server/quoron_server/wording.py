@@ -98,9 +98,7 @@ def sentence(promise: Guarantee) -> str:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
         words += f"{promise.health.share:.2g} of μ²"
     if promise.bought is not None:
-        words += (
-            f", and {BOUGHT_THEOREM} for declarations that were bought, which cost {promise.bought.share:.2g} of μ²"
-        )
+        words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
     words += "."
     if not promise.proved:
         words = "NOT PROVED (the paper's printed constants, for comparison only): " + words

@@ -7,10 +7,9 @@ beforehand, and so they compose. Statement and proof: docs/privacy/bought-run.md
 
 from dataclasses import replace
 
-from quoron_privacy.counts.bought import Bought
-
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought
+from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import VerificationError
 from quoron_server.parameters import GaussianPromise
 from quoron_server.plan import Plan

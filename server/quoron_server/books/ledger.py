@@ -74,9 +74,7 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column(
-        "round", sa.Integer, primary_key=True, autoincrement=False
-    ),  # -1 is the initial state, -2 and -3 before it
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; -2, -3: before
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("seal", sa.Text),

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from quoron_privacy.counts.bought import Bought
 
 from quoron import config as configs
 from quoron.config import Config, TableSection
@@ -35,6 +34,7 @@ from quoron_client.data import tables
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.counts import bought
+from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise
@@ -219,8 +219,8 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     """The forecast with what is bought, in words."""
     remarks = [
         f"Nobody declared {len(asked.all)} facts of the table: they are bought with {paid.share:.2g} of μ² "
-        f"(μ = {paid.charged[0]:.3g}), which leaves epsilon={paid.rest_epsilon:.3g} of {planned.plan.guarantee.epsilon:g} for "
-        "training. The plan is a forecast until then, and what is charged is the same whatever is found."
+        f"(μ = {paid.charged[0]:.3g}), which leaves epsilon={paid.rest_epsilon:.3g} of "
+        f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is the same whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
     if high > low:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
-from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.marks import KINDS
-
 from quoron import toml_text
 from quoron.config import Config
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import NothingReleased
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing

@@ -57,6 +57,8 @@ from quoron_server.runs import end
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+AnyPrepared = Prepared[Undeclared] | Prepared[Curated]
+
 
 def prepare(
     config: Config,
@@ -66,7 +68,7 @@ def prepare(
     folder: RunFolder | None = None,
     frame: Any = None,
     assumptions: Sequence[Assumption] = (),
-) -> Prepared[Undeclared] | Prepared[Curated]:
+) -> AnyPrepared:
     """Read, check and plan; every wrong request is refused here.
 
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
@@ -192,7 +194,7 @@ def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Pr
 
 
 def carry_out(
-    prepared: Prepared[Undeclared] | Prepared[Curated],
+    prepared: AnyPrepared,
     folder: RunFolder,
     observers: Sequence[Observer] = (),
     *,

@@ -13,16 +13,16 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from quoron_privacy.counts.bought import Bought, name_counts, ranges
-from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
 
 from quoron_client.data import columns, row_kinds
+from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
+from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 
 Integers = NDArray[np.int64]
 What = Literal["number", "category", "any", "label", "items"]
-Released = dict[str, Any]  # by column: kind, votes of each kind, range, names
+Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,73 +51,80 @@ def release(
     Where there are more users than are looked at, these are drawn in secret. Under zero-out whoever has no row is
     nobody, and counts nowhere.
     """
-
-    def stream(what: str) -> Any:
-        return noise.stream("bought", what)
-
-    seats = np.full(users, -1, np.int64)
-    chosen = np.arange(users) if users <= bought.users else stream("users").subset(users, bought.users)
+    stream = noise.stream("bought", "users")
+    chosen = np.arange(users) if users <= bought.users else stream.subset(users, bought.users)
     if bought.adjacency == "zero-out":
         chosen = chosen[np.isin(chosen, owners)]
+    seats = np.full(users, -1, np.int64)
     seats[chosen] = np.arange(len(chosen))
     if len(chosen) < users:
         rows = np.flatnonzero(seats[owners] >= 0)
         table, owners = table.take(pa.array(rows)), owners[rows]
-    seat, many = seats[owners], len(chosen)
-    entries = dict(
-        zip(("places", "cells", "closer", "names") if bought.columns else ("names",), bought.entries(), strict=False)
-    )
+    crowd = _Crowd(bought, table, seats[owners], len(chosen), noise)
     found: Released = {want.column: {} for want in wants}
-    made = [entries["places"], entries["cells"]] if bought.columns else []
-    numeric = [want for want in wants if want.may_be_number]
-    if numeric:
-        numbers = np.empty((many, len(numeric), MARKS))
-        kinds = np.empty((many, len(numeric), MARKS), np.int8)
-        for place, want in enumerate(numeric):
-            numbers[:, place], kinds[:, place] = _marks(want, table, seat, many)
-        shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), stream("places")))
-        for want, kind, votes in zip(numeric, shapes.kinds, shapes.counts.tolist(), strict=True):
+    entries = {each.mechanism: each for each in bought.entries()}
+    made = crowd.numbers([want for want in wants if want.may_be_number], found) if bought.columns else []
+    made += crowd.names([want for want in wants if want.may_be_text], found)
+    return found, tuple(entries[f"bought-{each}"] for each in made)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crowd:
+    """The users that are looked at, row i being that of the user at seat[i]."""
+
+    bought: Bought
+    table: pa.Table
+    seat: Integers
+    many: int
+    noise: NoiseSource
+
+    def numbers(self, wants: Sequence[Want], found: Released) -> list[str]:
+        """Kinds of these columns, and ranges of those that are numbers; the names of the releases."""
+        bought, made = self.bought, ["places"]
+        numbers = np.empty((self.many, len(wants), MARKS))
+        kinds = np.empty((self.many, len(wants), MARKS), np.int8)
+        for place, want in enumerate(wants):
+            numbers[:, place], kinds[:, place] = self._marks(want)
+        shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), self._stream("places")))
+        for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
             found[want.column] |= {"kind": kind, "votes": votes}
-        at = np.flatnonzero(
-            [want.what in ("number", "items") or found[want.column]["kind"] == KINDS[NUMBER] for want in numeric]
-        )
-        if len(at):
-            around = shapes.windows.where(at)
-            near = bought.near(
-                bought.release_cells(bought.cell_counts(numbers[:, at], around), stream("cells")), around
-            )
-            closer, window = bought.closer(near)
-            if len(closer):
-                counts = bought.cell_counts(numbers[:, at[closer]], window)
-                near = near.but(closer, bought.nearer(bought.release_closer(counts, stream("closer")), window))
-                made.append(entries["closer"])
-            for place, low, high, held in zip(
-                at.tolist(), *(each.tolist() for each in ranges(near)), near.held.tolist(), strict=True
-            ):
-                found[numeric[place].column] |= {"range": [low, high], "held": held}
-        else:
-            made.remove(entries["cells"])
-    named = [
-        want
-        for want in wants
-        if (want.may_be_text and found[want.column].get("kind") != KINDS[NUMBER]) or want.what == "label"
-    ]
-    if named:
-        counts_ = [_names(want, table, seat, many) for want in named]
-        for want, names in zip(named, bought.release_names(counts_, stream("names")), strict=True):
+        known = [want.what in ("number", "items") or found[want.column]["kind"] == KINDS[NUMBER] for want in wants]
+        if not any(known):
+            return made
+        at = np.flatnonzero(known)
+        around, made = shapes.windows.where(at), [*made, "cells"]
+        cells = bought.release_cells(bought.cell_counts(numbers[:, at], around), self._stream("cells"))
+        near = bought.near(cells, around)
+        which, window = bought.closer(near)
+        if len(which):
+            counts, made = bought.cell_counts(numbers[:, at[which]], window, CLOSER), [*made, "closer"]
+            near = near.but(which, bought.nearer(bought.release_closer(counts, self._stream("closer")), window))
+        low, high = ranges(near)
+        for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
+            found[wants[place].column] |= {"range": ends, "held": held}
+        return made
+
+    def names(self, wants: Sequence[Want], found: Released) -> list[str]:
+        """Names of those columns of these that are no numbers, and of a label; the names of the releases."""
+        named = [want for want in wants if want.what == "label" or found[want.column].get("kind") != KINDS[NUMBER]]
+        if not named:
+            return []
+        counts = [self._names(want) for want in named]
+        for want, names in zip(named, self.bought.release_names(counts, self._stream("names")), strict=True):
             found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
-        made.append(entries["names"])
-    return found, tuple(made)
+        return ["names"]
 
+    def _stream(self, what: str) -> Any:
+        return self.noise.stream("bought", what)
 
-def _marks(want: Want, table: pa.Table, seat: Integers, many: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    if want.what == "items":
-        return marks(np.bincount(seat, minlength=many).astype(np.float64), np.arange(many), many)
-    values, kinds = columns.numbers(table, want.column), row_kinds.kinds(table, want.column)
-    return marks(values, seat, many, kinds if want.what != "number" else None)
+    def _marks(self, want: Want) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        if want.what == "items":
+            rows = np.bincount(self.seat, minlength=self.many).astype(np.float64)
+            return marks(rows, np.arange(self.many), self.many)
+        kinds = None if want.what == "number" else row_kinds.kinds(self.table, want.column)
+        return marks(columns.numbers(self.table, want.column), self.seat, self.many, kinds)
 
-
-def _names(want: Want, table: pa.Table, seat: Integers, many: int) -> dict[str | int, int]:
-    codes, names = row_kinds.codes(table, want.column)
-    own, _ = marks(codes, seat, many)
-    return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
+    def _names(self, want: Want) -> dict[str | int, int]:
+        codes, names = row_kinds.codes(self.table, want.column)
+        own, _ = marks(codes, self.seat, self.many)
+        return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
