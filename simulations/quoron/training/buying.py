@@ -220,7 +220,8 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     remarks = [
         f"Nobody declared {len(asked.all)} facts of the table: they are bought with {paid.share:.2g} of μ² "
         f"(μ = {paid.charged[0]:.3g}), which leaves epsilon={paid.rest_epsilon:.3g} of "
-        f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is the same whatever is found."
+        f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is "
+        "the same whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
     if high > low:

@@ -5,7 +5,7 @@ A function of released numbers alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import hypot, sqrt
 from typing import Any
 
 from quoron import toml_text
@@ -18,6 +18,7 @@ from quoron_privacy.errors import NothingReleased
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
 MOST = 0.8  # of the users whose label is something: so many hold the classes that are told
+SURE = 5.0  # standard errors that what is found has to hold
 SHOWN = 8  # values of a column, in words
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
@@ -46,19 +47,21 @@ class Found:
         ends: dict[str, tuple[float, float]] = {}
         categories: dict[str, list[str | int]] = {}
         missing = []
-        error = paid.errors(columns=1, names=1).cells
+        least = SURE * paid.errors(columns=paid.columns, names=1).places
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
             if words:
                 categories[want.column] = integers(words)
-            elif said.get("kind") == "boolean":
+            elif max(said.get("votes", [0.0])[:_MISSING]) < least:
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
+            elif said["kind"] == "boolean":
                 ends[want.column] = (0.0, 1.0)
-            elif "range" in said and said["held"] > 2 * error and said["range"][0] < said["range"][1]:
+            elif "range" in said and said["held"] > least / 2 and said["range"][0] < said["range"][1]:
                 low, high = said["range"]
                 ends[want.column] = (low, high)
             else:
-                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
         if not (ends or categories or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label = {} if asked.label is None else _label(asked.label.column, released[asked.label.column], paid)
@@ -140,13 +143,15 @@ def integers(words: Sequence[str]) -> list[str | int]:
     return list(words)
 
 
-def _why(column: str, said: Mapping[str, Any], paid: Bought) -> str:
-    least = paid.threshold(1) if paid.names else 0.0
+def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> str:
+    votes = said.get("votes")
+    if votes and max(votes[:_MISSING]) < least:
+        return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
     if said.get("kind") == "date":
         return "it holds dates. Declare what of them counts."
-    if said.get("kind") == "text" or not said.get("kind"):
-        return f"no word of it has {least:,.0f} users' votes or more. List its values, or leave it."
-    return "too few users have a number there. Declare its range, or leave it."
+    if votes and said["kind"] == "number":
+        return "its numbers lie too far apart for a range. Declare one, or leave it."
+    return f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values, or leave it."
 
 
 def _items(said: Mapping[str, Any]) -> int:
@@ -164,7 +169,8 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
         return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}
     if len(names) == 1 and held >= MOST * there:
-        error = paid.errors(columns=1, names=1).names
+        errors = paid.errors(columns=paid.columns, names=1)
+        error = hypot(errors.names, errors.places)
         if there - held < 3 * error:
             raise NothingReleased(
                 f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), "
