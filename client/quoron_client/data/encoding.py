@@ -26,7 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
-from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
+from quoron_client.data.features import (
+    Categorical,
+    DateNumber,
+    DatePart,
+    Feature,
+    Hashed,
+    Numeric,
+    apart,
+    together,
+)
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
 from quoron_client.losses import Classification, Loss
@@ -50,9 +59,12 @@ __all__ = [
     "Categorical",
     "Classes",
     "Comparison",
+    "DateNumber",
+    "DatePart",
     "Encoded",
     "Encoding",
     "Feature",
+    "Hashed",
     "Label",
     "Numeric",
     "Positive",
@@ -203,21 +215,24 @@ class Encoding:
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
-        for name in self.columns:
-            columns.check(table, name)
+        for each in self.features:
+            each.check(table)
+        for role in (self.label, self.weight):
+            if role is not None:
+                columns.check(table, role.column)
 
     def check_meant(self, user: str | None = None) -> None:
         """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
         if not self.features:
             raise ConfigError(
-                "Expected numeric or categorical features, got none: the model would be a constant. Declare "
-                "population.numeric or population.categorical."
+                "Expected features, got none: the model would be a constant. Declare population.numeric, "
+                "population.categorical, population.hashed or population.dates."
             )
-        plain = [each.column for each in self.features if isinstance(each, Categorical) or not each.edges]
+        plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
-                f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
+                f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
             )
         label, weight = self.label, self.weight
         if label is not None and weight is not None and label.column == weight.column:
@@ -236,7 +251,7 @@ class Encoding:
     def check_public(self) -> None:
         """Raises ConfigError where values would be taken from the data, and so become public."""
         for feature in self.features:
-            if isinstance(feature, Categorical) and feature.categories == "from-data":
+            if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
 
     def check_loss(self, loss: Loss) -> None:
@@ -271,12 +286,7 @@ class Encoding:
 
     def resolved(self, table: "pa.Table") -> "Encoding":
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        found = (
-            Categorical(f.column, columns.vocabulary(table, f.column))
-            if isinstance(f, Categorical) and f.categories == "from-data"
-            else f
-            for f in self.features
-        )
+        found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
     def encode(self, table: "pa.Table") -> Encoded:
@@ -323,28 +333,32 @@ class Encoding:
             raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
 
     def _feature(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> NDArray[np.float32]:
-        if isinstance(feature, Categorical):
-            if feature.categories == "from-data":
-                raise ConfigError(f"Expected declared values of {feature.column!r}, got 'from-data'. List them.")
-            found = columns.places(table, feature.column, feature.categories)
-            unknown = found < 0
-            tally.unknown[feature.column] = (
-                int(np.count_nonzero(unknown)),
-                columns.kinds(table, feature.column, unknown),
-            )
-            return _one_hot(found, len(feature.categories))
-        values = columns.numbers(table, feature.column)
+        if not feature.is_number:
+            return _one_hot(self._codes(table, feature, kept, tally), feature.width)
+        values = feature.values(table)
         missing = np.isnan(values)
-        place = tally.unusable if self.missing == "drop" else tally.filled
-        place[feature.column] = int(np.count_nonzero(missing))
-        tally.clipped[feature.column] = int(np.count_nonzero((values < feature.low) | (values > feature.high)))
-        if self.missing == "drop":
-            kept &= ~missing
+        self._without(feature, missing, kept, tally)
+        tally.clipped[feature.title] = int(np.count_nonzero((values < feature.low) | (values > feature.high)))
         values[missing] = 0.5 * feature.low + 0.5 * feature.high
-        if feature.edges:
-            return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
         scaled = (2.0 * values - feature.low - feature.high) / (feature.high - feature.low)
         return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
+
+    def _codes(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> Owners:
+        found = feature.codes(table)
+        none = found < 0
+        if feature.middle is None:
+            kinds = columns.kinds(table, feature.column, none)
+            tally.unknown[feature.title] = int(np.count_nonzero(none)), kinds
+            return found
+        self._without(feature, none, kept, tally)
+        return np.where(none, feature.middle, found)
+
+    def _without(self, feature: Feature, missing: Mask, kept: Mask, tally: "_Tally") -> None:
+        """Leaves out rows without a feature, or counts those that are filled."""
+        place = tally.unusable if self.missing == "drop" else tally.filled
+        place[feature.title] = int(np.count_nonzero(missing))
+        if self.missing == "drop":
+            kept &= ~missing
 
     def _labels(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector:
         if self.label is None:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.data import columns
-from quoron_client.data.encoding import Categorical, Encoding, Mask, Owners
+from quoron_client.data.encoding import Encoding, Mask, Owners
 from quoron_client.data.labels import Classes, Comparison, Positive, Range, Signs
 
 if TYPE_CHECKING:  # a plan needs no table
@@ -41,14 +41,7 @@ class Column:
 
 def declared_columns(rules: Encoding) -> tuple[Column, ...]:
     """All columns with a declaration, in the order of `Misfits.unfit`: features, the label, the weight."""
-    found = []
-    for each in rules.features:
-        if isinstance(each, Categorical):
-            fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
-            found.append(Column(each.column, "category", "in none of the declared categories, or missing", fix))
-        else:
-            fix = "Declare its range in the column's own units; numbers are written with a decimal point."
-            found.append(Column(each.column, "number", f"outside [{each.low:g}, {each.high:g}], or no number", fix))
+    found = [Column(each.title, *each.misfit) for each in rules.features]
     if rules.label is not None:
         found.append(Column(rules.label.column, "label", *_label(rules.label)))
     if rules.weight is not None:
@@ -89,14 +82,15 @@ class Misfits:
         rules.check(table)
         usable, unfit = np.ones(table.num_rows, np.bool_), []
         for each in rules.features:
-            if isinstance(each, Categorical):
-                known = () if each.categories == "from-data" else each.categories
-                unfit.append(columns.places(table, each.column, known) < 0)
-                continue
-            values = columns.numbers(table, each.column)
-            unfit.append(~((values >= each.low) & (values <= each.high)))
-            if rules.missing == "drop":
-                usable &= ~np.isnan(values)
+            if each.is_number:
+                values = each.values(table)
+                unfit.append(~((values >= each.low) & (values <= each.high)))
+                missing = np.isnan(values)
+            else:
+                missing = np.ones(table.num_rows, np.bool_) if each.is_open else each.codes(table) < 0
+                unfit.append(missing)
+            if rules.missing == "drop" and (each.is_number or each.middle is not None):
+                usable &= ~missing
         labels = np.full(table.num_rows, -1, np.int64)
         if rules.label is not None:
             with np.errstate(all="ignore"):  # a value may be too large for any step

@@ -28,9 +28,12 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import (
     Categorical,
+    DateNumber,
+    DatePart,
     Encoded,
     Encoding,
     Feature,
+    Hashed,
     Label,
     Numeric,
     Owners,
@@ -44,7 +47,16 @@ from quoron_client.losses import Classification, Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError, DataError, RunError
 
-__all__ = ["Categorical", "Feature", "Numeric", "TablePopulation", "from_table"]
+__all__ = [
+    "Categorical",
+    "DateNumber",
+    "DatePart",
+    "Feature",
+    "Hashed",
+    "Numeric",
+    "TablePopulation",
+    "from_table",
+]
 
 _UNDECLARED = (
     "items_per_user is not declared: planned as if every user had 1. Set problem.items_per_user to a low typical "
@@ -297,7 +309,7 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
     taken = [
         f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
         for f in encoding.features
-        if isinstance(f, Categorical) and f.categories == "from-data"
+        if f.is_open
     ]
     return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
-from quoron.simulation.patterns import roles
+from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
 from quoron_client.data import columns, spans, tables
 from quoron_client.data.declared import types_of
@@ -57,7 +57,9 @@ def wanted(config: Config, base: Path, frame: Any = None) -> Wanted:
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
-    for name, kind, asked in _resolved(section, header):
+    declared = with_columns(config, base, frame).population
+    assert isinstance(declared, TableSection)
+    for name, kind, asked in _resolved(section, declared, header):
         type_ = types.get(name)
         try:
             _check(source, name)
@@ -96,12 +98,12 @@ def label_of(section: TableSection) -> str:
 
 def _asked(section: TableSection) -> dict[str, Any]:
     """Columns and patterns of which something is bought, each with its kind."""
-    if not (section.buy or section.numeric or section.categorical):
+    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
         return {ALL: "any"}
     return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
 
 
-def _resolved(section: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
+def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
     asked, own = _asked(section), roles(section)
     named = [each for each in asked if each != ALL]
@@ -114,7 +116,10 @@ def _resolved(section: TableSection, header: list[str]) -> Iterator[tuple[str, A
         columns.check_name(name, header)
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
-    said = {name for given in (*section.numeric, *section.categorical) for name in spans.named(given)}
+    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
+    said = {name for given in features for name in spans.named(given)}
+    left = [each for each in section.exclude if spans.WILD in each]
+    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
     for name in dict.fromkeys(header):
         if name in kinds:
             yield name, kinds[name], True
