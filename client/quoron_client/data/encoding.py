@@ -30,16 +30,17 @@ from quoron_client.data.features import Categorical, Feature, Numeric, apart, to
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
 from quoron_client.losses import Classification, Loss
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns, fused
+    from quoron_client.data import columns, fused, users
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
+    users = OnFirstUse("quoron_client.data.users")
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -336,29 +337,13 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
     user, which is nobody's, and else for such users.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = columns.column(table, user)
-    if (unnamed := columns.unnamed(values)) > 0:
-        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
-    declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
-    if pa.types.is_dictionary(declared.type):
-        named = pc.unique(columns.column(pa.table({user: declared.dictionary}), user)).drop_null()
-        absent = len(named) - len(distinct)
-        if without_rows:
-            distinct = named
-        elif absent:
-            raise DataError(
-                f"Expected items for every user of column {user!r}, got {absent} declared users without any; "
-                "drop unused categories."
-            )
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[pc.sort_indices(distinct).to_numpy(zero_copy_only=False)] = np.arange(len(distinct))
-    return len(distinct), ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
+    found = users.Numbering(user)
+    found.add(table)
+    numbers = found.numbers()
+    many, ranks = found.ranks(without_rows=without_rows)
+    return many, ranks[numbers].astype(np.int64)
 
 
 @cache
 def _adapter() -> TypeAdapter[Encoding]:
     return TypeAdapter(Encoding)
-

@@ -70,8 +70,8 @@ def prepare(
     if folder is None and config.run.out is not None:
         folder = RunFolder(Path(config.run.out))
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
-    identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
-    prepared = _planned(config, base, identity, frame, assumptions)
+    identity = _identity(folder) if begun and folder is not None else Identity.fresh(name)
+    prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
     prepared.run.check()
     return prepared
 
@@ -94,11 +94,17 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 
 def _planned(
-    config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
+    config: Config,
+    base: Path,
+    identity: Identity,
+    frame: Any,
+    assumptions: Sequence[Assumption],
+    *,
+    begun: bool = False,
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame)
+    held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
     plan = planned.plan.as_curated(assumptions)
@@ -136,13 +142,12 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    room = held.room(begun=begun)
     if not begun:
         make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items(room)
+            items = held.items()
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
