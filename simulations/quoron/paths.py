@@ -9,6 +9,12 @@ from quoron_privacy.errors import ConfigError
 __all__ = ["PACKAGED", "dataset", "is_url", "table_file"]
 
 PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
+TABLES = (".csv", ".parquet")  # how names of files end that are a table's
+
+
+def is_table(path: str) -> bool:
+    """Whether it names a table, by its end, as a URL, or because a folder is there."""
+    return path.endswith(TABLES) or is_url(path) or Path(path).is_dir()
 
 
 def dataset(table: str, folder: Path) -> str | None:

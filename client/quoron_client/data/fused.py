@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns, fused_loops
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.labels import Range
+from quoron_client.data.labels import ClassWeights, Range
 from quoron_client.data.misfits import declared_labels, label_places
 from quoron_privacy.kernels.threads import all_threads, at_once
 
@@ -48,7 +48,7 @@ class Block:
     @classmethod
     def of(cls, rules: Encoding, rows: int) -> "Block":
         """Room for so many, not yet written."""
-        weighted = rules.weight is not None
+        weighted = rules.weighted
         bits = 1 + _declared(rules) + len(declared_labels(rules)).bit_length()
         features, marks = np.empty((rows, rules.dimension), np.float32), np.empty((rows, (bits + 7) // 8), np.uint8)
         return cls(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
@@ -150,7 +150,8 @@ class _Shape:
             if rules.intercept:
                 features[:, -1] = self.scale
             self._labels(table, labels, marks, counts)
-            self._weights(table, weights, marks, counts)
+            if rules.weighted:
+                self._weights(table, labels, weights, marks, counts)
         if rules.unit_rows:
             features[:] = rules.in_unit_rows(features)
         fused_loops.clear(features, labels, weights, marks)
@@ -172,8 +173,9 @@ class _Shape:
         for power in range(len(declared_labels(rules)).bit_length()):
             fused_loops.mark(places + 1 >> power & 1 == 1, first + power, marks)
 
-    def _weights(self, table: pa.Table, weights: Any, marks: Any, counts: Counted) -> None:
-        weight, bit = self.rules.weight, _declared(self.rules)
+    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
+        weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
+        weights[:] = by_class.of(labels) if isinstance(by_class, ClassWeights) else 1.0
         if weight is None:
             return
         values = columns.numbers(table, weight.column)
@@ -181,7 +183,7 @@ class _Shape:
         counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
         fused_loops.mark(missing, 0, marks)
         fused_loops.mark(missing | above, bit, marks)
-        weights[:] = np.minimum(values / weight.most, 1.0)
+        weights *= np.minimum(values / weight.most, 1.0)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:

@@ -23,7 +23,7 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
-from quoron_client.data.declared import check_types
+from quoron_client.data.declared import check_types, typed, types_of
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.first_rows import most_rows
 from quoron_client.data.gathering import Gathering
@@ -59,6 +59,10 @@ class HeldRows(ABC):
         A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
         """
+
+    def encoded_by(self, encoding: Encoding) -> "HeldRows":
+        """The same rows by other rules for the same columns."""
+        return replace(self, encoding=encoding)
 
     def fitting(self, slots: Slots) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
@@ -107,6 +111,10 @@ class HeldFiles(HeldRows):
 
     _rows: "Rows" = field(repr=False)
 
+    def encoded_by(self, encoding: Encoding) -> "HeldFiles":
+        """As it says."""
+        return replace(self, encoding=encoding, _rows=replace(self._rows, encoding=encoding))
+
     def items(self) -> "Rows":
         """As it says."""
         return self._rows
@@ -154,7 +162,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
                 "private. List them, or have them released with `quoron declare`."
             )
     items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
-    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weight is not None)
+    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
@@ -168,9 +176,11 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         from quoron.datasets.rows import Rows
 
         rows = Rows.of(opened(source, section.user), encoding)
-        check_types(encoding, tables.opened(source).schema)
+        types = types_of(source, rows.index.files.schema)
+        check_types(encoding, types)
+        encoding = typed(encoding, types)
         public = declared(rows.users)
-        rows = replace(rows, users=public.users, zero_rows=zero_rows, most=most)
+        rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
@@ -178,6 +188,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         names = (*encoding.columns, section.user)
         encoding.check(given.empty(names))
         check_types(encoding, given.schema)
+        encoding = typed(encoding, given.schema)
         gathering = Gathering(encoding, section.user, most, ask=partial(make_sure_of_items, then, begun=begun))
         for batch in given.batches(names):
             gathering.add(batch)
