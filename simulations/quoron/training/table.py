@@ -188,7 +188,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
     given = table_file(section.path, base) if frame is None else frame
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
-        table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))
+        table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user), section.dialect)
         encoding.check(table)
         check_types(encoding, types_of(given, table.schema))
         found, owners = group(table, section.user, without_rows=True)
