@@ -22,6 +22,7 @@ from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
+from quoron_client.data.dialect import Dialect, can_separate
 from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
@@ -89,13 +90,27 @@ class Weighted(Section):
 
 
 class TableSection(Simulated):
-    """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
+    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
     path: str = Field(
-        description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
-        "with quoron: `storms`, `scorecard` or `flights`; a folder of Parquet files, or a URL such as "
-        "`s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
+        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
+        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+    )
+    separator: str | None = Field(
+        default=None, description="what separates cells of text, one character; default: what the header has"
+    )
+    decimal: Literal[".", ","] = Field(
+        default=".", description="how numbers in text are written; with `','` they are `3,14` and `1.234,5`"
+    )
+    encoding: Literal["utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252"] | None = Field(
+        default=None, description="of text; default: UTF-8, or UTF-16 where the file's first two bytes say so"
+    )
+    quoting: Literal["double", "none"] = Field(
+        default="double",
+        description="whether cells may stand in quotes, a quote in them being doubled; with `none` a quote is a letter "
+        "like others, and every line end ends a row",
     )
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
@@ -143,6 +158,18 @@ class TableSection(Simulated):
     intercept: bool = Field(default=True, description="add a constant feature")
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its text is written, as far as that is declared."""
+        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
+
+    @field_validator("separator")
+    @classmethod
+    def _one_letter(cls, separator: str | None) -> str | None:
+        if separator is not None and not can_separate(separator):
+            raise ValueError("to be one character, such as ';' or a tab")
+        return separator
 
     @field_validator("numeric", mode="before")
     @classmethod

@@ -121,6 +121,10 @@ class TableColumns(TypedDict, total=False):
     missing: Annotated[
         Literal["drop", "middle"], Word("what becomes of a row where a number is missing", "drop|middle")
     ]
+    separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
+    decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
+    encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
+    quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
     intercept: Annotated[bool, Word("whether there is a constant")]
     unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
 

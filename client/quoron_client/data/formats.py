@@ -58,6 +58,11 @@ def is_folder(source: str | Path) -> bool:
     return known is None or known.kind == "parquet"
 
 
+def is_file(name: str) -> bool:
+    """Whether its name is that of a table in one file."""
+    return _known(name) is not None
+
+
 def is_text(source: str | Path) -> bool:
     """Whether its cells are text, which declares no types."""
     known = _known(str(source))

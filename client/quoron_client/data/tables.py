@@ -28,14 +28,13 @@ import pyarrow as pa
 
 from quoron_client.data import arrow_file, csv_file, frames, json_lines
 from quoron_client.data.columns import check_name
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.formats import format_of, is_folder
 from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 
-DECIMAL = b"quoron.decimal"  # of a table's schema: what its text writes for a number's comma
 Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
 Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, places, most rows at a time)
 
@@ -98,12 +97,16 @@ class Opened:
 def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     """A file, a folder, a URL, a pyarrow Table or RecordBatchReader or a DataFrame (pandas, polars), before its rows.
 
+    What is opened already is left as it is.
+
     The dialect is what is declared of the text of files. Raises DataError for what is no table, and for a header that
     does not say how the file is written.
     """
     dialect = dialect or Dialect()
+    if isinstance(source, Opened):
+        return source
     if isinstance(source, str | Path):
-        found = _of_files(Files.found(source)) if is_folder(source) else _of_file(str(source), dialect)
+        found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
         found = _of_table(source)
     elif frames.is_pandas(source):
@@ -167,11 +170,13 @@ def _of_text(names: list[str], places: list[int]) -> pa.Table:
 def _of_file(source: str, dialect: Dialect) -> Opened:
     form = format_of(source)
     if form.kind == "parquet":
-        return _of_files(Files.found(source))
+        return _of_folder(source, dialect)
     if form.kind == "arrow":
+        dialect.check_unwritten(Path(source).name)
         return _of_arrow(arrow_file.ArrowFile.found(source))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
+        replace(dialect, encoding=None).check_unwritten(file.name)
         return Opened(
             (), {}, None, False, _of_text, lambda names, _, __: json_lines.batches(file, dialect, names), _headed=False
         )
@@ -195,7 +200,9 @@ def _of_arrow(stored: arrow_file.ArrowFile) -> Opened:
     return Opened(tuple(schema.names), _declared(schema), stored.rows, False, _of_schema(schema), batches)
 
 
-def _of_files(found: Files) -> Opened:
+def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
+    dialect.check_unwritten(str(source))
+    found = Files.found(source)
     schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:

@@ -188,8 +188,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
 
             given = table_file(section.path, folder) if table is None else table
             if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-                check_types(encoding_of(section, chosen), types_of(given, tables.header(given).schema))
-            return encoded_table(given, encoding_of(section, chosen), **rules)
+                check_types(encoding_of(section, chosen), tables.opened(given, section.dialect).schema)
+            return encoded_table(tables.opened(given, section.dialect), encoding_of(section, chosen), **rules)
         case configs.FlightsSection():
             from quoron.populations import flights
 

@@ -184,7 +184,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
-        given = tables.opened(table_file(section.path, base) if frame is None else frame)
+        given = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
         names = (*encoding.columns, section.user)
         encoding.check(given.empty(names))
         check_types(encoding, given.schema)
