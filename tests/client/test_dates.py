@@ -236,7 +236,7 @@ class TestEveryDoor:
 class TestAnyValue:
     def test_is_read_by_itself(self):
         """Whatever other rows hold: one user's cell moves nobody's number."""
-        objects = [*OBJECTS, "2024-02-29", datetime.datetime(2024, 2, 29, 5, tzinfo=datetime.timezone.utc)]
+        objects = [*OBJECTS, "2024-02-29", datetime.datetime(2024, 2, 29, 5, tzinfo=datetime.UTC)]
         together = tables.read(pd.DataFrame({"a": pd.Series(objects, dtype=object)})).column("a")
         alone = [tables.read(pd.DataFrame({"a": pd.Series([each], dtype=object)})).column("a") for each in objects]
         for how in ({}, {"zone": "Europe/Berlin"}, {"format": "%d.%m.%Y %H"}, {"format": "unix"}):

@@ -19,7 +19,7 @@ from quoron.cli.app import invoke
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime, run, votes
 from quoron.training.wanted import is_wanted, wanted
-from quoron_client.data import row_kinds
+from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_server.books.ledger import Ledger
@@ -304,14 +304,14 @@ def test_a_method_that_is_not_gaussian_as_a_whole_is_refused_with_the_fix(people
 def test_what_is_declared_is_not_bought(columns, features, people):
     tree = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill", **columns}})
     assert is_wanted(tree)
-    assert [(each.column, each.what) for each in wanted(tree, Path(), people).features] == features
+    assert [(each.column, each.what) for each in wanted(tree, Path(), tables.opened(people)).features] == features
 
 
 def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     table = pa.Table.from_pandas(people.assign(smokes=people.age > 50), preserve_index=False)
     table = table.append_column("visits", pa.array([[1]] * len(people)))
     config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "smokes"}})
-    found = wanted(config, Path(), table)
+    found = wanted(config, Path(), tables.opened(table))
     assert [(each.column, each.what) for each in found.features] == [
         ("age", "number"),
         ("dose", "number"),
@@ -319,10 +319,10 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
         ("ill", "category"),
     ]
     assert found.label is None
-    assert found.left_out[0].startswith("'visits' is left out: Expected column 'visits' to hold numbers or text")
+    assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
     asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "buy": {"visits": "number"}}
     with pytest.raises(DataError, match="visits"):
-        wanted(configs.from_tree({"population": asked}), Path(), table)
+        wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
 
 
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):

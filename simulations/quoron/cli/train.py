@@ -96,12 +96,24 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
     ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="share|NUMBER",
+            help="The probability from which a row is of the second class, or for each class its released share; "
+            "default: the model's, which is 0.5.",
+        ),
+    ] = None,
 ) -> None:
-    """Predict the label of every row of a table with a model that was trained."""
+    """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron import api
-    from quoron.training.predicting import predictions, write_predictions
+    from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
-    write_predictions(predictions(api.load(model), table, scores=scores), file)
+    trained, decided = api.load(model), threshold_of(threshold)
+    found = predictions(trained, table, scores=scores, threshold=decided)
+    write_predictions(found, file)
+    if (said := one_for_all(trained, found, decided)) is not None:
+        typer.echo(said, err=True)
 
 
 def example(

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron.datasets._names import Names, column
-from quoron.datasets.files import Piece
 from quoron.datasets.index import Index
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
+from quoron_client.data.files import Piece
 from quoron_client.data.first_rows import before
 from quoron_privacy.errors import DataError
 

@@ -60,7 +60,7 @@ def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
         return tables.names(frame)
     source = dataset(table.path, base)
     if source is None:
-        return tables.names(table_file(table.path, base))
-    from quoron.datasets.files import Files
+        return tables.names(table_file(table.path, base), table.dialect)
+    from quoron_client.data.files import Files
 
     return list(Files.found(source).schema.names)

@@ -26,13 +26,14 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import look, votes
 from quoron.training.found import Declarations, Found
+from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
-from quoron.training.wanted import Wanted, label_of, source_of, wanted
+from quoron.training.wanted import Wanted, source_of, wanted
 from quoron_client.data import tables
 from quoron_client.data.encoding import group
-from quoron_client.data.first_rows import Reading, most_rows, only_first
+from quoron_client.data.tables import Opened
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
@@ -53,10 +54,10 @@ Owners = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Undeclared:
-    """The users of a table of which something is bought before the run is planned."""
+    """The users of a table of which something is bought before the run is planned; no other value is looked at yet."""
 
-    table: pa.Table
-    owners: Owners
+    source: Opened
+    owners: Owners  # (N,) whose each row is
     users: int  # slots
     wanted: Wanted
     base: Path
@@ -71,17 +72,15 @@ def prepared(
 ) -> tuple[Undeclared, Planned]:
     """The table, and the forecast that its run is charged by. Raises what `hold` raises, and what `choose` does."""
     section = check_section(config)
-    asked, source = wanted(config, base, frame), source_of(section, base, frame)
-    names = [each.column for each in asked.features]
-    names += [] if asked.label is None else [label_of(section)]
-    most = most_rows(1, len(names) or 1, weighted=False)
-    table = tables.read(source, [*dict.fromkeys([section.user, *names])], Reading(most, section.user))
-    found, owners = group(table, section.user, without_rows=True)
+    frame = frame.read_all() if isinstance(frame, pa.RecordBatchReader) else frame  # which can be read only once
+    source = source_of(section, base, frame)
+    asked = wanted(config, base, source, frame)
+    with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
+        found, owners = group(tables.read(source, [section.user]), section.user, without_rows=True)
     users = slots(config, found)
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned, widest = forecast(config, asked, users, identity.seed, assumptions)
-    table, owners = only_first(table, owners, most)
-    return Undeclared(table, owners, users, asked, base, frame, identity, tuple(assumptions), widest), planned
+    return Undeclared(source, owners, users, asked, base, frame, identity, tuple(assumptions), widest), planned
 
 
 def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
@@ -156,7 +155,8 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought | None)
 def release(scene: Undeclared, paid: Bought, noise: NoiseSource | None = None) -> tuple[Released, tuple[Release, ...]]:
     """What is bought, with the noise of this start alone, and its entries. Call it once the run is charged."""
     source = SecureNoise.fresh() if noise is None else noise
-    return votes.release(paid, scene.wanted.all, scene.table, scene.owners, scene.users, source)
+    with memory_for("the rows that are looked at", ONCE):
+        return votes.release(paid, scene.wanted.all, scene.source, scene.owners, scene.users, source)
 
 
 def paid_by(prepared: Prepared[Undeclared]) -> Bought:
@@ -226,5 +226,4 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
     if high > low:
         remarks.append(f"The model will have from {low:,} to {high:,} numbers.")
-    remarks += [f"Column {each}." for each in asked.left_out]
-    return replace(planned, remarks=(*planned.remarks, *remarks))
+    return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))

@@ -14,7 +14,8 @@ from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime
+from quoron.training import lifetime, look
+from quoron.training.answers import in_classes, one_answer
 from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
@@ -53,6 +54,7 @@ class TrainingSummary:
     guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
     bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
+    class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -79,6 +81,8 @@ class TrainingSummary:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
         if self.health is not None:
             rows += self.health.table()[:1]
+        if self.class_weights is not None:
+            rows.append(("a row counts", self.class_weights))
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
         rows.append((f"group {self.group!r} so far", so_far))
         return rows
@@ -118,7 +122,8 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made)
+    shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
+    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
@@ -182,12 +187,14 @@ def _summary(
             *scene.held.warnings,
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
+            *one_answer(model),
             *_boundary(model, plan),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
         health=health,
         bought=() if scene.bought is None else scene.bought.lines(),
+        class_weights=in_classes(model.encoding),
     )
 
 

@@ -19,6 +19,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,6 +46,7 @@ from quoron.training.votes import Released
 from quoron.training.wanted import is_wanted
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -58,6 +60,7 @@ if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
 AnyPrepared = Prepared[Undeclared] | Prepared[Curated]
+DIGESTED = 1 << 22  # bytes of items that are digested at a time
 
 
 def prepare(
@@ -84,7 +87,7 @@ def prepare(
             config, scene, planned, config.digest(), identity
         )
     else:
-        prepared = _planned(config, base, identity, frame, assumptions)
+        prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
     prepared.run.check()
     return prepared
 
@@ -96,13 +99,19 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     """
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
-    noise = StartedNoise.simulated(SeededNoise(simulation_seed))
+    source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
+    seen = None if health is None else health.shares(look.drawn(health, held, source))
+    encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
+    items = held.items()
+    if encoding is not held.encoding:
+        items = look.weigh(items, encoding)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(held.declared, held.items(), noise, seed=plan.seed)
+    engine = CuratorEngine(held.declared, items, noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
-    model = Model.released(algorithm.model(state), held.encoding, held.declared.loss, plan, made=None)
+    shares = look.label_shares(encoding, health, seen)
+    model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
     return model, plan, taken
 
 
@@ -125,12 +134,14 @@ def _planned(
     identity: Identity,
     frame: Any,
     assumptions: Sequence[Assumption],
+    *,
+    begun: bool = False,
     bought: Declarations | None = None,
     digest: str | None = None,
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame)
+    held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     paid = None if bought is None else bought.paid
     planned, unlooked = buying.within(seeded, problem_of(config, held.declared), held.encoding, paid)
@@ -139,6 +150,8 @@ def _planned(
     remarks = planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
+        unbalanced = look.unbalanced(held.encoding, unlooked)
+        remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
     scene = Curated(held, identity, unlooked, bought)
     return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
@@ -187,7 +200,8 @@ def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Pr
     try:
         bought = buying.read(prepared, released)
         config = buying.configured(prepared.config, scene.wanted, bought.found)
-        run = _planned(config, scene.base, scene.identity, scene.frame, scene.assumptions, bought, prepared.digest)
+        given = config, scene.base, scene.identity, scene.frame, scene.assumptions
+        run = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
     except (NothingReleased, Infeasible) as error:
         return None, str(error)
     return run, ""
@@ -229,20 +243,23 @@ def _trained(
 ) -> TrainedTable:
     """What `carry_out` does with a run whose columns are declared, or bought."""
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
-    room = held.room(begun=begun)
     if not begun:
         make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items(room)
+            items = held.items()
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
+            if encoding is not held.encoding:
+                items = look.weigh(items, encoding)
             with closing(CuratorEngine(held.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
                 model = run.carry_out(own, engine, observers)
             events = own.events()
-    trained = result.write(prepared, folder, model, events, seen)
+    scene = replace(prepared.scene, held=held.encoded_by(encoding))
+    trained = result.write(replace(prepared, scene=scene), folder, model, events, seen)
     with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
         end(ledger, run.name, model=model)
     return trained
@@ -296,5 +313,13 @@ def _digest(items: "ItemBatch | Rows") -> bytes:
         return digest.digest()
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        data = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+        found = [b""] * -(-len(data) // DIGESTED)
+
+        def part(place: int, data: Any = data, found: list[bytes] = found) -> None:
+            own = data[place * DIGESTED : (place + 1) * DIGESTED]
+            found[place] = hashlib.blake2b(own, digest_size=32, person=b"quoron-items").digest()
+
+        at_once([partial(part, place) for place in range(len(found))], all_threads())
+        digest.update(b"".join(found))
     return digest.digest()

@@ -1,6 +1,6 @@
 """From the rows of a table to what is bought of it: the releases one after the other, each in view of those before.
 
-    released, entries = release(bought, wants, table, owners, users, noise)
+    released, entries = release(bought, wants, source, owners, users, noise)
 
 What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
 releases may be chosen so: quoron_privacy.counts.bought, docs/privacy/bought-declarations.md.
@@ -15,8 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns, row_kinds
+from quoron_client.data.first_rows import first_rows, most_rows
+from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
 from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
+from quoron_privacy.errors import DataError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 
@@ -44,12 +47,12 @@ class Want:
 
 
 def release(
-    bought: Bought, wants: Sequence[Want], table: pa.Table, owners: Integers, users: int, noise: NoiseSource
+    bought: Bought, wants: Sequence[Want], source: Opened, owners: Integers, users: int, noise: NoiseSource
 ) -> tuple[Released, tuple[Release, ...]]:
     """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users.
 
-    Where there are more users than are looked at, these are drawn in secret. Under zero-out whoever has no row is
-    nobody, and counts nowhere.
+    Where there are more users than are looked at, these are drawn in secret, and no row of another is kept. Of a user
+    the first `most_rows` count. Under zero-out whoever has no row is nobody, and counts nowhere.
     """
     stream = noise.stream("bought", "users")
     chosen = np.arange(users) if users <= bought.users else stream.subset(users, bought.users)
@@ -57,15 +60,27 @@ def release(
         chosen = chosen[np.isin(chosen, owners)]
     seats = np.full(users, -1, np.int64)
     seats[chosen] = np.arange(len(chosen))
-    if len(chosen) < users:
-        rows = np.flatnonzero(seats[owners] >= 0)
-        table, owners = table.take(pa.array(rows)), owners[rows]
-    crowd = _Crowd(bought, table, seats[owners], len(chosen), noise)
+    names = list(dict.fromkeys(want.column for want in wants if want.what != "items"))
+    counted = first_rows(owners, most_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
+    table = _rows(source, names, counted) if names else pa.table({})
+    crowd = _Crowd(bought, table, seats[owners[counted]], len(chosen), noise)
     found: Released = {want.column: {} for want in wants}
     entries = {each.mechanism: each for each in bought.entries()}
     made = crowd.numbers([want for want in wants if want.may_be_number], found) if bought.columns else []
     made += crowd.names([want for want in wants if want.may_be_text], found)
     return found, tuple(entries[f"bought-{each}"] for each in made)
+
+
+def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
+    """The rows that are kept, of all in order. DataError where the table has others than when it was opened."""
+    parts, first = [source.empty(names)], 0
+    for batch in source.batches(names):
+        own = kept[first : first + batch.num_rows]
+        first += batch.num_rows
+        parts.append(batch if own.all() and len(own) == batch.num_rows else batch.filter(pa.array(own)))
+    if first != len(kept):
+        raise DataError(f"Expected a table of {len(kept):,} rows, as when it was opened, got {first:,}.")
+    return pa.concat_tables(parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

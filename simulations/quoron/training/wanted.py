@@ -16,12 +16,11 @@ from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
 from quoron_client.data import columns, spans, tables
-from quoron_client.data.declared import types_of
 from quoron_client.data.labels import Signs, read_label
+from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
 
 ALL = "*"
-Source = Any  # a path, or a frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +45,30 @@ def is_wanted(config: Config) -> bool:
     return isinstance(section, TableSection) and bool(_asked(section))
 
 
-def wanted(config: Config, base: Path, frame: Any = None) -> Wanted:
+def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wanted:
     """What of the table nobody has declared. DataError for a column that is asked for and holds nothing to buy."""
-    section = config.population
+    section, declared = config.population, with_columns(config, base, frame).population
     assert isinstance(section, TableSection)
-    source = source_of(section, base, frame)
-    header, types = list(tables.names(source)), types_of(source, _schema(source))
+    assert isinstance(declared, TableSection)
+    header = list(source.names)
+    if not header:
+        raise ConfigError(
+            "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
+            "Declare numeric or categorical."
+        )
     for name in (section.user, *([label_of(section)] if section.label else [])):
         columns.check_name(name, header)
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
-    declared = with_columns(config, base, frame).population
-    assert isinstance(declared, TableSection)
     for name, kind, asked in _resolved(section, declared, header):
-        type_ = types.get(name)
+        type_ = source.schema.get(name)
         try:
-            _check(source, name)
+            columns.check(source.empty([name]), name)
         except DataError as error:
             if asked:
                 raise
-            left.append(f"{name!r} is left out: {_reason(error)}")
+            left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
             continue
         if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
@@ -75,19 +77,14 @@ def wanted(config: Config, base: Path, frame: Any = None) -> Wanted:
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
-    return Wanted(tuple(features), known, _label(section, types), items, tuple(left))
+    return Wanted(tuple(features), known, _label(section, source.schema), items, tuple(left))
 
 
-def source_of(section: TableSection, base: Path, frame: Any = None) -> Source:
-    """What is read: a file, or a frame. ConfigError for a folder or a URL, whose columns are declared."""
+def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
+    """What is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
     if frame is not None:
-        return frame
-    if dataset(section.path, base) is not None:
-        raise ConfigError(
-            f"Expected declared columns for a folder or a URL, got none of {section.path}. Have them released with "
-            "`quoron declare` from one of its files, or declare numeric and categorical."
-        )
-    return table_file(section.path, base)
+        return tables.opened(frame, section.dialect)
+    return tables.opened(dataset(section.path, base) or table_file(section.path, base), section.dialect)
 
 
 def label_of(section: TableSection) -> str:
@@ -142,26 +139,6 @@ def _read(section: TableSection) -> Any:
         classes=tuple(section.classes),
         label_range=section.label_range,
     )
-
-
-def _schema(source: Source) -> pa.Schema:
-    if isinstance(source, Path):
-        return tables.header(source).schema
-    if hasattr(source, "iloc"):  # whose types are made of values
-        return pa.schema([])
-    return (source if isinstance(source, pa.Table) else pa.table(source)).schema
-
-
-def _check(source: Source, name: str) -> None:
-    """DataError for a column that can be no feature, by its name or its type."""
-    if isinstance(source, Path):
-        columns.check(tables.header(source), name)
-    else:
-        columns.check(tables.read(source, [name]), name)
-
-
-def _reason(error: DataError) -> str:
-    return str(error).rstrip(".")
 
 
 def _is_text(kind: pa.DataType) -> bool:
