@@ -100,7 +100,7 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
-    table = tables.read(frame, (*encoding.columns, section.user))
+    table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
     return table
 

@@ -27,6 +27,11 @@ ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252")
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
+def can_separate(one: str) -> bool:
+    """Whether a text can be what separates cells."""
+    return len(one) == 1 and one.isascii() and one not in '"\r\n\0'
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """As declared; None is to be told. ConfigError for what none can be."""
@@ -37,9 +42,8 @@ class Dialect:
     quoting: Literal["double", "none"] = "double"
 
     def __post_init__(self) -> None:
-        one = self.separator
-        if one is not None and (len(one) != 1 or one in '"\r\n\0' or not one.isascii()):
-            raise ConfigError(f"Expected separator to be one character, such as ';' or a tab, got {one!r}.")
+        if self.separator is not None and not can_separate(self.separator):
+            raise ConfigError(f"Expected separator to be one character, such as ';' or a tab, got {self.separator!r}.")
         if self.decimal not in (".", ","):
             raise ConfigError(f"Expected decimal to be '.' or ',', got {self.decimal!r}.")
         if self.encoding is not None and self.encoding not in ENCODINGS:
@@ -72,3 +76,10 @@ class Dialect:
                 "or put names that have one of them in quotes."
             )
         return replace(self, separator=found[0] if found else ",")
+
+    def check_unwritten(self, called: str) -> None:
+        """DataError where something is declared that only files of text have."""
+        if (self.separator, self.encoding, self.quoting) != (None, None, "double"):
+            raise DataError(
+                f"Expected no separator, encoding or quoting of {called!r}, which is no text, got some. Leave them out."
+            )

@@ -97,12 +97,16 @@ class Opened:
 def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     """A file, a folder, a URL, a pyarrow Table or RecordBatchReader or a DataFrame (pandas, polars), before its rows.
 
+    What is opened already is left as it is.
+
     The dialect is what is declared of the text of files. Raises DataError for what is no table, and for a header that
     does not say how the file is written.
     """
     dialect = dialect or Dialect()
+    if isinstance(source, Opened):
+        return source
     if isinstance(source, str | Path):
-        found = _of_files(Files.found(source)) if is_folder(source) else _of_file(str(source), dialect)
+        found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
         found = _of_table(source)
     elif frames.is_pandas(source):
@@ -166,11 +170,13 @@ def _of_text(names: list[str], places: list[int]) -> pa.Table:
 def _of_file(source: str, dialect: Dialect) -> Opened:
     form = format_of(source)
     if form.kind == "parquet":
-        return _of_files(Files.found(source))
+        return _of_folder(source, dialect)
     if form.kind == "arrow":
+        dialect.check_unwritten(Path(source).name)
         return _of_arrow(arrow_file.ArrowFile.found(source))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
+        replace(dialect, encoding=None).check_unwritten(file.name)
         return Opened(
             (), {}, None, False, _of_text, lambda names, _, __: json_lines.batches(file, dialect, names), _headed=False
         )
@@ -194,7 +200,9 @@ def _of_arrow(stored: arrow_file.ArrowFile) -> Opened:
     return Opened(tuple(schema.names), _declared(schema), stored.rows, False, _of_schema(schema), batches)
 
 
-def _of_files(found: Files) -> Opened:
+def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
+    dialect.check_unwritten(str(source))
+    found = Files.found(source)
     schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
