@@ -82,7 +82,7 @@ def test_groups_reach_a_step_of_a_pipeline(ledger: Path) -> None:
 def test_groups_are_routed_unless_somebody_says_otherwise(routing: None) -> None:
     piped = make_pipeline(FunctionTransformer(), classifier()).fit(X, Y, groups=USERS)
     assert piped[-1].plan_.problem.users == 40
-    assert classifier().get_metadata_routing().fit.requests == {"groups": True}
+    assert classifier().get_metadata_routing().fit.requests == {"groups": True, "sample_weight": None}
     asked = classifier().set_fit_request(groups="whose")
     assert make_pipeline(asked).fit(X, Y, whose=USERS)[-1].plan_.problem.users == 40
 

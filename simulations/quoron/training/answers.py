@@ -16,7 +16,8 @@ def one_answer(model: Model) -> tuple[str, ...]:
     classes = outcomes(model.encoding.label)
     if not classes:
         return ()
-    fix = f"Decide by the released share: {_SHARE}." if model.label_shares else "Give `quoron predict` a --threshold."
+    share = model.label_shares is not None and model.threshold != "share"
+    fix = f"Decide by the released share: {_SHARE}." if share else "Give `quoron predict` a --threshold."
     fix = fix if model.loss.name in ("logistic", "softmax") else "More users or a larger epsilon tell classes apart."
     only = model.always()
     if only is not None:
