@@ -7,7 +7,7 @@ from quoron.model import Model
 from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.labels import in_words, outcomes
 
-RARE = 0.2  # share of labels below which a class is seldom likelier than all others together
+RARE = 0.25  # share of labels below which a class is seldom likelier than all others together
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
