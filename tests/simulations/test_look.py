@@ -101,7 +101,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     assert "users without a row that can be used" in shown
     assert "decimal point" in shown
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
-    assert "a look at the table first" in capsys.readouterr().out
+    assert "a look at the table " in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--health", "0"]) == 0
     assert "Nobody looks at how well the table fits its declarations: train.health = 0" in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--set", "privacy.delta=0.01"]) == 2

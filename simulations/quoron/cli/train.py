@@ -51,6 +51,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="All numbers, theorems and other methods, on more than one screen.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     engine: Annotated[
@@ -70,7 +73,7 @@ def train(
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
         planned = api.plan_training(source, privacy=privacy, method=method, keep=keep, settings=given, **columns)
-        showing.show_plan(planned, as_json=as_json)
+        showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         trained = api.train(
@@ -84,7 +87,7 @@ def train(
             engine=choice,
             **columns,
         )
-    showing.show_trained(trained, as_json=as_json)
+    showing.show_trained(trained, as_json=as_json, details=details)
 
 
 def predict(
