@@ -35,11 +35,13 @@ class ArrowFile:
         """The columns at these places, a stored batch after another. DataError if the file has changed."""
         self._check()
         stored = sorted(places)
-        with _batches(self.source, stored) as (reader, many):
-            for batch in reader if many is None else map(reader.get_batch, range(many)):
-                batch.validate()
-                yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
-        self._check()
+        try:
+            with _batches(self.source, stored) as (reader, many):
+                for batch in reader if many is None else map(reader.get_batch, range(many)):
+                    batch.validate()
+                    yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
+        finally:
+            self._check()  # a file that has changed is the first thing to say
 
     def _check(self) -> None:
         if files.state(self.source) != self.state:

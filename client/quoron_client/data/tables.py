@@ -50,7 +50,8 @@ class Opened:
     _empty: Empty = field(repr=False)
     _read: Batches = field(repr=False)
     _headed: bool = True
-    _decimal: str = "."
+    path: str | None = None  # where it is, of a file, a folder or a URL
+    dialect: Dialect | None = None  # as declared
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
@@ -89,9 +90,9 @@ class Opened:
         return wanted, [places[name] for name in wanted]
 
     def _told(self, table: pa.Table) -> pa.Table:
-        if self._decimal == ".":
+        if self.dialect is None or self.dialect.decimal == ".":
             return table
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self._decimal})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self.dialect.decimal})
 
 
 def opened(source: Any, dialect: Dialect | None = None) -> Opened:
@@ -105,6 +106,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     dialect = dialect or Dialect()
     if isinstance(source, Opened):
         return source
+    if not isinstance(source, str | Path):
+        dialect.check_unwritten(type(source).__name__)
     if isinstance(source, str | Path):
         found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
@@ -117,7 +120,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_table(frames.from_stream(source))
     else:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
-    return replace(found, _decimal=dialect.decimal)
+    path = str(source) if isinstance(source, str | Path) else None
+    return replace(found, path=path, dialect=dialect)
 
 
 def read(

@@ -8,11 +8,15 @@ import typer
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
+    Decimal,
+    Encoding,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
+    Quoting,
+    Separator,
     Settings,
     Workers,
     interruptible,
@@ -89,19 +93,24 @@ def train(
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
-    table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
         Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
     ] = False,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
 ) -> None:
     """Predict the label of every row of a table with a model that was trained."""
-    from quoron import api
+    from quoron import api, opened
     from quoron.training.predicting import predictions, write_predictions
 
-    write_predictions(predictions(api.load(model), table, scores=scores), file)
+    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    write_predictions(predictions(api.load(model), rows, scores=scores), file)
 
 
 def example(

@@ -3,7 +3,7 @@
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quoron.model import Model
 from quoron.run_folder import as_parquet, write
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def predictions(model: Model, path: Path, *, scores: bool) -> "pa.Table":
-    """A column `prediction` for the rows of a file; with `scores` one of probabilities or scores a class."""
+def predictions(model: Model, table: Any, *, scores: bool) -> "pa.Table":
+    """A column `prediction` for the rows of a table; with `scores` one of probabilities or scores a class."""
     import pyarrow as pa
 
-    rows = tables.read(path)
+    rows = tables.read(table, model.feature_names_in_)
     found = {"prediction": pa.array(model.predict(rows))}
     if scores:
         found |= _scores(model, rows)
