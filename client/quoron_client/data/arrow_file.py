@@ -40,8 +40,10 @@ class ArrowFile:
                 for batch in reader if many is None else map(reader.get_batch, range(many)):
                     batch.validate()
                     yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
-        finally:
+        except DataError:
             self._check()  # a file that has changed is the first thing to say
+            raise
+        self._check()
 
     def _check(self) -> None:
         if files.state(self.source) != self.state:

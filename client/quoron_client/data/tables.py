@@ -49,9 +49,13 @@ class Opened:
     held: bool  # whether all of it is in memory already
     _empty: Empty = field(repr=False)
     _read: Batches = field(repr=False)
-    _headed: bool = True
+    _keys: Callable[[], list[str]] | None = None  # of its first rows, where it has no header
     path: str | None = None  # where it is, of a file, a folder or a URL
     dialect: Dialect | None = None  # as declared
+
+    def seen(self) -> tuple[str, ...]:
+        """Its columns; where it has no header the keys of its first rows, for its owner's eyes and nobody else's."""
+        return self.names if self._keys is None else tuple(self._keys())
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
@@ -73,7 +77,7 @@ class Opened:
 
     def _checked(self, names: Collection[str] | None) -> tuple[list[str], list[int]]:
         """(names, places) of columns: each once, or all, by their places."""
-        if names is None and not self._headed:
+        if names is None and self._keys is not None:
             raise DataError(
                 "Expected declared columns of JSON lines, got none: they have no header, and what keys rows have is "
                 "private. Name the columns, without patterns."
@@ -81,7 +85,7 @@ class Opened:
         if names is None:
             return list(self.names), list(range(len(self.names)))
         wanted = list(dict.fromkeys(names))
-        if not self._headed:
+        if self._keys is not None:
             return wanted, []
         many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
         for name in wanted:
@@ -182,7 +186,13 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     if form.kind == "json":
         replace(dialect, encoding=None).check_unwritten(file.name)
         return Opened(
-            (), {}, None, False, _of_text, lambda names, _, __: json_lines.batches(file, dialect, names), _headed=False
+            (),
+            {},
+            None,
+            False,
+            _of_text,
+            lambda names, places, rows: json_lines.batches(file, dialect, names),
+            lambda: json_lines.keys(file, dialect),
         )
     told = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
     return Opened(
