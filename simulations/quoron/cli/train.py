@@ -8,11 +8,15 @@ import typer
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
+    Decimal,
+    Encoding,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
+    Quoting,
+    Separator,
     Settings,
     Workers,
     interruptible,
@@ -92,7 +96,7 @@ def train(
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
-    table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
         Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
@@ -107,13 +111,18 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron import api
+    from quoron import api, opened
     from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
     trained, decided = api.load(model), threshold_of(threshold)
-    found = predictions(trained, table, scores=scores, threshold=decided)
+    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if (said := one_for_all(trained, found, decided)) is not None:
         typer.echo(said, err=True)
