@@ -1,6 +1,7 @@
 from .accounts.lifetime import Charge as Charge
 from .accounts.lifetime import Limit as Limit
 from .accounts.lifetime import Spent as Spent
+from .counts.bought import Bought as Bought
 from .counts.facts import Fact as Fact
 from .counts.facts import RankChoice as RankChoice
 from .counts.facts import holders_of_category as holders_of_category

@@ -343,11 +343,12 @@ def share_for(
     error = plan.errors(columns=columns, names=1).places if columns else 0.0
     threshold = plan.threshold(1) if names else 0.0
     least = max(error / WORST, threshold / UNSEEN)  # errors are the same votes for any number of users
-    if users < least:
+    if looked < least:
+        needed = math.ceil(least)
         raise Infeasible(
             "declarations",
-            f"{users:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
-            f"{math.ceil(least):,} users, fewer columns, or declarations",
+            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{needed:,} users, " * (looked_at(needed) == needed) + "a larger epsilon, fewer columns, or declarations",
         )
     full = max(error / ERROR, (plan.threshold(names) if names else 0.0) / SEEN)
     return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
