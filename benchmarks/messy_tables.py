@@ -39,7 +39,7 @@ RANGES = {"age": (18.0, 90.0), "height": (1.2, 2.2), "income": (0.0, 150_000.0),
 WARDS = ["north", "south", "east"]
 BETTER = {"auc": 0.6, "accuracy over the commonest": 0.04, "r2": 0.03}  # noise alone may reach that
 CLEAR = {"auc": 0.68, "accuracy over the commonest": 0.08, "r2": 0.1}  # and by luck seldom this
-NULL = ("no row that can be used", "of the labels are", "no better off")  # what is said of a null model as a whole
+NULL = ("no row that can be used", "of the labels", "no better off")  # what is said of a null model as a whole
 Draw = np.random.Generator
 Cells = list[Any]
 
@@ -633,7 +633,9 @@ def wide(columns: int) -> Spoil:
 mess("wide: 100 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, says=("columns",))(wide(100))
 mess("wide: 500 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, says=("columns",))(wide(500))
 mess("declared from the highest to the lowest", declared={"numeric": RANGES | {"age": (90.0, 18.0)}})(untouched)
-mess("ranges far too wide", says=tuple(RANGES), declared={"numeric": dict.fromkeys(RANGES, (-1e9, 1e9))})(untouched)
+WIDE: dict[str, Any] = {"numeric": dict.fromkeys(RANGES, (-1e9, 1e9)), "categorical": {}}
+mess("ranges far too wide", says=tuple(RANGES), declared=WIDE)(untouched)
+mess("ranges far too wide, rare label", says=tuple(RANGES), declared=WIDE, rare=True)(untouched)
 mess("ranges far too narrow", says=tuple(RANGES), declared={"numeric": dict.fromkeys(RANGES, (0.0, 1e-3))})(untouched)
 
 
