@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from quoron.run_folder import write
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Classes, Range, Signs
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
@@ -99,7 +98,7 @@ class Model:
     @property
     def feature_names_in_(self) -> tuple[str, ...]:
         """The table's columns that it reads."""
-        return tuple(feature.column for feature in self.encoding.features)
+        return tuple(dict.fromkeys(feature.column for feature in self.encoding.features))
 
     @property
     def feature_names_out_(self) -> tuple[str, ...]:
@@ -266,7 +265,7 @@ class Model:
         for feature in self.encoding.features:
             block = weights[:, place : place + len(feature.names)]
             place += len(feature.names)
-            if isinstance(feature, Numeric) and not feature.edges:
+            if feature.is_number:
                 width = feature.high - feature.low
                 shift -= block[:, 0] * (feature.low + feature.high) / width
                 block = block * 2 / width

@@ -191,8 +191,8 @@ class TestWhatIsWrongWithTheFile:
         other.touch()
         for path, said in [
             (empty, r"empty.csv': Expected a table with rows, got an empty one"),
-            (broken, r"broken.parquet' to be a readable .parquet table, got ArrowInvalid"),
-            (other, r"Expected a .csv or .parquet table, got 'table.xlsx'"),
+            (broken, r"broken.parquet' to be a whole Parquet file, got one that cannot be opened \(ArrowInvalid"),
+            (other, r"Expected a table that ends in .csv, .*, got 'table.xlsx'"),
             (tmp_path / "nowhere.csv", r"found no such file"),
         ]:
             with pytest.raises(DataError, match=said):

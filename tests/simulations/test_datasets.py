@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import quoron
 from quoron.datasets import _indexing, item_store
 from quoron.datasets._columns import Scaling
-from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
@@ -25,6 +24,7 @@ from quoron.populations.table import encoded_table
 from quoron.sections import Keep
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
+from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
 from quoron_privacy.errors import DataError

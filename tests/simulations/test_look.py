@@ -242,7 +242,7 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     """As many as train; whoever holds more than that would decide how long a look takes."""
     most, seen = 3, []
     monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
-    monkeypatch.setattr("quoron.datasets.files.ROWS", 100)
+    monkeypatch.setattr("quoron_client.data.files.ROWS", 100)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     more = {"privacy": {"adjacency": adjacency}} | ({"train": {"users": USERS}} if adjacency == "zero-out" else {})
     rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))

@@ -90,7 +90,7 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((first_rows, "_FIRST", 100), (tables, "_AT_ONCE", 100), (csv_file, "_PIECE", 999)):
+        for module, name, less in ((first_rows, "_FIRST", 100), (csv_file, "_PIECE", 999)):
             monkeypatch.setattr(module, name, less)
         reading = Reading(MOST, "who")
         found, whole = tables.read(path, None, reading), tables.read(path)
@@ -202,7 +202,9 @@ class TestRoom:
         def full(*_: object, **__: object) -> None:
             raise error
 
-        monkeypatch.setattr("pyarrow.parquet.read_table" if kind == "parquet" else "pyarrow.csv.read_csv", full)
+        monkeypatch.setattr(
+            "pyarrow.parquet.ParquetFile.iter_batches" if kind == "parquet" else "pyarrow.csv.read_csv", full
+        )
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
 

@@ -112,7 +112,7 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
     """How many different values the chosen rows (N,) of a column have, missing ones being one. For simulation only."""
-    values = texts(table, name).filter(pa.array(chosen))
+    values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
     return int(pc.count_distinct(values, mode="all").as_py())
 
 

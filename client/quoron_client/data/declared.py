@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
+from quoron_client.data.formats import is_text
 from quoron_privacy.errors import DataError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
@@ -32,11 +33,11 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 def types_of(source: Any, schema: "pa.Schema") -> Types:
     """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
 
-    None of a CSV file or a pandas frame, whose types are made of values; nor dictionaries, nor columns of nulls only.
+    None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
     """
     import pyarrow as pa
 
-    if hasattr(source, "iloc") or (isinstance(source, str | Path) and Path(source).suffix == ".csv"):
+    if hasattr(source, "iloc") or (isinstance(source, str | Path) and is_text(source)):
         return {}
     said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
     return {each.name: each.type for each in said}

@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -36,9 +36,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns
+    from quoron_client.data import columns, fused
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
+    fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -203,8 +204,11 @@ class Encoding:
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
-        for name in self.columns:
-            columns.check(table, name)
+        for each in self.features:
+            each.check(table)
+        for role in (self.label, self.weight):
+            if role is not None:
+                columns.check(table, role.column)
 
     def check_meant(self, user: str | None = None) -> None:
         """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
@@ -213,7 +217,7 @@ class Encoding:
                 "Expected numeric or categorical features, got none: the model would be a constant. Declare "
                 "population.numeric or population.categorical."
             )
-        plain = [each.column for each in self.features if isinstance(each, Categorical) or not each.edges]
+        plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
@@ -236,7 +240,7 @@ class Encoding:
     def check_public(self) -> None:
         """Raises ConfigError where values would be taken from the data, and so become public."""
         for feature in self.features:
-            if isinstance(feature, Categorical) and feature.categories == "from-data":
+            if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
 
     def check_loss(self, loss: Loss) -> None:
@@ -271,40 +275,16 @@ class Encoding:
 
     def resolved(self, table: "pa.Table") -> "Encoding":
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        found = (
-            Categorical(f.column, columns.vocabulary(table, f.column))
-            if isinstance(f, Categorical) and f.categories == "from-data"
-            else f
-            for f in self.features
-        )
+        found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
     def encode(self, table: "pa.Table") -> Encoded:
         """All rows as items. Raises DataError as `check` does, and never for a value."""
         self.check(table)
-        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
-        with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
-            blocks = [self._feature(table, feature, kept, tally) for feature in self.features]
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
-        if self.intercept:
-            blocks.append(np.ones((len(kept), 1), np.float32))
-        features = self._scaled(np.ascontiguousarray(np.hstack(blocks)))
-        for each in (features, labels, weights):
-            if each is not None:
-                each[~kept] = 0.0
-        dropped = int(np.count_nonzero(~kept))
-        return Encoded(features, labels, weights, kept, Counts(len(kept), dropped, **asdict(tally)))
-
-    def encode_targets(self, table: "pa.Table") -> tuple[Vector, Vector | None, Mask]:
-        """Labels (N,), weights (N,) and which rows are kept (N,), as of `encode` if there were no features."""
-        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
-        with np.errstate(all="ignore"):
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
-        if not kept.all():
-            for each in (labels, weights):
-                if each is not None:
-                    each[~kept] = 0.0
-        return labels, weights, kept
+        block = fused.Block.of(self, table.num_rows)
+        counts = self._counts(table, fused.encode(self, table, block), block)
+        weights = None if self.weight is None else block.weights
+        return Encoded(block.features, block.labels, weights, block.kept, counts)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""
@@ -322,58 +302,31 @@ class Encoding:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
 
-    def _feature(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> NDArray[np.float32]:
-        if isinstance(feature, Categorical):
-            if feature.categories == "from-data":
-                raise ConfigError(f"Expected declared values of {feature.column!r}, got 'from-data'. List them.")
-            found = columns.places(table, feature.column, feature.categories)
-            unknown = found < 0
-            tally.unknown[feature.column] = (
-                int(np.count_nonzero(unknown)),
-                columns.kinds(table, feature.column, unknown),
-            )
-            return _one_hot(found, len(feature.categories))
-        values = columns.numbers(table, feature.column)
-        missing = np.isnan(values)
-        place = tally.unusable if self.missing == "drop" else tally.filled
-        place[feature.column] = int(np.count_nonzero(missing))
-        tally.clipped[feature.column] = int(np.count_nonzero((values < feature.low) | (values > feature.high)))
-        if self.missing == "drop":
-            kept &= ~missing
-        values[missing] = 0.5 * feature.low + 0.5 * feature.high
-        if feature.edges:
-            return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
-        scaled = (2.0 * values - feature.low - feature.high) / (feature.high - feature.low)
-        return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
-
-    def _labels(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector:
-        if self.label is None:
-            return np.zeros(table.num_rows)
-        labels = self.label.of(table)
-        missing = np.isnan(labels)
-        tally.unusable[self.label.column] = int(np.count_nonzero(missing))
-        if isinstance(self.label, Range):
-            tally.labels_clipped[self.label.column] = int(np.count_nonzero(self.label.outside(table)))
-        kept &= ~missing
-        return labels
-
-    def _weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
-        if self.weight is None:
-            return None
-        values = columns.numbers(table, self.weight.column)
-        usable = values >= 0
-        tally.unusable[self.weight.column] = int(np.count_nonzero(~usable))
-        tally.clipped[self.weight.column] = int(np.count_nonzero(values > self.weight.most))
-        kept &= usable
-        return np.minimum(values / self.weight.most, 1.0)
-
-    def _scaled(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """All rows divided by the largest norm that one can have, or each by its own; then at most `feature_norm`."""
-        if not self.unit_rows:
-            return (rows.astype(np.float64) * self.scale).astype(np.float32)
+    def in_unit_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows (N, p) divided each by its own norm; then at most `feature_norm`."""
         norms = np.linalg.norm(rows.astype(np.float64), axis=1)
         scale = self.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0)
         return (rows * scale[:, None]).astype(np.float32)
+
+    def _counts(self, table: "pa.Table", found: Owners, block: "fused.Block") -> Counts:
+        unusable, filled, clipped, unknown = dict[str, int](), dict[str, int](), dict[str, int](), {}
+        for place, (each, (missing, outside)) in enumerate(zip(self.features, found.tolist(), strict=False)):
+            if each.is_number:
+                clipped[each.title] = outside
+            elif each.middle is None:
+                bit = 1 + place
+                chosen = block.marks[:, bit >> 3] >> (bit & 7) & 1 == 1
+                unknown[each.title] = missing, columns.kinds(table, each.column, chosen) if missing else 0
+                continue
+            (unusable if self.missing == "drop" else filled)[each.title] = missing
+        at, label = len(self.features), {}
+        if self.label is not None:
+            unusable[self.label.column], outside = found[at].tolist()
+            label = {self.label.column: outside} if isinstance(self.label, Range) else {}
+        if self.weight is not None:
+            unusable[self.weight.column], clipped[self.weight.column] = found[-1].tolist()
+        dropped = int(np.count_nonzero(~block.kept))
+        return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
 
 
 def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[int, Owners]:
@@ -405,24 +358,7 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     return len(distinct), ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts while they are taken."""
-
-    unusable: dict[str, int] = field(default_factory=dict)
-    filled: dict[str, int] = field(default_factory=dict)
-    clipped: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, tuple[int, int]] = field(default_factory=dict)
-    labels_clipped: dict[str, int] = field(default_factory=dict)
-
-
 @cache
 def _adapter() -> TypeAdapter[Encoding]:
     return TypeAdapter(Encoding)
 
-
-def _one_hot(indices: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-    block = np.zeros((len(indices), size), np.float32)
-    known = indices >= 0
-    block[np.flatnonzero(known), indices[known]] = 1.0
-    return block

@@ -5,14 +5,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns
-from quoron_client.data.encoding import Encoding, Feature, Numeric
+from quoron_client.data.encoding import Encoding, Feature
 
 Vector = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class Columns:
             whole = rules.encode(table)
             weights = np.empty(0) if whole.weights is None else whole.weights
             return cls(_alike(whole.features.T), whole.labels, weights, whole.kept)
-        others = tuple(each for each in rules.features if not plain(each))
+        others = tuple(each for each in rules.features if not each.is_number)
         if others:
             rest = replace(rules, features=others, intercept=False).encode(table)
             found, targets = rest.features != 0, (rest.labels, rest.weights, rest.kept)
@@ -42,8 +42,8 @@ class Columns:
         (labels, counts, kept), taken = targets, 0
         values: list[NDArray[Any]] = []
         for feature in rules.features:
-            if plain(feature):
-                values.append(_numbers(table, feature.column))
+            if feature.is_number:
+                values.append(_numbers(table, feature))
                 continue
             values.extend(found[:, taken : taken + feature.width].T)
             taken += feature.width
@@ -73,16 +73,11 @@ class Scaling:
             return cls(-ones, ones, 0.0, False, 0.0)
         ends: list[tuple[float, float]] = []
         for each in rules.features:
-            ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * each.width
+            ends += [(float(each.low), float(each.high))] if each.is_number else [(-1.0, 1.0)] * each.width
         low, high = np.array(ends, np.float64).reshape(-1, 2).T
         return cls(
             low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0
         )
-
-
-def plain(feature: Feature) -> TypeGuard[Numeric]:
-    """Whether a feature is a column of numbers as it is."""
-    return isinstance(feature, Numeric) and not feature.edges
 
 
 def _alike(values: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
@@ -92,12 +87,12 @@ def _alike(values: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
     return tuple(np.ascontiguousarray(each, kind) for each in held)
 
 
-def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """A column as numbers: as it is stored where it has nothing missing, else as `columns.numbers` reads it."""
-    column = table.column(name)
-    if column.null_count == 0 and any(of(column.type) for of in _NUMBERS):
+def _numbers(table: pa.Table, feature: Feature) -> NDArray[Any]:
+    """Its numbers: as the column is stored where it has nothing missing, else as the feature reads it."""
+    column = table.column(feature.column)
+    if feature.is_stored and column.null_count == 0 and any(of(column.type) for of in _NUMBERS):
         return columns.stored(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
-    return columns.numbers(table, name)
+    return feature.values(table)
 
 
 _NUMBERS = (pa.types.is_float32, pa.types.is_float64, pa.types.is_integer)

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron.datasets._names import Names, column
-from quoron.datasets.files import Piece
 from quoron.datasets.index import Index
 from quoron_client.data import columns
-from quoron_client.data.encoding import Categorical, Encoding
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.files import Piece
 from quoron_client.data.first_rows import before
 from quoron_privacy.errors import DataError
 
@@ -61,7 +61,7 @@ class Rows:
 
     def resolved(self) -> "Rows":
         """With every `from-data` vocabulary replaced by the values found. For simulation only."""
-        open_ = [f.column for f in self.encoding.features if isinstance(f, Categorical) and f.categories == "from-data"]
+        open_ = [f.column for f in self.encoding.features if f.is_open]
         if not open_:
             return self
         found: dict[str, list[Any]] = {name: [] for name in open_}

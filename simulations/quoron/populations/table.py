@@ -297,7 +297,7 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
     taken = [
         f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
         for f in encoding.features
-        if isinstance(f, Categorical) and f.categories == "from-data"
+        if f.is_open
     ]
     return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
 

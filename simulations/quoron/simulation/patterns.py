@@ -56,6 +56,6 @@ def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
     source = dataset(table.path, base)
     if source is None:
         return tables.names(table_file(table.path, base))
-    from quoron.datasets.files import Files
+    from quoron_client.data.files import Files
 
     return list(Files.found(source).schema.names)

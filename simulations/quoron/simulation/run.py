@@ -164,7 +164,7 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
     elif isinstance(section, TableSection) and (source := dataset(section.path, folder)) is not None:
-        from quoron.datasets.files import Files
+        from quoron_client.data.files import Files
 
         digest.update(bytes.fromhex(Files.found(source).digest))
     elif isinstance(section, TableSection):

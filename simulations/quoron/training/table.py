@@ -23,7 +23,7 @@ from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import tables
 from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.encoding import Categorical, Encoding, Owners, group
+from quoron_client.data.encoding import Encoding, Owners, group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
@@ -162,7 +162,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
     encoding.check_loss(loss)
     encoding.check_meant(section.user)
     for feature in encoding.features:
-        if isinstance(feature, Categorical) and feature.categories == "from-data":
+        if feature.is_open:
             raise ConfigError(
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
                 "private. List them, or have them released with `quoron declare`."
