@@ -21,6 +21,7 @@ from typing import Literal
 
 from quoron_privacy.errors import ConfigError, DataError
 
+DECIMAL = b"quoron.decimal"  # in the metadata of a table's schema: what its texts write before the parts of a number
 SEPARATORS = ",;\t|"
 ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252")
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}

@@ -28,14 +28,13 @@ import pyarrow as pa
 
 from quoron_client.data import arrow_file, csv_file, frames, json_lines
 from quoron_client.data.columns import check_name
-from quoron_client.data.dialect import Dialect
+from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.formats import format_of, is_folder
 from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 
-DECIMAL = b"quoron.decimal"  # of a table's schema: what its text writes for a number's comma
 Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
 Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, places, most rows at a time)
 
