@@ -39,6 +39,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
         Kind.LABEL_RANGE_PUBLIC: "the range of the label, which is that of the data, was public before",
+        Kind.LARGEST_WEIGHT_PUBLIC: "the largest weight of a row, which is that of the data, was public before",
         Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
         "constants (clients clip features and scale losses)",
         Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",

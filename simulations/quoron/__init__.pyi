@@ -1,4 +1,3 @@
-from .api import TableColumns as TableColumns
 from .api import ask as ask
 from .api import compare as compare
 from .api import load as load
@@ -26,6 +25,7 @@ from .sections import Keep as Keep
 from .sections import Method as Method
 from .sections import Privacy as Privacy
 from .simulation.run import RunResult as RunResult
+from .table_columns import TableColumns as TableColumns
 from .training.rows import train_rows as train_rows
 from .training.trained import Trained as Trained
 

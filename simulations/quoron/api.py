@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron import engines
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
@@ -29,6 +29,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
+from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
@@ -39,22 +40,6 @@ if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.training.result import TrainedTable
 
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
-
-
-class TableColumns(TypedDict, total=False):
-    """How the rows of a table become items: the keys of the table section, docs/config-reference.md."""
-
-    user: str  # column that says whose item a row is; needed
-    label: str  # column, or a comparison such as "delay > 15"; needed but for the linear loss
-    numeric: Mapping[str, tuple[float, float]]  # public range of each numeric column
-    categorical: Mapping[str, Sequence[str | int]] | Sequence[str]  # public values of each categorical column
-    positive: str | int | bool  # the label's value that counts as positive
-    classes: Sequence[str | int]  # public values of the label
-    label_range: tuple[float, float]  # public range of a label that is a number
-    weight: Mapping[str, str | float]  # what a row counts: {"column": ..., "most": ...}
-    missing: Literal["drop", "middle"]  # what becomes of a row where a number is missing
-    intercept: bool  # whether there is a constant
-    unit_rows: bool  # whether rows are divided by their own length
 
 
 @door
@@ -74,8 +59,9 @@ def train(
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
 
     Args:
-        source: a TOML file's path, a `Config`, a DataFrame with one item a row, or the path of such a table (.csv,
-            .parquet), described by `columns`.
+        source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
+            `Config`, which describe one.
+        columns: of the table; nothing of them is taken from the data.
         epsilon: short for `privacy=Privacy(epsilon)`.
         privacy: the promise; `health` is the share of μ² for a look at how well the table fits its declarations, by
             default from 0.005 to 0.05; 0: nobody looks. What it says is in `health` of the result, and its warnings.
@@ -85,7 +71,6 @@ def train(
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
         engine: as of `simulate`, but for "flower".
-        columns: of a table, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
 
     The plan reads nothing from the table but the number of users. The run is charged to the group's account before
     any value is looked at. Interrupted, it goes on with the same call and `keep.out`, or `quoron resume`, for that
@@ -146,8 +131,9 @@ def simulate(
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
-        source: a preset's name, a path of a TOML file, a `Config`, a DataFrame with one item a row, or the path of
-            such a table (.csv, .parquet), described by `columns`.
+        source: a preset's name, a path of a TOML file, a `Config`; or a DataFrame with one item a row, or the path of
+            such a table, and what its columns are.
+        columns: of the table; categorical columns given without values take those in the data, which become public.
         epsilon, simulation_seed: short for those of `privacy`; the second is the seed of noise (run.simulation_seed).
         privacy, method, keep: the promise, the algorithm (its `seed` is that of slots), and the run's folder.
         settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
@@ -157,8 +143,6 @@ def simulate(
             `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
             between the nodes of a Ray cluster; `EngineChoice.of("service", clients=200)` starts a coordinator and a
             client for each user on this machine (docs/local.md).
-        columns: of a table, how its rows become items, see `TableColumns`. Categorical columns given without
-            values take those in the data, which thereby become public.
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.

@@ -22,6 +22,7 @@ from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
+from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
@@ -126,6 +127,14 @@ class TableSection(Simulated):
         description="what a row counts, { column = name, most = number }: its value in the column divided by the "
         "public most, larger ones held at it; default: all count alike",
     )
+    class_weight: ByClass | None = Field(
+        default=None,
+        description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
+        "shares of classes that `quoron train` sees in its look at the table (docs/tables.md); default: all alike",
+    )
+    class_weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        default=10.0, description="balanced: the largest weight is at most so many times the smallest"
+    )
     missing: Literal["drop", "middle"] = Field(
         default="drop",
         description="what becomes of a row with a numeric feature that is no number: it is left out, or the feature is "
@@ -134,6 +143,22 @@ class TableSection(Simulated):
     intercept: bool = Field(default=True, description="add a constant feature")
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
+
+    @field_validator("numeric", mode="before")
+    @classmethod
+    def _with_ranges(cls, given: object) -> object:
+        named = dict.fromkeys(given) if isinstance(given, list) else given
+        if not isinstance(named, dict):
+            return named
+        if None in named.values():
+            raise ValueError("to hold { column = [low, high] } for every column, or have `quoron declare` release it")
+        return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
+
+    @field_validator("categorical", mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        named = dict.fromkeys(given) if isinstance(given, list) else given
+        return {k: () if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
 
     @field_validator("numeric")
     @classmethod

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from quoron import toml_text
 from quoron.sections import Keep, Privacy, door, only
+from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, encoding, spans, tables
 from quoron_client.data.first_rows import Reading, most_rows, only_first
@@ -275,18 +276,7 @@ def _categories(
         return Line(
             "categorical", name, None, epsilon, delta, None, "no category has enough users' votes", fact.entries
         )
-    return Line("categorical", name, _integers([*fact.value]), epsilon, delta, None, entries=fact.entries)
-
-
-def _integers(found: list[str | int]) -> list[str | int]:
-    """Texts as integers if all of them are some, as whoever reads the same file takes them for such."""
-    texts = [str(each) for each in found]
-    return [int(text) for text in texts] if all(_is_integer(text) for text in texts) else found
-
-
-def _is_integer(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return len(digits) < 19 and digits.isascii() and digits.isdigit() and str(int(text)) == text
+    return Line("categorical", name, integers([*map(str, fact.value)]), epsilon, delta, None, entries=fact.entries)
 
 
 def _feasible(

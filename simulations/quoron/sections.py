@@ -11,10 +11,13 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from difflib import get_close_matches
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from quoron import toml_text
+from quoron.table_columns import described, shown
 from quoron_privacy.errors import ConfigError
 
 P = ParamSpec("P")
@@ -163,19 +166,68 @@ def _useless(name: str, value: Any, door: str) -> ConfigError:
 
 
 def door(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function, which says of a keyword that it does not have where that is said."""
-    known = inspect.signature(function).parameters
+    """The same function, which shows the words of a table one by one, and says of a keyword that it does not have what
+    was meant, or where that is said.
+    """
+    own = inspect.signature(function)
+    signature = shown(own)
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
-        for name in kwargs:
-            if name not in known and name in _homes():
-                raise ConfigError(
-                    f"Expected {name} as {_homes()[name]} for {function.__name__}, got it as a keyword of its own."
-                )
+        for name, value in kwargs.items():
+            if name not in signature.parameters:
+                raise _unknown(function.__name__, name, value, [*signature.parameters])
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:  # one that is needed and not there, or too many
+            raise ConfigError(f"Expected the arguments of {function.__name__}, got: {error}.") from None
+        for name, value in given.items():
+            _check(function.__name__, name, value)
         return function(*args, **kwargs)
 
+    opened.__doc__ = described(function.__doc__, own)
+    vars(opened)["__signature__"] = signature
     return opened
+
+
+def _unknown(door: str, name: str, value: object, known: Sequence[str]) -> ConfigError:
+    if name in _homes():
+        return ConfigError(f"Expected {name} as {_homes()[name]} for {door}, got it as a keyword of its own.")
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    return ConfigError(f"Expected one of {', '.join(known)} for {door}, got {name!r}.{meant}")
+
+
+def _check(door: str, name: str, value: object) -> None:
+    """ConfigError where a word that means the same to every door has a value of another kind."""
+    if name in _PLAIN and value is not None and not _PLAIN[name][1](value):
+        raise ConfigError(f"Expected {name} as {_PLAIN[name][0]} for {door}, got {name}={shortened(value)}.")
+
+
+def shortened(value: object) -> str:
+    """A value as it is told: what holds rows by its type."""
+    plain = value is None or isinstance(value, str | bytes | int | float | Path | Privacy | Method | Keep)
+    listed = isinstance(value, list | tuple | dict) and len(str(value)) < 200
+    text = repr(value) if plain or listed else ""
+    return text if text and len(text) < 200 else f"a {type(value).__name__}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+_PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "epsilon": ("a number", _is_number),
+    "privacy": ("Privacy(epsilon, delta)", lambda value: isinstance(value, Privacy)),
+    "method": ("Method(algorithm, options)", lambda value: isinstance(value, Method)),
+    "keep": ("Keep(out, group=...)", lambda value: isinstance(value, Keep)),
+    "progress": ("true or false", lambda value: isinstance(value, bool)),
+    "observers": ("a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str)),
+    "settings": (
+        "a list of texts such as 'privacy.delta=1e-7', or sections as mappings",
+        lambda value: isinstance(value, Sequence | Mapping) and not isinstance(value, str),
+    ),
+}
 
 
 @functools.cache

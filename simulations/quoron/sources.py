@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import Config, TableSection
-from quoron.presets import preset
+from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
-from quoron.sections import Setting, overlay
+from quoron.sections import Setting, overlay, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
-from quoron_privacy.errors import ConfigError
+from quoron_client.data.formats import SAID, is_table
+from quoron_client.data.labels import in_words
+from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # planning needs no table
     import pyarrow as pa
@@ -42,12 +44,22 @@ def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
 def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any], str, Path | None, Frame]:
     """Sections, a name for runs, where relative paths begin, and a DataFrame, if any."""
     if not isinstance(source, str | Path | Config):
+        if not (hasattr(source, "columns") or hasattr(source, "__arrow_c_stream__")):
+            raise DataError(
+                "Expected a DataFrame, the path of a table or of a .toml file, or a preset's name, got "
+                f"{shortened(source)}.{_frame_of(source)}"
+            )
         return _of_table(columns), "table", None, source
     path = Path("run") if isinstance(source, Config) else Path(source)
-    if path.suffix in (".csv", ".parquet"):
-        return _of_table(columns, str(source)), path.stem, Path.cwd(), None
-    if any(given is not None for given in columns.values()):
-        raise ConfigError(f"Expected {', '.join(columns)} with a table only, got a configuration.")
+    given = [name for name, value in columns.items() if value is not None]
+    if not isinstance(source, Config) and is_table(str(source)) and (given or not _is_preset(str(source))):
+        return _of_table(columns, str(source)), path.stem or "table", Path.cwd(), None
+    if given:
+        what = "a configuration" if isinstance(source, Config) or path.suffix == ".toml" else repr(str(source))
+        raise ConfigError(
+            f"Expected {', '.join(given)} with a DataFrame, or the path of a table ({SAID}, a folder), "
+            f"got {what}. Of what has sections of its own set population.{given[0]}."
+        )
     if isinstance(source, Config):
         return source.model_dump(mode="json", exclude_none=True), path.stem, Path.cwd(), None
     if path.suffix == ".toml":
@@ -56,20 +68,26 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
     return toml_text.parse(chosen.text, f"preset {chosen.name}"), chosen.name, Path.cwd(), None
 
 
+def _is_preset(name: str) -> bool:
+    return name in {each.name for each in presets()}
+
+
+def _frame_of(source: object) -> str:
+    """What would do in place of rows that are no table."""
+    return " Write pandas.DataFrame(rows)." if isinstance(source, Sequence | Mapping | Iterable) else ""
+
+
 def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
     """The section of a table whose columns are described so. ConfigError without a user or a label."""
     given = {name: value for name, value in columns.items() if value is not None}
     if "user" not in given or "label" not in given:
         user, label = columns.get("user"), columns.get("label")
-        raise ConfigError(f"Expected user and label with a table, got user={user!r} and label={label!r}.")
-    population = {
-        **{name: _plain(value) for name, value in given.items()},
-        "kind": TableSection.model_fields["kind"].default,
-        "path": path,
-        "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
-        "categorical": {column: _plain(values) for column, values in _vocabularies(given.get("categorical")).items()},
-    }
-    return {"population": population}
+        raise ConfigError(
+            f"Expected user and label with a table, the columns that say whose a row is and what is predicted, got "
+            f"user={user!r} and label={label!r}."
+        )
+    kind = TableSection.model_fields["kind"].default
+    return {"population": {**{name: _plain(value) for name, value in given.items()}, "kind": kind, "path": path}}
 
 
 def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
@@ -87,15 +105,12 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     return table
 
 
-def _vocabularies(
-    categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None,
-) -> Mapping[str, Sequence[str | int]]:
-    """Public values of each categorical column; none for those given by name only."""
-    return categorical if isinstance(categorical, Mapping) else dict.fromkeys(categorical or (), ())
-
-
 def _plain(value: Any) -> Any:
-    """Sequences as lists, integers that count up as one text."""
+    """Sequences as lists, integers that count up as one text, also of each column; numbers of numpy as Python's."""
+    if isinstance(value, Mapping):
+        return {in_words(_plain(column)): _plain(each) for column, each in value.items()}
     if isinstance(value, range) and value.step == 1 and value:
         return f"{value.start}:{value.stop}"
-    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, Iterable) and not isinstance(value, str) else value

@@ -100,9 +100,9 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
         quoron.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
     with pytest.raises(DataError, match="patients"):
         quoron.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
-    with pytest.raises(DataError, match="a DataFrame or a pyarrow Table, got int"):
+    with pytest.raises(DataError, match=r"Expected a DataFrame, the path of a table .*, got 3"):
         quoron.simulate(3, user="patient", label="stay")
-    with pytest.raises(ConfigError, match="with a table only"):
+    with pytest.raises(ConfigError, match="Expected user with a DataFrame"):
         quoron.simulate(SMALL, user="patient")
 
 

@@ -185,7 +185,9 @@ def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> Non
     assert len(json.dumps(rules.as_json())) < 500
     assert rules.dimension == 50_000 + 3 + 2
     told = [
-        described(None, {"user": "who", "label": "x_sick", "categorical": {"code": values}}, (), {})[0].population
+        described("people.csv", {"user": "who", "label": "x_sick", "categorical": {"code": values}}, (), {})[
+            0
+        ].population
         for values in ("0:200", range(200), list(range(200)))
     ]
     assert len({str(encoding_of(each, loss_of(config.loss)).as_json()) for each in told}) == 1

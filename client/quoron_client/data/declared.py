@@ -16,6 +16,7 @@ column that is null throughout. What only values tell is bought (docs/privacy/ta
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,16 @@ def check_types(rules: Encoding, types: Types) -> None:
         _check_range(what, kind, label.low, label.high, "label_range")
     elif isinstance(label, Comparison):
         _check_comparison(what, kind, label)
+
+
+def typed(rules: Encoding, types: Types) -> Encoding:
+    """The same rules, by which a label that is stored as true or false is predicted as true or false."""
+    import pyarrow as pa
+
+    label = rules.label
+    if not isinstance(label, Signs) or label.column not in types or not pa.types.is_boolean(types[label.column]):
+        return rules
+    return replace(rules, label=replace(label, truth=True))
 
 
 def _is_text(kind: "pa.DataType") -> bool:

@@ -28,7 +28,19 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
+from quoron_client.data.labels import (
+    Balanced,
+    Classes,
+    ClassWeights,
+    Comparison,
+    Label,
+    Positive,
+    Range,
+    Signs,
+    Weight,
+    check_class_weight,
+    read_label,
+)
 from quoron_client.losses import Classification, Loss
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
@@ -48,7 +60,9 @@ Owners = NDArray[np.int64]
 _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
 
 __all__ = [
+    "Balanced",
     "Categorical",
+    "ClassWeights",
     "Classes",
     "Comparison",
     "Encoded",
@@ -63,20 +77,6 @@ __all__ = [
     "group",
     "read_label",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What a row counts: its value in a column divided by `most`, values above held at 1."""
-
-    column: str
-    most: float
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.most) and self.most > 0):
-            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ class Encoding:
     | feature that is null, NaN, infinite or text   | the row is left out; `missing="middle"`: the middle     |
     | label that is none of those declared, or null | the row is left out                                     |
     | weight that is null, negative or not finite   | the row is left out                                     |
+    | weight and class weight                       | multiplied, each in [0, 1]                              |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
     A feature whose column is a span, as in `spans`, becomes one of each of these columns, alike.
@@ -160,6 +161,7 @@ class Encoding:
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
     missing: Literal["drop", "middle"] = "drop"
+    class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -176,6 +178,7 @@ class Encoding:
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
             )
+        check_class_weight(self.class_weight, self.label)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -194,6 +197,11 @@ class Encoding:
     def scale(self) -> float:
         """What all rows are multiplied by, without `unit_rows`: the feature norm by the largest that a row can have."""
         return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows count differently."""
+        return self.weight is not None or self.class_weight is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -242,6 +250,7 @@ class Encoding:
         for feature in self.features:
             if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
+        check_class_weight(self.class_weight, self.label, looked=False)
 
     def check_loss(self, loss: Loss) -> None:
         """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""
@@ -283,7 +292,7 @@ class Encoding:
         self.check(table)
         block = fused.Block.of(self, table.num_rows)
         counts = self._counts(table, fused.encode(self, table, block), block)
-        weights = None if self.weight is None else block.weights
+        weights = block.weights if self.weighted else None
         return Encoded(block.features, block.labels, weights, block.kept, counts)
 
     def as_json(self) -> dict[str, Any]:
@@ -361,4 +370,3 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
 @cache
 def _adapter() -> TypeAdapter[Encoding]:
     return TypeAdapter(Encoding)
-

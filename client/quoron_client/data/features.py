@@ -1,26 +1,17 @@
-"""What a column of a table becomes: the public range of a number, the public vocabulary of a category.
-
-Whoever reads a table asks a feature, never which kind it is. Each is read in one of two ways, of each value alone:
-
-| `is_number` | is read by                                                       | becomes                            |
-| ----------- | ---------------------------------------------------------------- | ---------------------------------- |
-| true        | `values(table)`, (N,) float64, NaN where there is none           | one column, [low, high] to [-1, 1] |
-| false       | `codes(table)`, (N,) int64 below `width`, -1 where there is none | `width` columns of which one is 1  |
-
-A row without a number cannot be used, or has the middle; one without a code is all zeros. Where `middle` is a code, not
-None, a row without one is like a row without a number: it cannot be used, or has that code.
-"""
+"""What a column of a table becomes: the public range of a number, the public vocabulary of a category."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from quoron_client.data import spans
+from quoron_client.data.dates import DateNumber, DatePart
+from quoron_client.data.hashed import Hashed
+from quoron_client.data.kind import Codes, Kind, Misfit, Vector
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -30,75 +21,6 @@ if TYPE_CHECKING:  # a coordinator has rules, but no table
     from quoron_client.data import columns
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
-
-Vector = NDArray[np.float64]
-Codes = NDArray[np.int64]
-
-
-class Kind:
-    """What every feature answers; a kind of its own says what differs."""
-
-    __slots__ = ()
-    column: str  # the table's, that it is made of
-    low: float  # of a number only: the public least
-    high: float  # and largest
-
-    @property
-    def title(self) -> str:
-        """What people call it: the column, with the part of it where there are several."""
-        return self.column
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns it becomes."""
-        raise NotImplementedError
-
-    @property
-    def width(self) -> int:
-        """How many columns it becomes."""
-        return 1
-
-    @property
-    def implied(self) -> int:
-        """Columns it becomes that its declaration does not list one by one: a few bytes may stand for many."""
-        return 0
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it is read by `values`; else by `codes`."""
-        return False
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether its numbers are those of the column as it is stored."""
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its public values are still to be found in the data. For simulation only."""
-        return False
-
-    @property
-    def middle(self) -> int | None:
-        """The code of a row without one under `missing="middle"`; None where it is all zeros."""
-        return None
-
-    @property
-    def misfit(self) -> tuple[Literal["number", "category"], str, str]:
-        """What it is, what a value is that does not fit, in words, and the fix."""
-        raise NotImplementedError
-
-    def check(self, table: "pa.Table") -> None:
-        """Raises DataError unless the table has the column once, of a type that can be read; looks at no value."""
-        columns.check(table, self.column)
-
-    def values(self, table: "pa.Table") -> Vector:
-        """Numbers of all rows, shape (N,), NaN where a value is none. Raises DataError as `check` does."""
-        raise NotImplementedError
-
-    def codes(self, table: "pa.Table") -> Codes:
-        """Which of its columns is 1, of all rows, shape (N,); -1 for none. Raises DataError as `check` does."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +74,7 @@ class Numeric(Kind):
         return int(np.digitize(0.5 * self.low + 0.5 * self.high, self.edges)) if self.edges else None
 
     @property
-    def misfit(self) -> tuple[Literal["number", "category"], str, str]:
+    def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
         fix = "Declare its range in the column's own units; numbers are written with a decimal point."
@@ -208,7 +130,7 @@ class Categorical(Kind):
         return self.width if isinstance(self.categories, range) else 0
 
     @property
-    def misfit(self) -> tuple[Literal["number", "category"], str, str]:
+    def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
         return "category", "in none of the declared categories, or missing", fix
@@ -220,8 +142,8 @@ class Categorical(Kind):
         return columns.places(table, self.column, self.categories)
 
 
-Feature = Numeric | Categorical
-_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Numeric, Categorical)}
+Feature = Numeric | Categorical | Hashed | DatePart | DateNumber
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(Feature)}
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:

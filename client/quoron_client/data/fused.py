@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data import columns, fused_loops
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.labels import Range
+from quoron_client.data.labels import ClassWeights, Range
 from quoron_client.data.misfits import declared_labels, label_places
 from quoron_privacy.kernels.threads import all_threads, at_once
 
@@ -47,7 +47,7 @@ class Block:
     @classmethod
     def of(cls, rules: Encoding, rows: int) -> "Block":
         """Room for so many, not yet written."""
-        weighted = rows * (rules.weight is not None)
+        weighted = rows * rules.weighted
         marks = np.empty((rows, width_of_marks(rules)), np.uint8)
         return cls(np.empty((rows, rules.dimension), np.float32), np.empty(rows), np.empty(weighted), marks)
 
@@ -130,7 +130,7 @@ class _Shape:
             if rules.intercept:
                 features[:, -1] = self.scale
             self._labels(table, labels, marks, counts)
-            self._weights(table, weights, marks, counts)
+            self._weights(table, labels, weights, marks, counts)
         if rules.unit_rows:
             features[:] = rules.in_unit_rows(features)
         fused_loops.clear(features, labels, weights, marks)
@@ -152,16 +152,18 @@ class _Shape:
         for power in range(len(declared_labels(rules)).bit_length()):
             fused_loops.mark(places + 1 >> power & 1 == 1, first + power, marks)
 
-    def _weights(self, table: pa.Table, weights: Any, marks: Any, counts: Counted) -> None:
-        weight, bit = self.rules.weight, _declared(self.rules)
-        if weight is None:
-            return
-        values = columns.numbers(table, weight.column)
-        missing, above = ~(values >= 0), values > weight.most
-        counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
-        fused_loops.mark(missing, 0, marks)
-        fused_loops.mark(missing | above, bit, marks)
-        weights[:] = np.minimum(values / weight.most, 1.0)
+    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
+        weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
+        weights[:] = 1.0
+        if weight is not None:
+            values = columns.numbers(table, weight.column)
+            missing, above = ~(values >= 0), values > weight.most
+            counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
+            fused_loops.mark(missing, 0, marks)
+            fused_loops.mark(missing | above, bit, marks)
+            weights[:] = np.minimum(values / weight.most, 1.0)
+        if isinstance(by_class, ClassWeights):
+            weights[:] *= by_class.of(labels)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
@@ -179,4 +181,3 @@ def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], A
 def _declared(rules: Encoding) -> int:
     """K."""
     return len(rules.features) + (rules.label is not None) + (rules.weight is not None)
-

@@ -258,9 +258,7 @@ def _swap(i: int, j: int, row: Any, to: Any, features: Any, labels: Any, weights
 
 
 @njit(**_FLAGS)
-def tally(
-    owners: Any, place: Any, marks: Any, columns: int, rows: Any, usable: Any, unfit: Any, labelled: Any
-) -> None:
+def tally(owners: Any, place: Any, marks: Any, columns: int, rows: Any, usable: Any, unfit: Any, labelled: Any) -> None:
     """Adds up marks of the rows of users u with place[u] >= 0: rows, usable ones, unfit by column, usable by label."""
     for i in range(len(owners)):
         user = place[owners[i]]

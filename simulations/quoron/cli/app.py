@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -18,10 +18,13 @@ from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import local as cli_local
 from quoron.cli import train as cli_train
+from quoron.cli.columns import table_options
 from quoron.cli.common import (
     INTERRUPTED,
     Address,
     Dropout,
+    Epsilon,
+    ItemsPerUser,
     Json,
     Link,
     Out,
@@ -43,6 +46,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
 if TYPE_CHECKING:
@@ -126,10 +130,14 @@ class EngineOptions:
 
 
 @app.command()
+@table_options
 @shared_options
 def simulate(
     engine: EngineOptions,
+    columns: TableColumns,
     source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    items_per_user: ItemsPerUser = None,
     seed: Seed = None,
     simulation_seed: SimulationSeed = None,
     out: Out = None,
@@ -147,12 +155,14 @@ def simulate(
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         result = api.simulate(
             source,
+            epsilon=epsilon,
             simulation_seed=simulation_seed,
-            method=Method(seed=seed),
+            method=Method(seed=seed, items_per_user=items_per_user),
             keep=Keep(out),
             settings=(*(settings or ()), *networked(network, dropout)),
             observers=[observer],
             engine=engine.choice(),
+            **columns,
         )
     showing.show_result(result, as_json=as_json)
 
@@ -171,8 +181,12 @@ def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet 
 
 
 @app.command()
+@table_options
 def plan(
+    columns: TableColumns,
     source: Source = "quickstart",
+    epsilon: Epsilon = None,
+    items_per_user: ItemsPerUser = None,
     seed: Seed = None,
     network: Link = None,
     settings: Settings = None,
@@ -200,12 +214,13 @@ def plan(
     _check_picture(picture)
     if losses is not None and not (losses.suffix == ".json" and losses.parent.is_dir()):
         raise ConfigError(f"Expected --losses to name a .json file in a folder that exists, got {losses}.")
-    said, method = (*(settings or ()), *networked(network)), Method(seed=seed)
-    answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, method=method, settings=said)
+    method, said = Method(seed=seed, items_per_user=items_per_user), (*(settings or ()), *networked(network))
+    asked: dict[str, Any] = {"epsilon": epsilon, "method": method, "settings": said, **columns}
+    answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, **asked)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)
     try:
-        planned = api.plan(source, method=method, settings=said)
+        planned = api.plan(source, **asked)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
         if answers.asked:
             showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoron.presets import presets
+from quoron_client.data.formats import is_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +20,18 @@ INTERRUPTED = 130
 
 
 def _sources(typed: str) -> list[tuple[str, str]]:
-    """Presets that complete what is typed, each with what it shows."""
-    return [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+    """Presets and files that complete what is typed, each with what it shows."""
+    ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+    return ready + [(path, "") for path in files(typed)]
+
+
+def files(typed: str) -> list[str]:
+    """Tables and configurations that complete what is typed, and folders that may hold some."""
+    folder = Path(typed) if typed.endswith("/") else Path(typed).parent
+    found = folder.iterdir() if folder.is_dir() else ()
+    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
+    return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
 
 
 def _run_folders(typed: str) -> list[str]:
@@ -30,7 +41,15 @@ def _run_folders(typed: str) -> list[str]:
 
 Source = Annotated[
     str,
-    typer.Argument(metavar="[PRESET|CONFIG.TOML]", help="A preset's name or a TOML file.", autocompletion=_sources),
+    typer.Argument(
+        metavar="[PRESET|CONFIG.TOML|TABLE]",
+        help="A preset's name, a TOML file, or a table with what its columns are.",
+        autocompletion=_sources,
+    ),
+]
+Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")]
+ItemsPerUser = Annotated[
+    int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=_run_folders)]
 Seed = Annotated[int | None, typer.Option(help="Public seed of slots; short for run.seed.")]

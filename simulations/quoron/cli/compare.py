@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
+from quoron.cli.columns import table_options
 from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, interruptible, networked
+from quoron.table_columns import TableColumns
 
 
+@table_options
 def compare(
+    columns: TableColumns,
     source: Source = "quickstart",
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that promise privacy without.")
@@ -54,5 +58,6 @@ def compare(
             settings=(*(settings or ()), *networked(network)),
             progress=not quiet and (not as_json or sys.stderr.isatty()),
             engine=EngineChoice.of(engine, workers=workers, address=address),
+            **columns,
         )
     showing.show_comparison(comparison, as_json=as_json)

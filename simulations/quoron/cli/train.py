@@ -5,14 +5,36 @@ from typing import Annotated
 
 import typer
 
-from quoron.cli.common import Address, Json, Out, Quiet, Settings, Workers, interruptible, progress
+from quoron.cli.columns import table_options
+from quoron.cli.common import (
+    Address,
+    Epsilon,
+    ItemsPerUser,
+    Json,
+    Out,
+    Quiet,
+    Settings,
+    Workers,
+    interruptible,
+    progress,
+)
+from quoron.table_columns import TableColumns
 
-Table = Annotated[str, typer.Argument(metavar="TABLE.TOML", help="A TOML file that describes the table, or a preset.")]
+Table = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE|CONFIG.TOML",
+        help="A table with one item a row, and what its columns are; or a TOML file that says it, or a preset.",
+    ),
+]
 
 
+@table_options
 def train(
     source: Table,
-    epsilon: Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")] = None,
+    columns: TableColumns,
+    epsilon: Epsilon = None,
+    items_per_user: ItemsPerUser = None,
     group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
     ledger: Annotated[
         Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
@@ -41,23 +63,26 @@ def train(
     from quoron import api
     from quoron.cli import showing
     from quoron.engines import EngineChoice
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Keep, Method, Privacy
 
     choice = EngineChoice.of(engine, workers=workers, address=address)
     privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
-    keep, given = Keep(out, group=group, ledger=ledger), settings or ()
+    method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
-        showing.show_plan(api.plan_training(source, privacy=privacy, keep=keep, settings=given), as_json=as_json)
+        planned = api.plan_training(source, privacy=privacy, method=method, keep=keep, settings=given, **columns)
+        showing.show_plan(planned, as_json=as_json)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         trained = api.train(
             source,
             privacy=privacy,
+            method=method,
             keep=keep,
             settings=given,
             observers=[observer],
             progress=False,
             engine=choice,
+            **columns,
         )
     showing.show_trained(trained, as_json=as_json)
 
@@ -71,12 +96,24 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
     ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="share|NUMBER",
+            help="The probability from which a row is of the second class, or for each class its released share; "
+            "default: the model's, which is 0.5.",
+        ),
+    ] = None,
 ) -> None:
-    """Predict the label of every row of a table with a model that was trained."""
+    """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron import api
-    from quoron.training.predicting import predictions, write_predictions
+    from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
-    write_predictions(predictions(api.load(model), table, scores=scores), file)
+    trained, decided = api.load(model), threshold_of(threshold)
+    found = predictions(trained, table, scores=scores, threshold=decided)
+    write_predictions(found, file)
+    if (said := one_for_all(trained, found, decided)) is not None:
+        typer.echo(said, err=True)
 
 
 def example(

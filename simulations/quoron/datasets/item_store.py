@@ -89,7 +89,7 @@ class ItemStore:
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         known = order if numbers is None else numbers[order]
         self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
-        self._features, self._weighted = rows.encoding.dimension, rows.encoding.weight is not None
+        self._features, self._weighted = rows.encoding.dimension, rows.encoding.weighted
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(order), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)

@@ -19,7 +19,8 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
 from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
+from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
+from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
@@ -161,6 +162,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.TableSection():
+            from quoron.simulation.weighing import weighing  # it brings pyarrow
+
             chosen = loss_of(loss)
             encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
@@ -171,6 +174,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 "items_per_user": config.problem.items_per_user,
                 "outliers": outliers,
                 "seed": section.seed,
+                "weighing": weighing(config) if section.class_weight == "balanced" else None,
             }
             source = dataset(section.path, folder) if table is None else None
             if source is not None:
@@ -227,7 +231,15 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         feature_norm=loss.feature_norm,
         weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
         missing=table.missing,
+        class_weight=_class_weight(table, label),
     )
+
+
+def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassWeights | Balanced | None:
+    declared = table.class_weight
+    if declared is None:
+        return None
+    return Balanced(table.class_weight_cap) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:

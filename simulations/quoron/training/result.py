@@ -14,7 +14,8 @@ from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime
+from quoron.training import lifetime, look
+from quoron.training.answers import in_classes, one_answer
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
@@ -52,6 +53,7 @@ class TrainingSummary:
     choice: str | None
     guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
+    class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
@@ -72,6 +74,8 @@ class TrainingSummary:
             rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
         if self.health is not None:
             rows += self.health.table()[:1]
+        if self.class_weights is not None:
+            rows.append(("a row counts", self.class_weights))
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
         rows.append((f"group {self.group!r} so far", so_far))
         return rows
@@ -106,7 +110,8 @@ def write(
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
-    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made)
+    shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
+    model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
@@ -165,12 +170,14 @@ def _summary(
         warnings=(
             *scene.held.warnings,
             *(health.warnings if health else ()),
+            *one_answer(model),
             *_boundary(model, plan),
             *no_better(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
         health=health,
+        class_weights=in_classes(model.encoding),
     )
 
 

@@ -83,13 +83,19 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     """
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
-    noise = StartedNoise.simulated(SeededNoise(simulation_seed))
+    source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
+    seen = None if health is None else health.shares(look.drawn(health, held, source))
+    encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
+    items = held.items()
+    if encoding is not held.encoding:
+        items = look.weigh(items, encoding)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(held.declared, held.items(), noise, seed=plan.seed)
+    engine = CuratorEngine(held.declared, items, noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
-    model = Model.released(algorithm.model(state), held.encoding, held.declared.loss, plan, made=None)
+    shares = look.label_shares(encoding, health, seen)
+    model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
     return model, plan, taken
 
 
@@ -106,6 +112,8 @@ def _planned(
     remarks = planned.remarks
     if unlooked is not None:
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
+        unbalanced = look.unbalanced(held.encoding, unlooked)
+        remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
     return Prepared(
         config,
         Curated(replace(held, declared=replace(held.declared, domain=plan.problem.domain)), identity, unlooked),
@@ -146,10 +154,14 @@ def carry_out(
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
+            if encoding is not held.encoding:
+                items = look.weigh(items, encoding)
             with closing(CuratorEngine(held.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
                 model = run.carry_out(own, engine, observers)
             events = own.events()
-    trained = result.write(prepared, folder, model, events, seen)
+    scene = replace(prepared.scene, held=held.encoded_by(encoding))
+    trained = result.write(replace(prepared, scene=scene), folder, model, events, seen)
     with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
         end(ledger, run.name, model=model)
     return trained

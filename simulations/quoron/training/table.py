@@ -22,7 +22,7 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import tables
-from quoron_client.data.declared import check_types, types_of
+from quoron_client.data.declared import check_types, typed, types_of
 from quoron_client.data.encoding import Encoding, Owners, group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_client.data.items import ItemBatch
@@ -67,6 +67,10 @@ class HeldRows(ABC):
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
         """
 
+    def encoded_by(self, encoding: Encoding) -> "HeldRows":
+        """The same rows by other rules for the same columns."""
+        return replace(self, encoding=encoding)
+
     def fitting(self, slots: Slots) -> Iterator[Fitting]:
         """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
 
@@ -105,7 +109,7 @@ class HeldTable(HeldRows):
         encoding, rows = self.encoding, len(self._owners)
         if rows * encoding.dimension <= BLOCK:
             return None
-        weighted = encoding.weight is not None
+        weighted = encoding.weighted
         users = self.declared.users
         return Room.made(rows=rows, users=users, features=encoding.dimension, weighted=weighted, begun=begun)
 
@@ -126,6 +130,10 @@ class HeldFiles(HeldRows):
     """A folder of files, whose rows are put in order within a memory that is fixed, and lie on disk."""
 
     _rows: "Rows" = field(repr=False)
+
+    def encoded_by(self, encoding: Encoding) -> "HeldFiles":
+        """As it says."""
+        return replace(self, encoding=encoding, _rows=replace(self._rows, encoding=encoding))
 
     def items(self, room: Room | None = None) -> "Rows":
         """As it says."""
@@ -168,7 +176,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
                 "private. List them, or have them released with `quoron declare`."
             )
     items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
-    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weight is not None)
+    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
@@ -182,15 +190,19 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
         from quoron.datasets.rows import Rows
 
         rows = Rows.of(opened(source, section.user), encoding)
-        check_types(encoding, types_of(source, rows.index.files.schema))
+        types = types_of(source, rows.index.files.schema)
+        check_types(encoding, types)
+        encoding = typed(encoding, types)
         public = declared(rows.users)
-        rows = replace(rows, users=public.users, zero_rows=zero_rows, most=most)
+        rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
     given = table_file(section.path, base) if frame is None else frame
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))
         encoding.check(table)
-        check_types(encoding, types_of(given, table.schema))
+        types = types_of(given, table.schema)
+        check_types(encoding, types)
+        encoding = typed(encoding, types)
         found, owners = group(table, section.user, without_rows=True)
         return HeldTable(declared(found), encoding, warnings, zero_rows, *only_first(table, owners, most))
 

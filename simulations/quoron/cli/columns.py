@@ -1,0 +1,38 @@
+"""Options of the commands that take a table: one for each word of `quoron.table_columns`."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from quoron.table_columns import TYPES, WORDS, TableColumns, read
+
+
+def table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with an option for each word of a table in place of its parameter `columns`."""
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
+    place = next(at for at, each in enumerate(parameters) if each.name == "columns")
+    parameters[place : place + 1] = map(_option, WORDS)
+
+    @functools.wraps(command)
+    def given(**options: Any) -> None:
+        said = {name: options.pop(name) for name in WORDS}
+        columns = {name: _value(name, typed) for name, typed in said.items() if typed not in (None, [], ())}
+        command(columns=TableColumns(**columns), **options)  # type: ignore[typeddict-item]
+
+    given.__dict__["__signature__"] = inspect.Signature(parameters)  # what typer reads
+    return given
+
+
+def _option(name: str) -> inspect.Parameter:
+    word, kind = WORDS[name], bool | None if TYPES[name] is bool else list[str] | None
+    means = f"{word.means[:1].upper()}{word.means[1:]}."
+    option = typer.Option(metavar=None if TYPES[name] is bool else word.metavar, help=means)
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, either, default=None, annotation=Annotated[kind, option])
+
+
+def _value(name: str, typed: Any) -> Any:
+    return typed if isinstance(typed, bool) else read(name, typed)

@@ -1,0 +1,187 @@
+"""How the rows of a table become items, in the words of every door and every command: one list, `TableColumns`.
+
+    >>> read("numeric", ["age=0:100,dose=-1:1"])
+    {'age': (0.0, 100.0), 'dose': (-1.0, 1.0)}
+    >>> read("categorical", ["ward=north,south", "grade=1,2,3"])
+    {'ward': ['north', 'south'], 'grade': [1, 2, 3]}
+
+**A new word is one line here**, and the field of that name of `config.TableSection`, which checks it and says in the
+reference what it means. From the line come the keyword of `quoron.train`, `plan`, `simulate`, ... (their signatures,
+docstrings, and what is said of a misspelt one), and the option of the commands. What is given is passed to the field as
+it is: lists of columns, ranges and values are understood there.
+"""
+
+import csv
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_origin, get_type_hints
+
+from quoron_privacy.errors import ConfigError
+
+
+def _text(typed: str) -> str:
+    return typed
+
+
+def _ends(typed: str) -> tuple[float, float]:
+    """`0:100`."""
+    low, high = map(float, typed.split(":"))
+    return low, high
+
+
+def _ranges(typed: str) -> dict[str, Any] | list[str]:
+    """`age=0:100,dose=0:5`; or `age,dose`, whose ranges nobody says."""
+    named = {}
+    for each in _parts(typed):
+        column, equals, ends = each.rpartition("=")
+        named[column if equals else each] = _ends(ends) if equals else None
+    return list(named) if not any(named.values()) else named
+
+
+def _vocabularies(typed: str) -> dict[str, Any] | list[str]:
+    """`ward=north,south`, or `ward,clinic`, whose values nobody says."""
+    column, equals, listed = typed.partition("=")
+    return {column: _values(listed)} if equals else _parts(typed)
+
+
+def _values(typed: str) -> list[str] | list[int]:
+    """`north,south`; `1,2,3` are integers, if all of them are."""
+    return integers(_parts(typed))
+
+
+def _value(typed: str) -> str | int | bool:
+    """`yes`, `1`, `true`."""
+    return {"true": True, "false": False}.get(typed, integers([typed])[0])
+
+
+def _most(typed: str) -> dict[str, str | float]:
+    """`nights=14`."""
+    column, _, most = typed.rpartition("=")
+    return {"column": column, "most": float(most)}
+
+
+def _by_class(typed: str) -> str | dict[str, float]:
+    """`balanced`; `no=1,yes=5`."""
+    named = (each.rpartition("=") for each in _parts(typed))
+    return typed if typed == "balanced" else {name: float(weight) for name, _, weight in named}
+
+
+def _parts(typed: str) -> list[str]:
+    """What commas part; quotes keep one together."""
+    return [each.strip() for each in next(csv.reader([typed], skipinitialspace=True), []) if each.strip()]
+
+
+def integers(texts: Sequence[str]) -> list[str] | list[int]:
+    """The same as integers if all of them are some, as whoever reads the same file takes them for such."""
+    return [int(text) for text in texts] if all(map(_is_integer, texts)) else list(texts)
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return len(digits) < 19 and digits.isascii() and digits.isdigit() and str(int(text)) == text
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a word of a table means, and how it is typed in a shell."""
+
+    means: str
+    metavar: str = "TEXT"
+    read: Callable[[str], Any] = _text  # ValueError for what cannot be meant
+
+
+class TableColumns(TypedDict, total=False):
+    """How the rows of a table become items: the keys of the table section, docs/config-reference.md."""
+
+    user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN")]
+    label: Annotated[str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN")]
+    numeric: Annotated[
+        Mapping[str, tuple[float, float]] | Sequence[str],
+        Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges),
+    ]
+    categorical: Annotated[
+        Mapping[str, Sequence[str | int]] | Sequence[str],
+        Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies),
+    ]
+    positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
+    classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
+    label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]
+    weight: Annotated[
+        Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
+    ]
+    class_weight: Annotated[
+        Literal["balanced"] | Mapping[str | int | bool, float],
+        Word(
+            "what a row counts by its class: a weight for each, or 'balanced'", "balanced|CLASS=NUMBER,...", _by_class
+        ),
+    ]
+    class_weight_cap: Annotated[float, Word("balanced: the most that one class weighs of another", "NUMBER", float)]
+    missing: Annotated[
+        Literal["drop", "middle"], Word("what becomes of a row where a number is missing", "drop|middle")
+    ]
+    intercept: Annotated[bool, Word("whether there is a constant")]
+    unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
+
+
+TYPES: dict[str, Any] = get_type_hints(TableColumns)
+WORDS: dict[str, Word] = {
+    name: get_args(hint)[-1] for name, hint in get_type_hints(TableColumns, include_extras=True).items()
+}
+
+
+def read(name: str, typed: Sequence[str]) -> Any:
+    """The value of a word that was typed so, once or several times. ConfigError for what cannot be meant."""
+    word, option = WORDS[name], f"--{name.replace('_', '-')}"
+    found: list[Any] = []
+    for each in typed:
+        try:
+            found.append(word.read(each))
+        except ValueError:
+            raise ConfigError(f"Expected {option} {word.metavar}, got {option} {each!r}.") from None
+    if len(found) > 1 and not all(isinstance(each, dict | list) for each in found):
+        raise ConfigError(f"Expected {option} once, got it {len(found)} times.")
+    if any(isinstance(each, dict) for each in found):
+        return {column: value for each in found for column, value in _as_columns(each).items()}
+    return found[0] if len(found) == 1 else [one for each in found for one in each]
+
+
+def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
+    """Columns whose range or values nobody says, beside those of others."""
+    return given if isinstance(given, Mapping) else dict.fromkeys(given)
+
+
+def shown(signature: inspect.Signature) -> inspect.Signature:
+    """The same with every word of a table in place of `**columns: Unpack[TableColumns]`, before other keywords."""
+    own = [each for each in signature.parameters.values() if not _are_columns(each)]
+    if len(own) == len(signature.parameters):
+        return signature
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    words = [inspect.Parameter(name, keyword, default=None, annotation=hint | None) for name, hint in TYPES.items()]
+    first = sum(each.kind is not keyword for each in own)
+    return signature.replace(parameters=[*own[:first], *words, *own[first:]])
+
+
+def described(text: str | None, signature: inspect.Signature) -> str | None:
+    """A docstring that says what every word means, where it says `columns:`."""
+    if text is None or not any(map(_are_columns, signature.parameters.values())):
+        return text
+    lines = []
+    for line in text.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        if line.lstrip().startswith("columns:"):
+            for name, word in WORDS.items():
+                lines += textwrap.wrap(
+                    f"{name}: {word.means}.", 120, initial_indent=indent, subsequent_indent=indent + "    "
+                )
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _are_columns(parameter: inspect.Parameter) -> bool:
+    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD
+    return (
+        is_rest and get_origin(parameter.annotation) is not None and get_args(parameter.annotation) == (TableColumns,)
+    )
