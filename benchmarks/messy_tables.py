@@ -8,7 +8,8 @@ Each is one clean table of 2,000 users that something has been done to, as it ha
 type who has not noticed. There are four ends:
 
     model     on users held out, whose table is as messy, it beats always giving the same answer
-    told      it does not, and a warning of the run names the column, or what is wrong with all rows, with the fix
+    told      it does not, and a warning of the run names the column, or what is wrong with all rows, with the fix; or
+              nothing could be trained by what was bought, which an error says
     refused   before the charge, with the fix
     SILENT    a null model that nobody was told of; CHARGED, an error after the charge, and CRASH are as bad
 
@@ -690,7 +691,8 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             if charged:
                 with lifetime.opened(ledger) as kept:
                     charged = kept.spent("everyone").epsilon > 0
-            return End("CHARGED" if charged else "refused", said=(str(error),))
+            named = any(word in str(error) for word in each.says)
+            return End("refused" if not charged else "told" if named else "CHARGED", said=(str(error),))
         except Exception as error:
             return End("CRASH", said=(f"{type(error).__name__}: {error}",))
         told = run.summary.warnings
@@ -728,6 +730,7 @@ def asked(each: Mess, way: Way) -> dict[str, Any] | None:
 def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:
     """Of a model, on rows held out. Where a number is missing it counts as the middle of its range."""
     from quoron_client.data import columns, tables
+    from quoron_client.data.labels import Range
 
     filling = replace(model, encoding=replace(model.encoding, missing="middle"))
     features = replace(filling.encoding, label=None, weight=None).columns
@@ -736,17 +739,27 @@ def figure_of(each: Mess, model: Any, sheet: Sheet, source: Any) -> float:
     rows = np.array([place.get(who, -1) for who in columns.texts(table, "who").to_pylist()], np.int64)
     scores = filling.decision_function(table)[rows >= 0]
     rows = rows[rows >= 0]
-    if each.figure == "accuracy over the commonest":
+    if each.figure == "accuracy over the commonest" and not isinstance(model.encoding.label, Range):
         kind, commonest = sheet.kind, np.bincount(sheet.kind).argmax()
+        kinds = dict(zip(map(plainly, sheet.columns["ill"]), kind, strict=True))
         guessed = np.full(len(kind), commonest)
-        guessed[rows] = scores.argmax(1) if scores.ndim > 1 else scores > 0
+        predicted = np.asarray(model.classes_)[scores.argmax(1) if scores.ndim > 1 else (scores > 0).astype(int)]
+        guessed[rows] = [kinds.get(plainly(each), commonest) for each in predicted]
         return float(np.mean(guessed == kind) - np.mean(kind == commonest))
+    if each.figure == "auc" and not isinstance(model.encoding.label, Range):
+        said = np.array([plainly(cell) == plainly(model.classes_[0]) for cell in sheet.columns["ill"]])
+        scores = -scores if said.any() and sheet.ill[said].mean() > 0.5 else scores
     everybody = np.full(len(sheet.ill), np.median(scores) if len(scores) else 0.0)
     everybody[rows] = scores
-    if each.figure == "r2":
+    if each.figure != "auc":
         units = getattr(model.encoding.label, "in_units", lambda values: values)
         return float(1 - np.mean((units(everybody) - sheet.amount) ** 2) / np.var(sheet.amount))
     return auc(everybody, sheet.ill)
+
+
+def plainly(value: Any) -> str:
+    """A label as it is meant."""
+    return str(value).strip().lower().removeprefix("+").removesuffix(".0")
 
 
 def auc(scores: np.ndarray, labels: np.ndarray) -> float:
