@@ -22,6 +22,8 @@ from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
+from quoron_client.data.dialect import Dialect, can_separate
+from quoron_client.data.labels import ByClass
 from quoron_client.data.spans import MOST, Vocabulary, ranged, values
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
@@ -112,13 +114,27 @@ class Dates(Section):
 
 
 class TableSection(Simulated):
-    """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
+    """A file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
     path: str = Field(
-        description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
-        "with quoron: `storms`, `scorecard` or `flights`; a folder of Parquet files, or a URL such as "
-        "`s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+        description="a file (.csv, .tsv, .jsonl, these with .gz, .parquet, .feather), relative to the configuration "
+        "file; `package:NAME.parquet` is one that ships with quoron: `storms`, `scorecard` or `flights`; a folder of "
+        "Parquet files, or a URL such as `s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
+    )
+    separator: str | None = Field(
+        default=None, description="what separates cells of text, one character; default: what the header has"
+    )
+    decimal: Literal[".", ","] = Field(
+        default=".", description="how numbers in text are written; with `','` they are `3,14` and `1.234,5`"
+    )
+    encoding: Literal["utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252"] | None = Field(
+        default=None, description="of text; default: UTF-8, or UTF-16 where the file's first two bytes say so"
+    )
+    quoting: Literal["double", "none"] = Field(
+        default="double",
+        description="whether cells may stand in quotes, a quote in them being doubled; with `none` a quote is a letter "
+        "like others, and every line end ends a row",
     )
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
@@ -145,6 +161,13 @@ class TableSection(Simulated):
         description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
         "empty list takes the values in the data, which thereby become public",
     )
+    buy: dict[str, Literal["number", "category", "any"]] = Field(
+        default_factory=dict,
+        description="for `quoron train`, columns whose declaration is bought within ε (docs/train.md), "
+        "{ column = kind }: `number` for its range, `category` for its values, `any` for which of these it is, too; "
+        "`x*`, and `*` for all of which nothing is said. `numeric = [columns]` is short for numbers. Default, where no "
+        "feature is declared: all",
+    )
     ranges: tuple[float, float] | dict[str, tuple[float, float]] | None = Field(
         default=None,
         description="of `numeric = [columns]`, or `'*'` for all others: one [low, high], or { column = [low, high] }, "
@@ -167,6 +190,14 @@ class TableSection(Simulated):
         description="what a row counts, { column = name, most = number }: its value in the column divided by the "
         "public most, larger ones held at it; default: all count alike",
     )
+    class_weight: ByClass | None = Field(
+        default=None,
+        description="what a row counts by its class: { class = number }, divided by the largest, or 'balanced', by the "
+        "shares of classes that `quoron train` sees in its look at the table (docs/tables.md); default: all alike",
+    )
+    class_weight_cap: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        default=10.0, description="balanced: the largest weight is at most so many times the smallest"
+    )
     missing: Literal["drop", "middle"] = Field(
         default="drop",
         description="what becomes of a row with a numeric feature that is no number: it is left out, or the feature is "
@@ -175,6 +206,18 @@ class TableSection(Simulated):
     intercept: bool = Field(default=True, description="add a constant feature")
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
     test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
+
+    @property
+    def dialect(self) -> Dialect:
+        """How its text is written, as far as that is declared."""
+        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
+
+    @field_validator("separator")
+    @classmethod
+    def _one_letter(cls, separator: str | None) -> str | None:
+        if separator is not None and not can_separate(separator):
+            raise ValueError("to be one character, such as ';' or a tab")
+        return separator
 
     @field_validator("numeric", mode="before")
     @classmethod
@@ -433,6 +476,10 @@ class TrainSection(Section):
         default=None,
         description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
     )
+    buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+        default=None,
+        description="share of μ² for declarations that are bought; default: by the number of users and of columns",
+    )
     users: Count | None = Field(
         default=None,
         description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "
@@ -468,7 +515,9 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_loss(_with_ranges(_with_kind(tree))), default=str))
+        return Config.model_validate_json(
+            json.dumps(_with_loss(_with_bought(_with_ranges(_with_kind(tree)))), default=str)
+        )
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
 
@@ -507,6 +556,19 @@ def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(population, Mapping) and "kind" not in population:
         return {**tree, "population": {"kind": "synthetic", **population}}
     return tree
+
+
+def _with_bought(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Columns of numbers without a range are columns whose range is bought."""
+    population = tree.get("population")
+    numeric = population.get("numeric") if isinstance(population, Mapping) else None
+    if isinstance(numeric, list | tuple):
+        numeric = dict.fromkeys(numeric)
+    if not isinstance(population, Mapping) or not isinstance(numeric, Mapping) or None not in numeric.values():
+        return tree
+    said = {column: ends for column, ends in numeric.items() if ends is not None}
+    bought = {column: "number" for column, ends in numeric.items() if ends is None}
+    return {**tree, "population": {**population, "numeric": said, "buy": {**population.get("buy", {}), **bought}}}
 
 
 def _with_ranges(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -88,6 +88,12 @@ def _most(typed: str) -> dict[str, str | float]:
     return {"column": column, "most": float(most)}
 
 
+def _by_class(typed: str) -> str | dict[str, float]:
+    """`balanced`; `no=1,yes=5`."""
+    named = (each.rpartition("=") for each in _parts(typed))
+    return typed if typed == "balanced" else {name: float(weight) for name, _, weight in named}
+
+
 def _parts(typed: str) -> list[str]:
     """What commas part; quotes keep one together."""
     return [each.strip() for each in next(csv.reader([typed], skipinitialspace=True), []) if each.strip()]
@@ -144,14 +150,25 @@ class TableColumns(TypedDict, total=False):
     ]
     exclude: Annotated[Sequence[str], Word("columns that patterns leave out", "COLUMN,...", _parts)]
     positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
-    classes: Annotated[Sequence[str | int], Word("public values of the label", "VALUE,VALUE,...", _values)]
+    classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
     label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]
     weight: Annotated[
         Mapping[str, str | float], Word("what a row counts: a column, and the most that it says", "COLUMN=MOST", _most)
     ]
+    class_weight: Annotated[
+        Literal["balanced"] | Mapping[str | int | bool, float],
+        Word(
+            "what a row counts by its class: a weight for each, or 'balanced'", "balanced|CLASS=NUMBER,...", _by_class
+        ),
+    ]
+    class_weight_cap: Annotated[float, Word("balanced: the most that one class weighs of another", "NUMBER", float)]
     missing: Annotated[
         Literal["drop", "middle"], Word("what becomes of a row where a number is missing", "drop|middle")
     ]
+    separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
+    decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
+    encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
+    quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
     intercept: Annotated[bool, Word("whether there is a constant")]
     unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
 

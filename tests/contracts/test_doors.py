@@ -222,8 +222,7 @@ class TestCSV:
         with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
             tables.read(path, ("who",))
         path.write_text("who,age\na,1\n", encoding="utf-16")
-        with pytest.raises(DataError, match="to be UTF-8, got UTF-16"):
-            tables.read(path)
+        assert tables.read(path).to_pylist() == [{"who": "a", "age": "1"}]
 
     def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
         (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
@@ -288,7 +287,8 @@ class TestCSV:
             for piece in (1, 2, 5, 1 << 20):
                 monkeypatch.setattr(csv_file, "_PIECE", piece)
                 try:
-                    found = [[*row.values()] for row in csv_file.read(path).to_pylist()]
+                    batches = tables.opened(path).batches()
+                    found = [[*row.values()] for batch in batches for row in batch.to_pylist()]
                 except DataError:
                     found = None
                 assert found == expected, body

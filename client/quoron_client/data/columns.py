@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import cells
+from quoron_client.data import cells, text_numbers
+from quoron_client.data.dialect import DECIMAL
 from quoron_privacy.errors import DataError
 
 Vector = NDArray[np.float64]
@@ -30,10 +31,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
     Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
     read: one user's bytes are no error of a table.
     """
-    places = table.schema.get_all_field_indices(name)
-    if len(places) != 1:
-        check_name(name, table.column_names)
-    chunks = table.column(places[0])
+    chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         return _readable(chunks)
     values = chunks.combine_chunks()
@@ -42,7 +40,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 def check(table: pa.Table, name: str) -> None:
     """Raises DataError unless the table has the column once, of numbers or of text; looks at no value."""
-    if _family(column(table, name).type) is None:
+    if _family(table.schema.field(_place(table, name)).type) is None:
         kind = table.column(name).type
         raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")
 
@@ -60,12 +58,18 @@ def unnamed(values: pa.Array) -> int:
 def numbers(table: pa.Table, name: str) -> Vector:
     """A column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
 
-    Text is parsed value by value, as decimal numbers or true and false. Raises DataError as `check` does.
+    Text is parsed value by value, as decimal numbers, with the comma of the table's dialect, or true and false. Raises
+    DataError as `check` does.
     """
     check(table, name)
+    chunks = table.column(_place(table, name))
+    if _family(chunks.type) == "text":
+        decimal = (table.schema.metadata or {}).get(DECIMAL, b".").decode()
+        parts = [text_numbers.said(large(each), decimal) for each in chunks.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])
     values = column(table, name)
-    if _family(values.type) == "text" or pa.types.is_decimal(values.type):
-        return _parsed(texts(table, name))
+    if pa.types.is_decimal(values.type):
+        return text_numbers.said(texts(table, name), ".")
     cast = values.cast(pa.float64(), safe=False)
     if pa.types.is_integer(values.type) and not values.null_count:
         return stored(cast).copy()
@@ -204,11 +208,11 @@ def _readable(values: pa.ChunkedArray) -> pa.Array:
     return text
 
 
-def _parsed(found: pa.Array) -> Vector:
-    """The number that every text says, each different one being read once; NaN for null."""
-    coded = found.dictionary_encode()
-    said = np.array([*map(cells.parsed, coded.dictionary.to_pylist()), np.nan], np.float64)
-    return np.asarray(said[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
+def _place(table: pa.Table, name: str) -> int:
+    places = table.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        check_name(name, table.column_names)
+    return int(places[0])
 
 
 def check_name(name: str, names: Collection[str]) -> None:

@@ -16,11 +16,13 @@ column that is null throughout. What only values tell is bought (docs/privacy/ta
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.encoding import Categorical, Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
+from quoron_client.data.formats import is_text
 from quoron_privacy.errors import DataError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
@@ -34,11 +36,11 @@ _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 def types_of(source: Any, schema: "pa.Schema") -> Types:
     """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
 
-    None of a CSV file or a pandas frame, whose types are made of values; nor dictionaries, nor columns of nulls only.
+    None of files of text and pandas frames, whose types are made of values; nor dictionaries, nor columns of nulls.
     """
     import pyarrow as pa
 
-    if hasattr(source, "iloc") or (isinstance(source, str | Path) and Path(source).suffix == ".csv"):
+    if hasattr(source, "iloc") or (isinstance(source, str | Path) and is_text(source)):
         return {}
     said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
     return {each.name: each.type for each in said}
@@ -75,6 +77,16 @@ def check_types(rules: Encoding, types: Types) -> None:
         _check_range(what, *_reach(kind), label.low, label.high, "label_range")
     elif isinstance(label, Comparison):
         _check_comparison(what, kind, label)
+
+
+def typed(rules: Encoding, types: Types) -> Encoding:
+    """The same rules, by which a label that is stored as true or false is predicted as true or false."""
+    import pyarrow as pa
+
+    label = rules.label
+    if not isinstance(label, Signs) or label.column not in types or not pa.types.is_boolean(types[label.column]):
+        return rules
+    return replace(rules, label=replace(label, truth=True))
 
 
 def _is_text(kind: "pa.DataType") -> bool:

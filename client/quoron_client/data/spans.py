@@ -105,15 +105,15 @@ class _Told:
     @staticmethod
     def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         del source
-        listed = handler(tuple[str | int, ...])
+        listed = handler(tuple[str | int | bool, ...])
         said = core_schema.plain_serializer_function_ser_schema(_said)
         return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
 
 
-Vocabulary = Annotated[tuple[str | int, ...] | range, _Told()]
+Vocabulary = Annotated[tuple[str | int | bool, ...] | range, _Told()]
 
 
-def _said(values: tuple[str | int, ...] | range | str) -> tuple[str | int, ...] | str:
+def _said(values: tuple[str | int | bool, ...] | range | str) -> tuple[str | int | bool, ...] | str:
     return f"{values.start}:{values.stop}" if isinstance(values, range) else values
 
 
