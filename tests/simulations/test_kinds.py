@@ -124,7 +124,11 @@ class TestAConfiguration:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            ('ranges = { age = [0, 100], "*" = [0, 1] }', "", r"population.numeric to have a range for every column"),
+            (
+                'ranges = { age = [0, 100], "*" = [0, 1] }',
+                "",
+                r"the range or the values of every column that is a feature, got none of age, x",
+            ),
             ("age = [0, 100],", "age = [0, 100], size = [0, 1],", "ranges of columns that are numeric, got 'size'"),
             ("age = [0, 100],", "age = [100, 0],", "low < high for column 'age'"),
             ("age = [0, 100],", "age = [0],", r"Missing key population\.numeric\.age"),
