@@ -130,7 +130,7 @@ class TestAConfiguration:
                 r"the range or the values of every column that is a feature, got none of age, x",
             ),
             ("age = [0, 100],", "age = [0, 100], size = [0, 1],", "ranges of columns that are numeric, got 'size'"),
-            ("age = [0, 100],", "age = [100, 0],", "low < high for column 'age'"),
+            ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
             ("age = [0, 100],", "age = [0],", r"Missing key population\.numeric\.age"),
             ('numeric = ["age", "x*"]', "", r"ranges of columns that are numeric, got 'age'"),
             ("code = 8", "code = 1", r"population\.hashed\.code >= 2"),
