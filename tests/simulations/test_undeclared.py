@@ -16,9 +16,10 @@ import quoron
 from dying import Moment
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
 from quoron.training import lifetime, run, votes
-from quoron.training.wanted import is_wanted, wanted
+from quoron.training.wanted import wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
@@ -275,7 +276,7 @@ def test_columns_that_tell_nothing_are_left_out_by_name(people, ledger, tmp_path
     people["empty"] = None
     people["born"] = [f"19{place % 90 + 10}-05-01" for place in range(len(people))]
     warned = " ".join(train(people, tmp_path / "run").summary.warnings)
-    for name, why in (("name", "no word of it has"), ("empty", "fewer than"), ("born", "it holds dates")):
+    for name, why in (("name", "no word of it has"), ("empty", "fewer than")):
         assert f"Column {name!r} is left out: {why}" in warned
 
 
@@ -341,6 +342,21 @@ def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
     for name in ("age", "dose", "ward", "ill"):
         apart = row_kinds.kinds(table, name) != row_kinds.kinds(other, name)
         assert set(np.flatnonzero(apart)) <= {7}
+
+
+def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    given = said(user="who", label="ill", **QUICK)
+    runs = [quoron.simulate(tmp_path / "people.csv", **given, keep=quoron.Keep(tmp_path / each)) for each in "ab"]
+    np.testing.assert_array_equal(runs[0].model, runs[1].model)
+    (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
+    assert "ill: classes = no, yes" in remark
+    assert runs[0].config.privacy.epsilon < 4.0
+    assert set(runs[0].table_model.classes_) == {"no", "yes"}
+    told = ["simulate", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--out", str(tmp_path / "c")]
+    assert invoke([*told, "--epsilon", "4", "--set", "algorithm.name=one-pass-dp-sgd", "-q"]) == 0
+    assert "SIMULATED purchases" in " ".join(capsys.readouterr().out.split())
+    assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
 
 
 def test_a_simulation_refuses_columns_that_are_to_be_bought_by_name(people, tmp_path):
