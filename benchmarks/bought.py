@@ -8,7 +8,9 @@
 Numeric columns alone are bought: categories are left as they are declared. `declared` trains with the whole promise,
 `bought` pays for `--columns` columns, the label's classes and the number of rows, whatever the table has, and trains
 with what is left. `--widen F` buys nothing: ranges are F times what holds 90 % of the values, read off the table, in
-their middle or, `--aside`, at one end, and trained with the whole promise. One JSON object a task: mean AUC on held-out users over the seeds, both on the same users.
+their middle or, `--aside`, at one end, and trained with the whole promise.
+
+One JSON object a task: mean AUC on held-out users over the seeds, both on the same users.
 """
 
 import argparse

@@ -203,8 +203,12 @@ class Bought:
         Sums of parts of the users add.
         """
         self._check(numbers, self.columns)
-        which = np.where(kinds == NUMBER, places(numbers), PLACES - 1 + kinds)
-        return _counted(which, _BINS)
+        counts = np.zeros((self.columns, _BINS), np.int64)
+        for column in range(self.columns):
+            own, kind = numbers[:, column].ravel(), kinds[:, column].ravel()
+            which = np.where(kind == NUMBER, places(own), PLACES - 1 + kind)
+            counts[column] = np.bincount(which, minlength=_BINS)
+        return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K, bins) of everybody's marks: once a run."""
@@ -221,7 +225,11 @@ class Bought:
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
-        return _counted(cells(numbers, around.low, around.high, many), many)
+        counts = np.zeros((len(around.low), many), np.int64)
+        for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
+            which = cells(numbers[:, column].ravel(), low, high, many)
+            counts[column] = np.bincount(which[which >= 0], minlength=many)
+        return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
@@ -385,15 +393,6 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
-
-
-def _counted(which: Integers, bins: int) -> Integers:
-    """How many of (k, K, MARKS) are each of `bins`, (K, bins); -1 is none."""
-    columns = which.shape[1]
-    offset = np.arange(columns)[:, None] * bins
-    flat = (which + offset)[which >= 0]
-    held: Integers = np.bincount(flat, minlength=columns * bins).reshape(columns, bins).astype(np.int64)
-    return held
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:
