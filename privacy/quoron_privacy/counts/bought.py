@@ -52,9 +52,10 @@ Integers = NDArray[np.int64]
 Name = str | int
 
 CELLS, CLOSER = 32, 64
-MOST, LEAST = 0.4, 0.01  # of μ², where nothing else is said
-ERROR, WORST = 0.035, 0.05  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
@@ -78,6 +79,7 @@ class Shapes:
 
     counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
     windows: Windows  # of the numbers
+    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -220,7 +222,8 @@ class Bought:
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
         windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
-        return Shapes(np.column_stack([windows.held, others]), windows)
+        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
