@@ -167,7 +167,6 @@ def test_declarations_are_asked_for_by_patterns_and_spans(place: Path) -> None:
         frame(),
         user="who",
         privacy=Privacy(epsilon=14.0, simulation_seed=1),
-        most_outside=0.4,
         numeric=["x1[48:50]", "*ge"],
     )
     assert [each.name for each in found.declared] == ["x148", "x149", "age"]

@@ -16,14 +16,9 @@ once more where one or two cells hold nearly all; and the names that enough mark
     >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
     >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
     >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
-    >>> shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("places")))
+    >>> shapes, low, high = released_ranges(plan, numbers, kinds, noise)
     >>> shapes.kinds
     ('number', 'number')
-    >>> around = shapes.windows
-    >>> near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("cells")), around)
-    >>> which, window = plan.closer(near)  # columns that are looked at once more, and where
-    >>> released = plan.release_closer(plan.cell_counts(numbers[:, which], window, CLOSER), noise.stream("closer"))
-    >>> low, high = ranges(near.but(which, plan.nearer(released, window)))
     >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
     True
     >>> counts = name_counts(numbers[:, 1].astype(int), ["no", "yes"])  # codes in the order of the names
@@ -49,7 +44,7 @@ from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
-from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 
 Floats = NDArray[np.float64]
@@ -57,9 +52,10 @@ Integers = NDArray[np.int64]
 Name = str | int
 
 CELLS, CLOSER = 32, 64
-MOST, LEAST = 0.4, 0.01  # of μ², where nothing else is said
-ERROR, WORST = 0.035, 0.05  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
@@ -83,6 +79,7 @@ class Shapes:
 
     counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
     windows: Windows  # of the numbers
+    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -196,14 +193,24 @@ class Bought:
         beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
         return 1 + self.scales[3] * self.users * math.sqrt(columns) * beyond * (1 + 1e-9)
 
+    @property
+    def needs(self) -> int:
+        """The fewest users of whom errors are WORST and UNSEEN at most: in votes they are the same for any number."""
+        error = math.sqrt(self.columns) * self.users * self.scales[0]
+        return math.ceil(max(error / WORST, (self.threshold(1) if self.names else 0.0) / UNSEEN))
+
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
         """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
 
         Sums of parts of the users add.
         """
         self._check(numbers, self.columns)
-        which = np.where(kinds == NUMBER, places(numbers), PLACES - 1 + kinds)
-        return _counted(which, _BINS)
+        counts = np.zeros((self.columns, _BINS), np.int64)
+        for column in range(self.columns):
+            own, kind = numbers[:, column].ravel(), kinds[:, column].ravel()
+            which = np.where(kind == NUMBER, places(own), PLACES - 1 + kind)
+            counts[column] = np.bincount(which, minlength=_BINS)
+        return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K, bins) of everybody's marks: once a run."""
@@ -215,12 +222,17 @@ class Bought:
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
         windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
-        return Shapes(np.column_stack([windows.held, others]), windows)
+        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
-        return _counted(cells(numbers, around.low, around.high, many), many)
+        counts = np.zeros((len(around.low), many), np.int64)
+        for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
+            which = cells(numbers[:, column].ravel(), low, high, many)
+            counts[column] = np.bincount(which[which >= 0], minlength=many)
+        return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
@@ -306,9 +318,31 @@ class Bought:
 
 
 def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side."""
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width."""
     half = (found.high - found.low) / found.bins / 2
-    return found.low - half, found.high + half
+    ends = found.low - half, found.high + half
+    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
+    low, high = (
+        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
+    )
+    return low, high
+
+
+def released_ranges(
+    plan: Bought, numbers: Floats, kinds: NDArray[np.int8], noise: NoiseSource
+) -> tuple[Shapes, Floats, Floats]:
+    """(shapes, low, high), the last two (K,), of everybody's marks (m, K, MARKS), by the first three releases.
+
+    A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
+    """
+    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
+    around = shapes.windows
+    near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
+    which, window = plan.closer(near)
+    if len(which):
+        counts = plan.cell_counts(numbers[:, which], window, CLOSER)
+        near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
+    return shapes, *ranges(near)
 
 
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
@@ -328,15 +362,14 @@ def share_for(
     plan = Bought.calibrate(
         users=looked, columns=columns, names=names, epsilon=epsilon, delta=delta, share=MOST, adjacency=adjacency
     )
-    error = plan.errors(columns=columns, names=1).places if columns else 0.0
-    threshold = plan.threshold(1) if names else 0.0
-    least = max(error / WORST, threshold / UNSEEN)  # errors are the same votes for any number of users
-    if users < least:
+    if looked < plan.needs:
+        reached = f"{plan.needs:,} users, " * (looked_at(plan.needs) == plan.needs)
         raise Infeasible(
             "declarations",
-            f"{users:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
-            f"{math.ceil(least):,} users, fewer columns, or declarations",
+            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{reached}a larger epsilon, fewer columns, or declarations",
         )
+    error = plan.errors(columns=columns, names=1).places if columns else 0.0
     full = max(error / ERROR, (plan.threshold(names) if names else 0.0) / SEEN)
     return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
 
@@ -363,15 +396,6 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
-
-
-def _counted(which: Integers, bins: int) -> Integers:
-    """How many of (k, K, MARKS) are each of `bins`, (K, bins); -1 is none."""
-    columns = which.shape[1]
-    offset = np.arange(columns)[:, None] * bins
-    flat = (which + offset)[which >= 0]
-    held: Integers = np.bincount(flat, minlength=columns * bins).reshape(columns, bins).astype(np.int64)
-    return held
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:
