@@ -29,6 +29,8 @@ from quoron_client.data.spans import values
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
 
+ALL = "*"  # every column of which nothing is said
+
 
 class SyntheticSection(Simulated):
     """Users drawn on demand from a counter-based generator: ten million of them need no memory."""
@@ -331,6 +333,24 @@ def read(path: Path) -> toml_text.Tree:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
+
+
+def is_wanted(config: Config, *, simulated: bool = False) -> bool:
+    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is.
+
+    Of a simulation not for the values of a category alone: it takes those in the data, which thereby become public.
+    """
+    section = config.population
+    if not isinstance(section, TableSection):
+        return False
+    return bool(bought_of(section).keys() - (section.categorical.keys() if simulated else ()))
+
+
+def bought_of(section: TableSection) -> dict[str, str]:
+    """Columns and patterns of which something is bought, each with its kind."""
+    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
+        return {ALL: "any"} if section.label is not None else {}
+    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
 
 
 def located(config: Config, folder: Path) -> Config:

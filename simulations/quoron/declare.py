@@ -44,7 +44,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import bought, facts
 from quoron_privacy.counts.bought import Bought, released_ranges
 from quoron_privacy.counts.facts import RankChoice
-from quoron_privacy.counts.marks import NUMBER, edge, marks
+from quoron_privacy.counts.marks import edge, marks
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.votes import HiddenBins, verify
 from quoron_privacy.errors import ConfigError, DataError, Infeasible
@@ -54,7 +54,6 @@ from quoron_privacy.release import Release
 from quoron_server.budget import EVERYONE, check_delta
 
 DELTA = 1e-6  # of all ranges and categories, unless told
-HOLDERS = 4.0  # standard errors of a place: with fewer users' numbers nothing is told of a column
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
 
@@ -284,12 +283,11 @@ def _ranges(
     held = [marks(columns.numbers(table, name)[drawn], own, plan.users) for name in names]
     numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
     shapes, low, high = released_ranges(plan, numbers, kinds, noise)
-    least = HOLDERS * plan.errors(columns=len(names), names=0).places
     lines = []
     for place_, name in enumerate(names):
         value: list[float] | None = [float(low[place_]), float(high[place_])]
         problem = ""
-        if shapes.counts[place_, NUMBER] < least:
+        if not shapes.told[place_]:
             value, problem = None, "too few users have numbers here"
         elif max(-low[place_], high[place_]) <= edge(1):
             value, problem = None, "zero for nearly everybody"

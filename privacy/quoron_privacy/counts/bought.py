@@ -52,9 +52,10 @@ Integers = NDArray[np.int64]
 Name = str | int
 
 CELLS, CLOSER = 32, 64
-MOST, LEAST = 0.4, 0.01  # of μ², where nothing else is said
-ERROR, WORST = 0.035, 0.05  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
@@ -78,6 +79,7 @@ class Shapes:
 
     counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
     windows: Windows  # of the numbers
+    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -203,8 +205,12 @@ class Bought:
         Sums of parts of the users add.
         """
         self._check(numbers, self.columns)
-        which = np.where(kinds == NUMBER, places(numbers), PLACES - 1 + kinds)
-        return _counted(which, _BINS)
+        counts = np.zeros((self.columns, _BINS), np.int64)
+        for column in range(self.columns):
+            own, kind = numbers[:, column].ravel(), kinds[:, column].ravel()
+            which = np.where(kind == NUMBER, places(own), PLACES - 1 + kind)
+            counts[column] = np.bincount(which, minlength=_BINS)
+        return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K, bins) of everybody's marks: once a run."""
@@ -216,12 +222,17 @@ class Bought:
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
         windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
-        return Shapes(np.column_stack([windows.held, others]), windows)
+        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
-        return _counted(cells(numbers, around.low, around.high, many), many)
+        counts = np.zeros((len(around.low), many), np.int64)
+        for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
+            which = cells(numbers[:, column].ravel(), low, high, many)
+            counts[column] = np.bincount(which[which >= 0], minlength=many)
+        return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
@@ -385,15 +396,6 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
-
-
-def _counted(which: Integers, bins: int) -> Integers:
-    """How many of (k, K, MARKS) are each of `bins`, (K, bins); -1 is none."""
-    columns = which.shape[1]
-    offset = np.arange(columns)[:, None] * bins
-    flat = (which + offset)[which >= 0]
-    held: Integers = np.bincount(flat, minlength=columns * bins).reshape(columns, bins).astype(np.int64)
-    return held
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:

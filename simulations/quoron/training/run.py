@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config
+from quoron.config import Config, is_wanted
 from quoron.model import Model
 from quoron.planning.plans import Planned
 from quoron.prepared import Prepared, S
@@ -43,7 +43,6 @@ from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, HeldTable, hold
 from quoron.training.votes import Released
-from quoron.training.wanted import is_wanted
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
 from quoron_privacy.kernels.threads import all_threads, at_once
@@ -113,6 +112,32 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     shares = look.label_shares(encoding, health, seen)
     model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
     return model, plan, taken
+
+
+def forecast(config: Config, base: Path, frame: Any = None) -> Planned:
+    """What a run would promise and cost of which something is bought, with no account asked. Raises as `prepare`."""
+    return buying.prepared(config, base, Identity("forecast", config.run.seed, ""), frame, ())[1]
+
+
+def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
+    """The configuration of a simulation with what a real run would buy, with noise from its seed; and that in words.
+
+    Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
+    """
+    identity = Identity("simulation", config.run.seed, "")
+    scene, planned = buying.prepared(config, base, identity, frame, ())
+    prepared = _prepared(config, scene, planned, "", identity)
+    paid = buying.paid_by(prepared)
+    released, _ = buying.release(scene, paid, SeededNoise(config.run.simulation_seed))
+    bought = buying.read(prepared, released)
+    found = buying.configured(config, scene.wanted, bought.found)
+    left = found.privacy.model_copy(update={"epsilon": paid.rest_epsilon})
+    said = ", ".join(f"{each.column}: {each.text()}" for each in bought.lines())
+    remark = (
+        f"SIMULATED purchases, with noise from a seed, of everybody in the table: {said}. They cost {paid.share:.2g} "
+        f"of μ², and leave epsilon={paid.rest_epsilon:.3g} of {config.privacy.epsilon:g} for what is simulated."
+    )
+    return found.model_copy(update={"privacy": left}), " ".join([remark, *bought.left_out])
 
 
 def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
