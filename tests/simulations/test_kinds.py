@@ -20,6 +20,7 @@ from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import read
 from quoron.training.table import hold
 from quoron.training.wanted import source_of, wanted
+from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.own_table import read_own_table
 from quoron_client.losses import Logistic
@@ -154,6 +155,28 @@ class TestAConfiguration:
         assert old in text
         with pytest.raises(ConfigError, match=message):
             rules(with_columns(configs.parse(text.replace(old, new)), place)).check_meant("who")
+
+
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.string(), pa.int8()])
+def test_true_and_false_are_numbers_categories_and_classes_of_any_type(kind: pa.DataType, place: Path) -> None:
+    given = configs.parse("""
+        [population]
+        kind = "table"
+        path = "v.csv"
+        user = "who"
+        label = "sick"
+        classes = [false, true]
+        numeric = { a = [0, 1] }
+        categorical = { b = [true, false], c = ["yes"] }
+    """)
+    found = rules(given)
+    assert Encoding.from_json(found.as_json()) == found
+    flags = pa.array([True, False, None]).cast(kind)
+    table = pa.table({"a": flags, "b": flags, "c": ["yes", "no", None], "sick": flags})
+    check_types(found, dict(zip(table.column_names, table.schema.types, strict=True)))
+    encoded = found.encode(table)
+    assert encoded.labels.tolist() == [1, -1, 0]
+    assert np.sign(encoded.features).tolist() == [[1, 1, 0, 1, 1], [-1, 0, 1, 0, 1], [0] * 5]
 
 
 class TestEveryDoor:
