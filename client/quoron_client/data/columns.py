@@ -42,7 +42,7 @@ def check(table: pa.Table, name: str) -> None:
     """Raises DataError unless the table has the column once, of numbers or of text; looks at no value."""
     if _family(table.schema.field(_place(table, name)).type) is None:
         kind = table.column(name).type
-        raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. Convert it.")
+        raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")
 
 
 def unnamed(values: pa.Array) -> int:
@@ -104,6 +104,33 @@ def texts(table: pa.Table, name: str) -> pa.Array:
     return cells.texts(coded.dictionary.to_pylist()).take(coded.indices)
 
 
+def letters(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of large text, and where each value of (N,) begins and the last ends (N + 1,); not to be written.
+
+    A null's place among them means nothing.
+    """
+    _, ends, data = values.buffers()
+    whole = np.frombuffer(ends or bytes(8), np.int64)[values.offset :][: len(values) + 1]
+    return np.frombuffer(data or b"", np.uint8), whole
+
+
+def kind(table: pa.Table, name: str) -> pa.DataType:
+    """The type of a column's values, as `column` gives them."""
+    check_name(name, table.column_names)
+    found = table.schema.field(name).type
+    return found.value_type if pa.types.is_dictionary(found) else found
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type are numbers or text."""
+    return _family(kind) is not None
+
+
+def missing(values: pa.Array) -> NDArray[np.bool_]:
+    """Which values (N,) are null."""
+    return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
+
+
 def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArray[np.int64]:
     """Place of every value in the vocabulary, -1 where it is in none, shape (N,). Raises DataError as `check` does."""
     if isinstance(vocabulary[0], str):
@@ -116,7 +143,7 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
     """How many different values the chosen rows (N,) of a column have, missing ones being one. For simulation only."""
-    values = texts(table, name).filter(pa.array(chosen))
+    values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
     return int(pc.count_distinct(values, mode="all").as_py())
 
 
@@ -133,17 +160,41 @@ def _family(kind: pa.DataType) -> str | None:
     """What a column's values can be read as; one of nulls only has no type of its own."""
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if any(fit(kind) for fit in _TEXT):
         return "text"
     fits = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null, pa.types.is_decimal)
     return "numbers" if any(fit(kind) for fit in fits) else None
 
 
+_TEXT = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+)
+
+
+def _fix(kind: pa.DataType) -> str:
+    """What to do about a column whose type is neither numbers nor text."""
+    if pa.types.is_dictionary(kind):
+        return _fix(kind.value_type)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return (
+            "A date or a time is a feature by its parts: dates = { column = ['month', 'weekday'] }. For anything else "
+            "convert it to text."
+        )
+    if pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        return "Convert it to a number of one unit, such as days."
+    if pa.types.is_nested(kind):
+        return "Make a column of each of its elements that matter."
+    return "Convert it."
+
+
 def large(text: pa.Array) -> pa.Array:
-    """As text of which a column may have more than 2 GiB."""
-    if not pa.types.is_dictionary(text.type):
-        return text.cast(pa.large_string())
-    return pa.DictionaryArray.from_arrays(text.indices, text.dictionary.cast(pa.large_string()))
+    """As text of which a column may have more than 2 GiB; bytes are taken for UTF-8, which nobody has looked at."""
+    if pa.types.is_dictionary(text.type):
+        return pa.DictionaryArray.from_arrays(text.indices, large(text.dictionary))
+    if any(fit(text.type) for fit in _TEXT[3:]):
+        return text.cast(pa.large_binary()).view(pa.large_string())
+    return text.cast(pa.large_string())
 
 
 def _readable(values: pa.ChunkedArray) -> pa.Array:

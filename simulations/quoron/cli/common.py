@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.paths import TABLES
 from quoron.presets import presets
+from quoron_client.data.formats import is_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +28,9 @@ def _sources(typed: str) -> list[tuple[str, str]]:
 def files(typed: str) -> list[str]:
     """Tables and configurations that complete what is typed, and folders that may hold some."""
     folder = Path(typed) if typed.endswith("/") else Path(typed).parent
-    ends = (*TABLES, ".toml")
     found = folder.iterdir() if folder.is_dir() else ()
-    known = [f"{path}/" if path.is_dir() else str(path) for path in found if path.is_dir() or path.name.endswith(ends)]
+    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
     return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
 
 

@@ -16,7 +16,7 @@ def declare(
     ],
     user: Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs, shared equally.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ of all categorical columns together.")] = 1e-6,
+    delta: Annotated[float, typer.Option("--delta", help="δ of all ranges and categories together.")] = 1e-6,
     items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
     numeric: Annotated[
         Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
@@ -30,9 +30,6 @@ def declare(
     most_votes: Annotated[
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
-    most_outside: Annotated[
-        float, typer.Option("--most-outside", metavar="SHARE", help="Share of the users that may lie outside a range.")
-    ] = 0.1,
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
     ] = False,
@@ -64,7 +61,6 @@ def declare(
         numeric=_names(numeric),
         categorical=_names(categorical),
         most_votes=most_votes,
-        most_outside=most_outside,
         keep=Keep(group=group, ledger=ledger),
     )
     typer.echo(declared.toml())

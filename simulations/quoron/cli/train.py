@@ -55,6 +55,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="All numbers, theorems and other methods, on more than one screen.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     engine: Annotated[
@@ -74,7 +77,7 @@ def train(
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
         planned = api.plan_training(source, privacy=privacy, method=method, keep=keep, settings=given, **columns)
-        showing.show_plan(planned, as_json=as_json)
+        showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         trained = api.train(
@@ -88,7 +91,7 @@ def train(
             engine=choice,
             **columns,
         )
-    showing.show_trained(trained, as_json=as_json)
+    showing.show_trained(trained, as_json=as_json, details=details)
 
 
 def predict(
@@ -100,17 +103,29 @@ def predict(
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
     ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="share|NUMBER",
+            help="The probability from which a row is of the second class, or for each class its released share; "
+            "default: the model's, which is 0.5.",
+        ),
+    ] = None,
     separator: Separator = None,
     decimal: Decimal = ".",
     encoding: Encoding = None,
     quoting: Quoting = "double",
 ) -> None:
-    """Predict the label of every row of a table with a model that was trained."""
+    """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron import api, opened
-    from quoron.training.predicting import predictions, write_predictions
+    from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
+    trained, decided = api.load(model), threshold_of(threshold)
     rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
-    write_predictions(predictions(api.load(model), rows, scores=scores), file)
+    found = predictions(trained, rows, scores=scores, threshold=decided)
+    write_predictions(found, file)
+    if (said := one_for_all(trained, found, decided)) is not None:
+        typer.echo(said, err=True)
 
 
 def example(
