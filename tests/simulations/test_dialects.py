@@ -93,7 +93,7 @@ class TestOfAnyWay:
         options = [each for key, value in section.dialect.declared().items() for each in (f"--{key}", value)]
         assert invoke(["predict", str(tmp_path / "model.json"), str(path), "--scores", *options]) == 0
         said = pd.read_csv(io.StringIO(capsys.readouterr().out))
-        np.testing.assert_array_equal(said["prediction"], model.predict(frame()))
+        np.testing.assert_array_equal(said["sick"], model.predict(frame()))
         asked = {"user": "who", "privacy": Privacy(20.0, 1e-6, simulation_seed=1), "categorical": ["ward"]}
         declared = declare(quoron.opened(path, **section.dialect.declared()), **asked)
         plain = declare(frame(), **asked)
