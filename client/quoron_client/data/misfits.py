@@ -105,7 +105,7 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
         return "none of the declared classes, or missing", "Declare all classes; texts are compared letter by letter."
     if isinstance(label, Positive):
         return "missing", "If it is missing, all is well."
-    return "no number", "Numbers are written with a decimal point."
+    return "no number", "Numbers are written with a decimal point, unless a comma is declared."
 
 
 def label_places(

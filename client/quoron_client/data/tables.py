@@ -168,7 +168,8 @@ def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _of_schema(schema: pa.Schema) -> Empty:
-    return lambda names, places: pa.schema([schema.field(place) for place in places]).empty_table()
+    told = schema.metadata
+    return lambda names, places: pa.schema([schema.field(place) for place in places], told).empty_table()
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
