@@ -285,10 +285,17 @@ def test_a_rare_class_is_told_with_its_released_share_unless_it_is_weighed_or_co
         replace(model, label_shares=LabelShares((0.7, 0.3), 0.001)),
         replace(model, label_shares=LabelShares((0.9, 0.1), 0.1)),
         replace(model, threshold="share"),
-        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))),
+        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.9, 1.0)))),
         replace(model, label_shares=None),
     ):
         assert one_answer(other) == ()
+
+
+def test_what_class_weights_cost_is_said_where_it_is_much():
+    weighed = replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))
+    (warning,) = one_answer(made([9.0, 0, 0, 0], weighed, label_shares=SHARES))
+    assert "a row counts 0.14 on average, and noise is 7.4 times as large beside it" in warning
+    assert one_answer(made([9.0, 0, 0, 0], weighed, label_shares=LabelShares((0.5, 0.5), 0.001))) == ()
 
 
 def test_files_are_predicted_in_the_labels_own_words(tmp_path, capsys):
