@@ -138,7 +138,7 @@ class TableSection(Simulated):
     @field_validator("numeric", mode="before")
     @classmethod
     def _with_ranges(cls, given: object) -> object:
-        named = dict.fromkeys(given) if isinstance(given, list) else given
+        named = dict.fromkeys(map(str, given)) if isinstance(given, list) else given
         if not isinstance(named, dict):
             return named
         if None in named.values():

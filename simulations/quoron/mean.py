@@ -35,6 +35,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quoron.sections import door
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
@@ -77,6 +78,7 @@ class PrivateMean:
         return sentence(self.guarantee)
 
 
+@door
 def private_mean(
     users: ArrayLike | Sequence[ArrayLike],
     epsilon: float,

@@ -16,7 +16,7 @@ def is_url(path: str) -> bool:
 
 def is_table(path: str) -> bool:
     """Whether it names a table, by its end, as a URL, or because a folder is there."""
-    return path.endswith(TABLES) or is_url(path) or Path(path).is_dir()
+    return path.endswith(TABLES) or is_url(path) or (path != "" and Path(path).is_dir())
 
 
 def dataset(table: str, folder: Path) -> str | None:
