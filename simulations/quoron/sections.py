@@ -135,7 +135,9 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
     Names of algorithms are laid first, so options given beside a name count wherever they stand.
     """
     merged = dict(tree)
-    layers = [_layer(each) for each in settings]
+    layers = [
+        toml_text.assignment(each) if isinstance(each, str) else dict(plain(each, "settings")) for each in settings
+    ]
     for above in layers:
         own = above.get("algorithm")
         if not (isinstance(own, Mapping) and "name" in own):
@@ -152,13 +154,6 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
                 raise ConfigError(f"Expected {name} to be a section with keys of its own, got {name}={wrong!r}.")
         merged = toml_text.merge(merged, above)
     return merged
-
-
-def _layer(setting: Setting) -> dict[str, Any]:
-    """Sections of a setting. ConfigError for anything else."""
-    if not isinstance(setting, str | Mapping):
-        raise ConfigError(f"Expected a setting such as 'privacy.delta=1e-7', or sections, got {shortened(setting)}.")
-    return toml_text.assignment(setting) if isinstance(setting, str) else dict(plain(setting, "settings"))
 
 
 def plain(value: Any, name: str) -> Any:
@@ -312,7 +307,9 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that m
     ),
     "settings": (
         "a list of texts such as 'privacy.delta=1e-7', or sections as mappings",
-        lambda value: isinstance(value, Mapping) or _is_list(value),
+        lambda value: (
+            isinstance(value, Mapping) or (_is_list(value) and all(isinstance(each, str | Mapping) for each in value))
+        ),
     ),
 }
 

@@ -198,11 +198,10 @@ def test_what_takes_no_table_of_a_door_refuses_by_name_too() -> None:
             {"users": users, "epsilon": 1.0, "delta": 1e-6, "bound": 1.0},
             {
                 "users": (3, None, "x", THING, {"a": 1}, [], np.zeros((0, 2)), [["a"]]),
-                **dict.fromkeys(("epsilon", "delta", "bound"), (*numbers, None)),
-                **dict.fromkeys(("spread", "outliers"), numbers),
+                **dict.fromkeys(("epsilon", "delta", "bound"), (*(each for each in numbers if each is not True), None)),
+                **dict.fromkeys(("spread", "outliers"), (*NO_NUMBER[:2], THING, -1, NAN)),
                 "method": ("no", 3, THING, None, []),
-                "simulation_seed": ("no", THING, 1.5, [], True),
-                "bond": (1.0,),
+                "simulation_seed": ("no", THING, 1.5, []),
             },
         ),
         declare: (
