@@ -113,7 +113,11 @@ def gap(name: str) -> float:
 
 def plan_of(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
     """As a person gets it who declares no radius, but for the algorithms that need one."""
-    population = population_of(name)
+    return plan_for(population_of(name), algorithm, epsilon, settings)
+
+
+def plan_for(population: TablePopulation, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
+    """The same for any population."""
     radius = NARROW.get(algorithm)
     known = replace(population, domain=L2Ball(3.0 if radius is None else radius))
     domain = {} if radius is None else {"domain": {"radius": radius}}

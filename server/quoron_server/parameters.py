@@ -32,6 +32,7 @@ class Kind(StrEnum):
     FEATURE_RANGES_PUBLIC = "feature-ranges-public"
     CLASSES_PUBLIC = "classes-public"
     LABEL_RANGE_PUBLIC = "label-range-public"
+    LARGEST_WEIGHT_PUBLIC = "largest-weight-public"
     # Of users' losses and answers.
     CONTRACTING_LOSSES = "contracting-losses"
     TRUE_GRADIENTS = "true-gradients"

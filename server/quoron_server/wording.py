@@ -28,6 +28,7 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
     {
@@ -39,6 +40,7 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
         Kind.LABEL_RANGE_PUBLIC: "the range of the label, which is that of the data, was public before",
+        Kind.LARGEST_WEIGHT_PUBLIC: "the largest weight of a row, which is that of the data, was public before",
         Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
         "constants (clients clip features and scale losses)",
         Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",
@@ -96,6 +98,8 @@ def sentence(promise: Guarantee) -> str:
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
         words += f"{promise.health.share:.2g} of μ²"
+    if promise.bought is not None:
+        words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
     words += "."
     if not promise.proved:
         words = "NOT PROVED (the paper's printed constants, for comparison only): " + words

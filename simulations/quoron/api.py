@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron import engines
+from quoron.config import Config, is_wanted
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
@@ -112,7 +113,8 @@ def plan_training(
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.scene.held.warnings))
+    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
 @door
@@ -151,9 +153,12 @@ def simulate(
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
+    config, remarks = _with_bought(config, frame)
     config, table = where.people(config, needed(frame, config))
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
+    planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, *remarks))
+    prepared = replace(prepared, planned=planned)
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
@@ -237,6 +242,10 @@ def plan(
     """
     said = sections(privacy, method, door="plan", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
+    if is_wanted(config, simulated=True):
+        from quoron.training import run as training
+
+        return training.forecast(config, Path.cwd(), frame)
     table = needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
@@ -328,6 +337,16 @@ def load(path: str | Path) -> "Model":
 
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)
+
+
+def _with_bought(config: Config, frame: Any) -> tuple[Config, tuple[str, ...]]:
+    """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
+    if not is_wanted(config, simulated=True):
+        return config, ()
+    from quoron.training import run as training
+
+    found, remark = training.simulated(config, Path.cwd(), frame)
+    return found, (remark,)
 
 
 def _engine(engine: str | EngineChoice) -> EngineChoice:

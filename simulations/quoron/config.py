@@ -15,38 +15,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from quoron import toml_text
 from quoron._explain import explain
 from quoron.network import Network, several
 from quoron.paths import PACKAGED, is_url
+from quoron.section import Count, NonNegative, Positive, Section, Seed, Simulated
 from quoron.sections import Setting, overlay
-from quoron_client.data.spans import Vocabulary, values
+from quoron.table_section import TableSection as TableSection
+from quoron.table_section import with_columns_listed
+from quoron_client.data.spans import values
 from quoron_privacy.errors import ConfigError
 from quoron_server.budget import EVERYONE
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-class Section(BaseModel):
-    """One table of the configuration."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Simulated(Section):
-    """What every simulated population has."""
-
-    outlier_fraction: Fraction = Field(default=0.0, description="share of users who answer as `outlier_kind` says")
-    outlier_kind: Literal["shifted", "huge", "nan", "inf", "missing", "zero"] = Field(
-        default="shifted", description="what outlier users send"
-    )
-    seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
+ALL = "*"  # every column of which nothing is said
 
 
 class SyntheticSection(Simulated):
@@ -78,86 +61,6 @@ class SyntheticSection(Simulated):
         description="make all users once and keep them (4 n m d bytes) rather than whenever they are asked: for "
         "several passes; the numbers are the same",
     )
-
-
-class Weighted(Section):
-    """What a row counts in its user's average: a column's value divided by the most that it can be."""
-
-    column: str = Field(description="column of the weights")
-    most: Positive = Field(description="public largest weight, which counts 1; larger values are held at it")
-
-
-class TableSection(Simulated):
-    """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
-
-    kind: Literal["table"] = "table"
-    path: str = Field(
-        description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
-        "with quoron: `storms`, `scorecard` or `flights`; a folder of Parquet files, or a URL such as "
-        "`s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
-    )
-    user: str = Field(description="column that says whose item a row is")
-    label: str | None = Field(
-        default=None,
-        description="a column of true/false, 0/1 or -1/+1, or a comparison such as 'arr_delay > 15', or a column that "
-        "`positive`, `classes` or `label_range` speaks of; none for the linear loss only",
-    )
-    positive: bool | int | str | None = Field(
-        default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
-    )
-    classes: Vocabulary = Field(
-        default=(), description="public values of the label: two, the first of them negative, or more for softmax"
-    )
-    label_range: tuple[float, float] | None = Field(
-        default=None,
-        description="public range [low, high] of a regression's label in its own units; values outside are held at "
-        "the ends",
-    )
-    numeric: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="numeric features, { column = [low, high] }, public; `x[0:9]`: x0 to x8; `x*`"
-    )
-    categorical: dict[str, Vocabulary] = Field(
-        default_factory=dict,
-        description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
-        "empty list takes the values in the data, which thereby become public",
-    )
-    weight: Weighted | None = Field(
-        default=None,
-        description="what a row counts, { column = name, most = number }: its value in the column divided by the "
-        "public most, larger ones held at it; default: all count alike",
-    )
-    missing: Literal["drop", "middle"] = Field(
-        default="drop",
-        description="what becomes of a row with a numeric feature that is no number: it is left out, or the feature is "
-        "taken to be in the middle of its range; rows without a usable label are always left out",
-    )
-    intercept: bool = Field(default=True, description="add a constant feature")
-    unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
-    test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
-
-    @field_validator("numeric", mode="before")
-    @classmethod
-    def _with_ranges(cls, given: object) -> object:
-        named = dict.fromkeys(map(str, given)) if isinstance(given, list) else given
-        if not isinstance(named, dict):
-            return named
-        if None in named.values():
-            raise ValueError("to hold { column = [low, high] } for every column, or have `quoron declare` release it")
-        return {column: tuple(ends) if isinstance(ends, list) else ends for column, ends in named.items()}
-
-    @field_validator("categorical", mode="before")
-    @classmethod
-    def _by_name(cls, given: object) -> object:
-        named = dict.fromkeys(given) if isinstance(given, list) else given
-        return {k: () if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
-
-    @field_validator("numeric")
-    @classmethod
-    def _ordered(cls, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-        for column, (low, high) in ranges.items():
-            if not low < high:
-                raise ValueError(f"to hold [low, high] with low < high for column {column!r}")
-        return ranges
 
 
 class FlightsSection(Simulated):
@@ -373,6 +276,10 @@ class TrainSection(Section):
         default=None,
         description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
     )
+    buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
+        default=None,
+        description="share of μ² for declarations that are bought; default: by the number of users and of columns",
+    )
     users: Count | None = Field(
         default=None,
         description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "
@@ -408,7 +315,7 @@ class Config(Section):
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_loss(_with_kind(tree)), default=str))
+        return Config.model_validate_json(json.dumps(_with_loss(_with_columns(_with_kind(tree))), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
 
@@ -426,6 +333,24 @@ def read(path: Path) -> toml_text.Tree:
         raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
     except UnicodeDecodeError:
         raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
+
+
+def is_wanted(config: Config, *, simulated: bool = False) -> bool:
+    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is.
+
+    Of a simulation not for the values of a category alone: it takes those in the data, which thereby become public.
+    """
+    section = config.population
+    if not isinstance(section, TableSection):
+        return False
+    return bool(bought_of(section).keys() - (section.categorical.keys() if simulated else ()))
+
+
+def bought_of(section: TableSection) -> dict[str, str]:
+    """Columns and patterns of which something is bought, each with its kind."""
+    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
+        return {ALL: "any"} if section.label is not None else {}
+    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
 
 
 def located(config: Config, folder: Path) -> Config:
@@ -447,6 +372,12 @@ def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(population, Mapping) and "kind" not in population:
         return {**tree, "population": {"kind": "synthetic", **population}}
     return tree
+
+
+def _with_columns(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A table's columns as they are checked."""
+    population = tree.get("population")
+    return {**tree, "population": with_columns_listed(population)} if isinstance(population, Mapping) else tree
 
 
 def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from quoron.run_folder import write
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.features import Numeric
-from quoron_client.data.labels import Classes, Range, Signs
+from quoron_client.data.labels import ClassWeights, Range, outcomes, seen
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
 from quoron_server.plan import Plan
@@ -33,9 +32,10 @@ from quoron_server.serial import dumps
 from quoron_server.specification import digest
 from quoron_server.wording import sentence
 
-FORMAT = "quoron model 2"
+FORMAT = "quoron model 3"
 LONGEST = 1 << 30  # bytes of a file
 Vector = NDArray[np.float64]
+Threshold = float | Literal["share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,18 @@ class Promise:
     made: str | None  # the day the run began; a federation does not tell
 
 
+@dataclass(frozen=True, slots=True)
+class LabelShares:
+    """The classes' shares of the table's labels, as a look with noise released them (docs/privacy/table-health.md)."""
+
+    shares: tuple[float, ...]  # (K,): noise may carry one below zero
+    error: float  # standard deviation of each
+
+    def __post_init__(self) -> None:
+        if not (self.error > 0 and np.isfinite((*self.shares, self.error)).all()):
+            raise ValueError("shares of labels that are no numbers")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """A linear model of encoded rows. `weights` are as trained; everything else is in the units of the table.
@@ -63,14 +75,25 @@ class Model:
     encoding: Encoding
     loss: Loss
     promise: Promise | None  # None: nobody is protected
+    label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
+    threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
 
     @classmethod
-    def released(cls, weights: Vector, encoding: Encoding, loss: Loss, plan: Plan, *, made: str | None) -> "Model":
-        """The model that a run of `plan` released."""
+    def released(
+        cls,
+        weights: Vector,
+        encoding: Encoding,
+        loss: Loss,
+        plan: Plan,
+        *,
+        made: str | None,
+        shares: LabelShares | None = None,
+    ) -> "Model":
+        """The model that a run of `plan` released, with `shares` of the labels where it released them, too."""
         said = plan.guarantee
         protected = not said.seeded and said.exposure != "none"
         promise = Promise(sentence(said), said.epsilon, said.delta, said.adjacency, plan.algorithm, digest(plan), made)
-        return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None)
+        return cls(np.array(weights, np.float64), encoding, loss, promise if protected else None, shares)
 
     @classmethod
     def fetched(cls, weights: Vector, plan: Mapping[str, Any]) -> "Model":
@@ -99,7 +122,7 @@ class Model:
     @property
     def feature_names_in_(self) -> tuple[str, ...]:
         """The table's columns that it reads."""
-        return tuple(feature.column for feature in self.encoding.features)
+        return tuple(dict.fromkeys(feature.column for feature in self.encoding.features))
 
     @property
     def feature_names_out_(self) -> tuple[str, ...]:
@@ -108,16 +131,14 @@ class Model:
 
     @property
     def classes_(self) -> tuple[Any, ...]:
-        """The classes, the one of lower scores first. UsageError for a model of numbers."""
-        match self.encoding.label:
-            case None | Range():
-                raise UsageError(f"Expected a model of classes, got one of the {self.loss.name} loss for numbers.")
-            case Classes(values=values):
-                return tuple(values)
-            case Signs():
-                return (0, 1)
-            case _:
-                return (False, True)
+        """The classes, the one of lower scores first, as the column has them; of a comparison false and true.
+
+        UsageError for a model of numbers.
+        """
+        found = outcomes(self.encoding.label)
+        if not found:
+            raise UsageError(f"Expected a model of classes, got one of the {self.loss.name} loss for numbers.")
+        return found
 
     @property
     def coef_(self) -> Vector:
@@ -143,27 +164,48 @@ class Model:
         return scores[:, 0] if len(self._blocks) == 1 else scores
 
     def predict_proba(self, table: Any) -> Vector:
-        """Probabilities of the classes, (N, K). UsageError for losses that have none."""
-        if self.loss.name not in ("logistic", "softmax"):
-            raise UsageError(
-                f"Expected the logistic or softmax loss for probabilities, got a model of {self.loss.name}. "
-                "Use decision_function."
-            )
+        """Probabilities of the classes, (N, K), in a table weighed as in training. UsageError for losses without."""
+        self._check_probable()
         scores = self.decision_function(table)
         if scores.ndim == 1:
             scores = np.stack([np.zeros_like(scores), scores], axis=1)
         shifted = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(shifted / shifted.sum(axis=1, keepdims=True))
 
-    def predict(self, table: Any) -> NDArray[Any]:
-        """The label of each row, (N,): a class of `classes_`, or a number in the label's own units."""
+    def predict(self, table: Any, *, threshold: Threshold | None = None) -> NDArray[Any]:
+        """The label of each row, (N,): a class of `classes_`, or a number in the label's own units.
+
+        `threshold`, by default the model's own: the probability from which a row is of the second class; or "share",
+        for each class its released share of the labels, which gives rare classes their due (docs/tables.md).
+        UsageError where it cannot be meant.
+        """
         scores = self.decision_function(table)
-        if self._range is not None:
-            return np.asarray(self._range.in_units(scores))
-        if self.encoding.label is None:
-            return scores
-        which = (scores > 0).astype(np.int64) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return np.asarray(np.array(self.classes_)[which])
+        if self._range is not None or self.encoding.label is None:
+            if threshold is not None:
+                raise UsageError(f"Expected no threshold for a model of numbers, got threshold={threshold!r}.")
+            return scores if self._range is None else np.asarray(self._range.in_units(scores))
+        return np.asarray(np.array(self.classes_)[self.places(scores, threshold)])
+
+    def places(self, scores: Vector, threshold: Threshold | None = None) -> NDArray[np.int64]:
+        """The class that scores (N,) or (N, K) decide for, as a place in `classes_`, (N,). UsageError as `predict`."""
+        needed = self._needed(self.threshold if threshold is None else threshold)
+        if scores.ndim == 1:
+            return np.asarray(scores > needed[1] - needed[0], np.int64)
+        return np.asarray(np.argmax(scores - needed, axis=1))
+
+    def always(self, threshold: Threshold | None = None) -> Any:
+        """The one class that is predicted for every row that there can be, by the coefficients; None: not only one."""
+        needed, blocks = self._needed(self.threshold if threshold is None else threshold), self._blocks
+        if self.encoding.unit_rows and np.ptp(needed) > 0:
+            return None  # rows are of different lengths
+        if len(blocks) == 1:
+            blocks = np.concatenate([np.zeros_like(blocks), blocks])
+        for place, value in enumerate(self.classes_):
+            lead = self._least(np.delete(blocks[place] - blocks, place, axis=0))
+            margin = lead - np.delete(needed[place] - needed, place)
+            if np.all(margin > 0) or (len(blocks) == 2 and place == 0 and np.all(margin >= 0)):
+                return value
+        return None
 
     def table(self) -> list[tuple[str, str]]:
         """Each coefficient with its name, for people; weights of encoded rows where there are none in raw units."""
@@ -184,6 +226,8 @@ class Model:
             "coefficients": dict(self.table()),
             "loss": {"name": self.loss.name, **self.loss.bounds},
             "encoding": self.encoding.as_json(),
+            "label_shares": None if self.label_shares is None else asdict(self.label_shares),
+            "threshold": self.threshold,
             "weights": self.weights.tolist(),
         }
         plain = json.loads(dumps(contents))
@@ -215,7 +259,10 @@ class Model:
             if not isinstance(contents["weights"], list) or {*map(type, contents["weights"])} - {int, float}:
                 raise ValueError("weights that are no numbers")
             weights = np.array(contents["weights"], np.float64)
-            model = cls(weights, encoding, loss, promise)
+            shares = contents["label_shares"]
+            shares = None if shares is None else LabelShares(tuple(shares["shares"]), **_without(shares, "shares"))
+            model = cls(weights, encoding, loss, promise, shares, contents["threshold"])
+            model.check_threshold()
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             told_of = f"{type(error).__name__}: {str(error)[:200]}"
@@ -225,6 +272,49 @@ class Model:
         if not whole:
             raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got {weights.shape} or others.")
         return model
+
+    def check_threshold(self, threshold: Threshold | None = None) -> None:
+        """UsageError where a threshold, by default the model's own, cannot be meant."""
+        if outcomes(self.encoding.label) or threshold is not None:
+            self._needed(self.threshold if threshold is None else threshold)
+
+    def _needed(self, threshold: Threshold) -> Vector:
+        """What is taken from each class's score before the largest one decides, (K,); 0 and logit t for two classes."""
+        classes, number = len(self.classes_), isinstance(threshold, int | float) and not isinstance(threshold, bool)
+        if threshold == 0.5 and number:
+            return np.zeros(classes)
+        if threshold != "share" and not (number and 0 < threshold < 1):
+            raise UsageError(f"Expected a threshold in (0, 1) or 'share', got threshold={threshold!r}.")
+        self._check_probable()
+        if threshold != "share":
+            if classes > 2:
+                raise UsageError(f"Expected threshold='share' with {classes} classes, got threshold={threshold!r}.")
+            return np.array([0.0, np.log(threshold) - np.log1p(-threshold)])
+        if self.label_shares is None:
+            raise UsageError(
+                "Expected shares of the labels for threshold='share', got a model without: nobody looked at its table. "
+                "Give a probability, such as the share of positives that you know."
+            )
+        weights = self.encoding.class_weight
+        counts = np.array(weights.counts) if isinstance(weights, ClassWeights) else np.ones(classes)
+        return np.log(seen(self.label_shares.shares, self.label_shares.error) * counts)
+
+    def _check_probable(self) -> None:
+        if self.loss.name not in ("logistic", "softmax"):
+            raise UsageError(
+                f"Expected the logistic or softmax loss for probabilities, got a model of {self.loss.name}. "
+                "Use decision_function."
+            )
+
+    def _least(self, blocks: Vector) -> Vector:
+        """The least score (k,) of any row by weights (k, p) of encoded rows."""
+        place, least = 0, np.zeros(len(blocks))
+        scaled = blocks * (1.0 if self.encoding.unit_rows else self.encoding.scale)
+        for feature in self.encoding.features:
+            block = scaled[:, place : place + feature.width]
+            place += feature.width
+            least += -np.abs(block).sum(axis=1) if feature.is_number else np.minimum(block.min(axis=1), 0.0)
+        return np.asarray(least + scaled[:, place:].sum(axis=1))
 
     @property
     def _scores(self) -> int:
@@ -246,7 +336,7 @@ class Model:
 
     def _encoded(self, table: Any) -> Vector:
         """Rows as in training, (N, p) float64; every one of them usable."""
-        features = replace(self.encoding, label=None, weight=None)
+        features = replace(self.encoding, label=None, weight=None, class_weight=None)
         encoded = features.encode(tables.read(table, features.columns))
         if not encoded.kept.all():
             bad = np.flatnonzero(~encoded.kept)
@@ -268,7 +358,7 @@ class Model:
         for feature in self.encoding.features:
             block = weights[:, place : place + len(feature.names)]
             place += len(feature.names)
-            if isinstance(feature, Numeric) and not feature.edges:
+            if feature.is_number:
                 width = feature.high - feature.low
                 shift -= block[:, 0] * (feature.low + feature.high) / width
                 block = block * 2 / width
@@ -299,6 +389,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(contents, dict):
         raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
     return contents
+
+
+def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in found.items() if key != name}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -163,7 +163,8 @@ def plain(value: Any, name: str) -> Any:
     differs from one start to the next.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(each, str(key)) for key, each in value.items()}
+        named = {str(key).lower() if isinstance(key, bool) else str(key): each for key, each in value.items()}
+        return {key: plain(each, key) for key, each in named.items()}
     if isinstance(value, range) and value.step == 1 and value:
         return f"{value.start}:{value.stop}"
     if value is None or isinstance(value, str | bool | int | float):

@@ -17,15 +17,15 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
-from quoron.model import Model
+from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
 from quoron.sections import Setting, overlay
@@ -86,6 +86,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     bounds: Bounds | None = None  # public (low, high), numbers or (p,), or by name {"x*": (0, 1)}; held within
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
     items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
+    most_weight: float | None = None  # public largest sample_weight, which counts 1; larger ones are held at it
     group: str | None = None  # whose lifetime account is charged; None: "everyone", or "rows" by row
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
@@ -100,8 +101,10 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     __metadata_request__fit = {"groups": True}  # noqa: RUF012  # scikit-learn reads it by this name
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Train on rows X (N, p), labels y (N,) and whose each row is, groups (N,); the estimator itself.
+
+        A row counts sample_weight (N,) divided by `most_weight`; one that is negative or no number is left out.
 
         Raises:
             InputError: a ValueError, for arrays and arguments that cannot be meant, such as missing groups.
@@ -118,7 +121,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             bounds = arrays.found_ranges(features)
             taken.append(Assumption(Kind.FEATURE_RANGES_PUBLIC))
         label = self._label(labels, taken)
-        table, section = arrays.table_of(features, names, label, users, bounds)
+        weights = self._weights(sample_weight, len(features), taken)
+        table, section = arrays.table_of(features, names, label, users, bounds, weights)
         section |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
         if taken:
             said = "; ".join(map(assumption_text, taken))
@@ -156,6 +160,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         self.model_, self.plan_, self.health_ = trained.model, prepared.planned.plan, trained.health
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
+        for amiss in (each for each in prepared.planned.remarks if each.startswith("class_weight")):
+            warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
         self.folder_ = folder if keep else None
 
@@ -186,6 +192,14 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         if rows < 2:
             raise InputError(f"Expected two users or more, got n_samples={rows}.")
         return arrays.owners(groups, rows)
+
+    def _weights(self, given: Any, rows: int, taken: list[Assumption]) -> arrays.Weights | None:
+        if given is None:
+            return None
+        weights = arrays.weights(given, rows)
+        if self.most_weight is None:
+            taken.append(Assumption(Kind.LARGEST_WEIGHT_PUBLIC))
+        return arrays.Weights(weights, arrays.largest(weights) if self.most_weight is None else self.most_weight)
 
     def _names(self) -> list[str]:
         found = getattr(self, "feature_names_in_", None)
@@ -248,6 +262,8 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     """Classes, declared or found."""
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
+    class_weight: Mapping[Any, float] | str | None = None  # weights of classes, or "balanced": by released shares
+    class_weight_cap: float = 10.0  # balanced: the most that one class weighs of another
 
     def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         found: Any = self.classes
@@ -257,7 +273,9 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
             found = labels
             taken.append(Assumption(Kind.CLASSES_PUBLIC))
         self.classes_ = arrays.classes_of(found)
-        return arrays.labels_of_classes(labels, self.classes_)
+        label = arrays.labels_of_classes(labels, self.classes_)
+        weights = arrays.class_weights(self.class_weight, self.classes_, label)
+        return replace(label, declared=label.declared | weights | {"class_weight_cap": self.class_weight_cap})
 
     def _publish(self, model: Model) -> None:
         self.coef_ = np.atleast_2d(model.coef_)
@@ -271,8 +289,10 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row, (N,)."""
         scores = self.decision_function(X)
-        which = (scores > 0).astype(np.int64) if scores.ndim == 1 else np.argmax(scores, axis=1)
-        return np.asarray(self.classes_[which])
+        return np.asarray(self.classes_[self._places(scores)])
+
+    def _places(self, scores: Vector) -> NDArray[np.int64]:
+        return self.model_.places(scores)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -326,6 +346,10 @@ class PrivateLogisticRegression(_PrivateClassifier):
     """
 
     alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+    threshold: float | str = 0.5  # of `predict`: a probability, or "share" for each class's released share
+
+    def _places(self, scores: Vector) -> NDArray[np.int64]:
+        return self.model_.places(scores, cast(Threshold, self.threshold))
 
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
         name = "logistic" if len(section["classes"]) == 2 else "softmax"

@@ -45,6 +45,8 @@ label = "sick"
 classes = ["no", "yes"]
 numeric = {{ age = [0, 100], size = [-1, 1] }}
 categorical = {{ ward = ["A", "7", "true"], code = [1, 2, 3] }}
+hashed = {{ note = 8 }}
+dates = {{ day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }} }}
 weight = {{ column = "count", most = 4 }}
 missing = "{missing}"
 """
@@ -68,6 +70,7 @@ def base() -> Table:
         "sick": [str(each) for each in draw.choice(["no", "yes"], many)],
         "count": [int(each) for each in draw.integers(0, 6, many)],
         "note": ["nothing" for _ in range(many)],
+        "day": [f"2024-{each // 28 + 1:02}-{each % 28 + 1:02}T{each % 24:02}:30Z" for each in range(many)],
     }
 
 
@@ -219,8 +222,7 @@ class TestCSV:
         with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
             tables.read(path, ("who",))
         path.write_text("who,age\na,1\n", encoding="utf-16")
-        with pytest.raises(DataError, match="to be UTF-8, got UTF-16"):
-            tables.read(path)
+        assert tables.read(path).to_pylist() == [{"who": "a", "age": "1"}]
 
     def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
         (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
@@ -285,7 +287,8 @@ class TestCSV:
             for piece in (1, 2, 5, 1 << 20):
                 monkeypatch.setattr(csv_file, "_PIECE", piece)
                 try:
-                    found = [[*row.values()] for row in csv_file.read(path).to_pylist()]
+                    batches = tables.opened(path).batches()
+                    found = [[*row.values()] for batch in batches for row in batch.to_pylist()]
                 except DataError:
                     found = None
                 assert found == expected, body

@@ -40,7 +40,7 @@ def test_the_commands_of_the_page_lead_to_predictions(here: Path, capsys: pytest
     assert "colleges" in capsys.readouterr().out  # the account of the population
     rows = pd.read_csv("scorecard.csv")
     known = rows.earnings_med.notna()
-    off = pd.read_parquet("predicted.parquet").prediction[known] - rows.earnings_med[known]
+    off = pd.read_parquet("predicted.parquet").earnings_med[known] - rows.earnings_med[known]
     guessing = rows.earnings_med[known] - rows.earnings_med[known].mean()
     assert np.sqrt((off**2).mean()) < 0.95 * np.sqrt((guessing**2).mean())
     model = quoron.load("first")

@@ -21,14 +21,17 @@ from quoron.declare import declare
 from quoron.reports import health as words
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
+from quoron.training import run as training
+from quoron.training.result import no_better
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
-from quoron_client.data.misfits import Misfits, declared_columns, declared_labels
+from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.books.ledger import Ledger
 from said import said
 
@@ -139,7 +142,7 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
     ],
 )
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(Misfits, "of", lambda *_: pytest.fail("somebody looked"))
+    monkeypatch.setattr(Tally, "add", lambda *_: pytest.fail("somebody looked"))
     trained = train(people, tmp_path / "run", **more)
     assert trained.health is None
     assert "nobody has looked" in trained.summary.unseen
@@ -150,14 +153,12 @@ def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger
 def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_commit(
     people, ledger, tmp_path, monkeypatch
 ):
-    from quoron_client.data.misfits import Misfits
+    real, order = Tally.add, []
 
-    real, order = Misfits.of, []
-
-    def looking(rules: Any, table: Any) -> Any:
+    def looking(*given: Any) -> None:
         with lifetime.opened(ledger) as kept:
             order.append(f"look after {len(kept.charges('everyone'))} charges")
-        return real(rules, table)
+        real(*given)
 
     spend = Ledger.spend
 
@@ -165,7 +166,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
         order.append(f"question {question.round} after a preface: {self.preface() is not None}")
         spend(self, question, **given)
 
-    monkeypatch.setattr(Misfits, "of", looking)
+    monkeypatch.setattr(Tally, "add", looking)
     monkeypatch.setattr(Ledger, "spend", spending)
     train(people, tmp_path / "run")
     assert order[:2] == ["look after 1 charges", "question 0 after a preface: True"]
@@ -239,7 +240,7 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     """As many as train; whoever holds more than that would decide how long a look takes."""
     most, seen = 3, []
     monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
-    monkeypatch.setattr("quoron.datasets.files.ROWS", 100)
+    monkeypatch.setattr("quoron_client.data.files.ROWS", 100)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     more = {"privacy": {"adjacency": adjacency}} | ({"train": {"users": USERS}} if adjacency == "zero-out" else {})
     rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))
@@ -250,8 +251,8 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     (tmp_path / "people").mkdir()
     for number, part in enumerate(np.array_split(np.arange(len(rows)), 3) if laid == "sorted" else [range(len(rows))]):
         pq.write_table(table.take(pa.array(part)), tmp_path / "people" / f"{number}.parquet", row_group_size=300)
-    of = Misfits.of
-    monkeypatch.setattr(Misfits, "of", lambda rules, table: seen.append(table.num_rows) or of(rules, table))
+    add = Tally.add
+    monkeypatch.setattr(Tally, "add", lambda tally, *given: seen.append(len(given[0])) or add(tally, *given))
     found = fitting(described("people", **more), tmp_path, table if laid == "table" else None)
     assert sum(seen) == len(counted)
     wanted = fitting(described("none", **more), tmp_path, pa.Table.from_pandas(counted, preserve_index=False))
@@ -274,30 +275,27 @@ def test_a_user_without_a_row_has_none_that_can_be_used_but_under_zero_out_is_no
 def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
 ):
-    from quoron_client.data.misfits import Misfits
-
     monkeypatch.setattr(table_health, "ENOUGH", 400)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    real, seen = Misfits.of, []
+    real, seen = Tally.add, []
 
-    def looking(rules: Any, table: pa.Table) -> Any:
-        seen.append(table["age"].to_pylist())
-        return real(rules, table)
+    def looking(tally: Tally, owners: Any, marks: Any, place: Any) -> None:
+        seen.append(owners[place[owners] >= 0].tolist())
+        real(tally, owners, marks, place)
 
-    monkeypatch.setattr(Misfits, "of", looking)
+    monkeypatch.setattr(Tally, "add", looking)
     source: Any = people
     if kind == "folder":
         (tmp_path / "people").mkdir()
         pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
         source = described(str(tmp_path / "people"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
     given = COLUMNS | QUICK if kind == "table" else {"epsilon": 1.0}
-    ages = dict(zip(people.age.tolist(), people.who.tolist(), strict=True))
     drawn = []
     for name in "ab":
         seen.clear()
         trained = quoron.train(source, **said(out=tmp_path / name, health=0.2, **given))
         assert trained.health.users == 400
-        drawn.append(sorted({ages[age] for part in seen for age in part}))
+        drawn.append(sorted({user for part in seen for user in part}))
         assert sum(map(len, seen)) == 800
     assert [len(users) for users in drawn] == [400, 400]
     assert drawn[0] != drawn[1]
@@ -341,9 +339,12 @@ def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
 def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
     rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
     shares = {"labels": np.array([0.998, 0.002])}
-    assert a_report(shares, rules).warnings == ()
-    (said,) = a_report(shares, rules, users=99_999).warnings
-    assert said.startswith("at least 100 % of the labels are 'ill' = 'no'")
+    for users, sure in ((99_999, "100"), (1000, "85")):
+        (said,) = a_report(shares, rules, users=users).warnings
+        assert f"of the labels, at least {sure} % of them, are 'ill' = 'no': a model that always says so" in said
+    for common in (0.75, 0.88):  # nothing amiss, or not to be told from the noise
+        assert a_report({"labels": np.array([common, 1 - common])}, rules).warnings == ()
+    assert a_report(shares, rules, users=300).warnings == ()  # it might be two thirds
     many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
     assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
 
@@ -388,7 +389,6 @@ def arrow(people: pd.DataFrame, **columns: pa.Array) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "columns", "error", "why"),
     [
-        ({}, {"numeric": {}}, ConfigError, "numeric or categorical features, got none"),
         ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
         ({}, {"numeric": {"age": (0, 100), "who": (0, 1000)}}, ConfigError, "user column 'who'"),
         ({}, {"label": "who > 3"}, ConfigError, "user column 'who'"),
@@ -482,3 +482,24 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     (line, *_) = trained.health.lines
     assert abs(line.share - 0.25) < 6 * line.error < 0.25
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
+
+
+def test_that_nobody_is_better_off_with_the_model_is_said_by_the_vote_alone(people, ledger, tmp_path):
+    """Of what the method releases anyway. The noise of a good model's vote would have to be ten deviations long."""
+    trained = train(people, tmp_path / "run", algorithm="whitened-tracking", settings=[], epsilon=4.0)
+    assert not any("better off" in each for each in trained.summary.warnings)
+    scene = training.prepare(configs.parse(TABLE.replace("one-pass-dp-sgd", "whitened-tracking").partition(
+        "[algorithm.options]")[0]), tmp_path, name="t", frame=people)  # fmt: skip
+    plan = scene.planned.plan
+    error = plan.parameters_of(WhitenedParameters).vote_scale
+
+    def said_of(change: float, *, accepted: bool = True) -> tuple[str, ...]:
+        return no_better(plan, [{"public": {}}, {"public": {"vote": change, "accepted": accepted}}])
+
+    assert said_of(-3.1 * error) == ()
+    (said,) = said_of(-2.9 * error)
+    assert said.startswith("users are no better off with the model than with none, as far as the noise lets see: their")
+    assert "(± 0.0" in said
+    (said,) = said_of(2 * error, accepted=False)
+    assert "lets see, so it is zero: their mean loss" in said
+    assert no_better(plan, []) == ()

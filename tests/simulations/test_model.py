@@ -117,10 +117,10 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
     assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--scores"]) == 0
     (tmp_path / "told.csv").write_text(capsys.readouterr().out)
     report = pd.read_csv(tmp_path / "told.csv")
-    assert report.prediction.tolist() == made.predict(ROWS).tolist()
+    assert report.state.tolist() == made.predict(ROWS).tolist()
     np.testing.assert_allclose(report.probability_ill, made.predict_proba(ROWS)[:, 1])
     for name in ("told.parquet", "again.csv"):
         command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / name)]
         assert invoke(command) == 0
-    assert pd.read_parquet(tmp_path / "told.parquet").prediction.tolist() == report.prediction.tolist()
+    assert pd.read_parquet(tmp_path / "told.parquet").state.tolist() == report.state.tolist()
     assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2

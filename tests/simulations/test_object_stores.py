@@ -16,10 +16,10 @@ from moto.server import ThreadedMotoServer
 import quoron
 from quoron import EngineChoice
 from quoron.cli.app import invoke
-from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron.sections import Keep
+from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, rows

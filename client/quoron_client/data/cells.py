@@ -11,7 +11,8 @@
 | infinite                                          | `inf`, `-inf`                        | missing                   |
 | anything else, such as a date                     | what `str` says; missing if it fails | as that text              |
 
-Text says a number if it is a decimal one, such as ` -7e1 `, or true or false; else it says none. What is no text in
+Text says a number if it is a decimal one, such as ` -7e1 `, or true or false; else it says none. Where a decimal comma
+is declared, `-3,14` and `1.234,5` are such numbers: points may stand between groups of three digits. What is no text in
 UTF-8, such as half a character, has a sign in place of what cannot be read. So equal numbers of different types are one
 category and one user, `1` and `"1"` too, but not `True`.
 """
@@ -25,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_COMMA = re.compile(r"[-+]?((\d+|\d{1,3}(\.\d{3})+)(,\d*)?|,\d+)([eE][-+]?\d+)?", re.ASCII)
 _TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
 _DIGITS = 400  # a Decimal of more is beyond float64, and can have more digits than memory
 
@@ -49,11 +51,13 @@ def number(value: object) -> float:
     return math.nan if found is None else parsed(found)
 
 
-def parsed(text: str) -> float:
-    """The number that a text says: NaN where it is no finite one."""
+def parsed(text: str, decimal: str = ".") -> float:
+    """The number that a text says, with a decimal point or comma: NaN where it is no finite one."""
     text = text.strip()
     if text in _TRUE or text in _FALSE:
         return float(text in _TRUE)
+    if decimal == ",":
+        text = text.replace(".", "").replace(",", ".") if _COMMA.fullmatch(text) else ""
     value = float(text) if _NUMBER.fullmatch(text) else math.nan
     return value if math.isfinite(value) else math.nan
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import cells
+from quoron_client.data import cells, text_numbers
+from quoron_client.data.dialect import DECIMAL
 from quoron_privacy.errors import DataError
 
 Vector = NDArray[np.float64]
@@ -30,10 +31,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
     Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
     read: one user's bytes are no error of a table.
     """
-    places = table.schema.get_all_field_indices(name)
-    if len(places) != 1:
-        check_name(name, table.column_names)
-    chunks = table.column(places[0])
+    chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         return _readable(chunks)
     values = chunks.combine_chunks()
@@ -42,9 +40,9 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 def check(table: pa.Table, name: str) -> None:
     """Raises DataError unless the table has the column once, of numbers or of text; looks at no value."""
-    if _family(column(table, name).type) is None:
+    if _family(table.schema.field(_place(table, name)).type) is None:
         kind = table.column(name).type
-        raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. Convert it.")
+        raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. {_fix(kind)}")
 
 
 def unnamed(values: pa.Array) -> int:
@@ -60,12 +58,18 @@ def unnamed(values: pa.Array) -> int:
 def numbers(table: pa.Table, name: str) -> Vector:
     """A column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
 
-    Text is parsed value by value, as decimal numbers or true and false. Raises DataError as `check` does.
+    Text is parsed value by value, as decimal numbers, with the comma of the table's dialect, or true and false. Raises
+    DataError as `check` does.
     """
     check(table, name)
+    chunks = table.column(_place(table, name))
+    if _family(chunks.type) == "text":
+        decimal = (table.schema.metadata or {}).get(DECIMAL, b".").decode()
+        parts = [text_numbers.said(large(each), decimal) for each in chunks.chunks]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])
     values = column(table, name)
-    if _family(values.type) == "text" or pa.types.is_decimal(values.type):
-        return _parsed(texts(table, name))
+    if pa.types.is_decimal(values.type):
+        return text_numbers.said(texts(table, name), ".")
     cast = values.cast(pa.float64(), safe=False)
     if pa.types.is_integer(values.type) and not values.null_count:
         return stored(cast).copy()
@@ -100,6 +104,33 @@ def texts(table: pa.Table, name: str) -> pa.Array:
     return cells.texts(coded.dictionary.to_pylist()).take(coded.indices)
 
 
+def letters(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes of large text, and where each value of (N,) begins and the last ends (N + 1,); not to be written.
+
+    A null's place among them means nothing.
+    """
+    _, ends, data = values.buffers()
+    whole = np.frombuffer(ends or bytes(8), np.int64)[values.offset :][: len(values) + 1]
+    return np.frombuffer(data or b"", np.uint8), whole
+
+
+def kind(table: pa.Table, name: str) -> pa.DataType:
+    """The type of a column's values, as `column` gives them."""
+    check_name(name, table.column_names)
+    found = table.schema.field(name).type
+    return found.value_type if pa.types.is_dictionary(found) else found
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type are numbers or text."""
+    return _family(kind) is not None
+
+
+def missing(values: pa.Array) -> NDArray[np.bool_]:
+    """Which values (N,) are null."""
+    return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
+
+
 def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArray[np.int64]:
     """Place of every value in the vocabulary, -1 where it is in none, shape (N,). Raises DataError as `check` does."""
     if isinstance(vocabulary[0], str):
@@ -112,7 +143,7 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:
     """How many different values the chosen rows (N,) of a column have, missing ones being one. For simulation only."""
-    values = texts(table, name).filter(pa.array(chosen))
+    values = (texts if _family(table.column(name).type) else column)(table, name).filter(pa.array(chosen))
     return int(pc.count_distinct(values, mode="all").as_py())
 
 
@@ -129,17 +160,41 @@ def _family(kind: pa.DataType) -> str | None:
     """What a column's values can be read as; one of nulls only has no type of its own."""
     if pa.types.is_dictionary(kind):
         return _family(kind.value_type)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if any(fit(kind) for fit in _TEXT):
         return "text"
     fits = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null, pa.types.is_decimal)
     return "numbers" if any(fit(kind) for fit in fits) else None
 
 
+_TEXT = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+)
+
+
+def _fix(kind: pa.DataType) -> str:
+    """What to do about a column whose type is neither numbers nor text."""
+    if pa.types.is_dictionary(kind):
+        return _fix(kind.value_type)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
+        return (
+            "A date or a time is a feature by its parts: dates = { column = ['month', 'weekday'] }. For anything else "
+            "convert it to text."
+        )
+    if pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        return "Convert it to a number of one unit, such as days."
+    if pa.types.is_nested(kind):
+        return "Make a column of each of its elements that matter."
+    return "Convert it."
+
+
 def large(text: pa.Array) -> pa.Array:
-    """As text of which a column may have more than 2 GiB."""
-    if not pa.types.is_dictionary(text.type):
-        return text.cast(pa.large_string())
-    return pa.DictionaryArray.from_arrays(text.indices, text.dictionary.cast(pa.large_string()))
+    """As text of which a column may have more than 2 GiB; bytes are taken for UTF-8, which nobody has looked at."""
+    if pa.types.is_dictionary(text.type):
+        return pa.DictionaryArray.from_arrays(text.indices, large(text.dictionary))
+    if any(fit(text.type) for fit in _TEXT[3:]):
+        return text.cast(pa.large_binary()).view(pa.large_string())
+    return text.cast(pa.large_string())
 
 
 def _readable(values: pa.ChunkedArray) -> pa.Array:
@@ -153,11 +208,11 @@ def _readable(values: pa.ChunkedArray) -> pa.Array:
     return text
 
 
-def _parsed(found: pa.Array) -> Vector:
-    """The number that every text says, each different one being read once; NaN for null."""
-    coded = found.dictionary_encode()
-    said = np.array([*map(cells.parsed, coded.dictionary.to_pylist()), np.nan], np.float64)
-    return np.asarray(said[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
+def _place(table: pa.Table, name: str) -> int:
+    places = table.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        check_name(name, table.column_names)
+    return int(places[0])
 
 
 def check_name(name: str, names: Collection[str]) -> None:

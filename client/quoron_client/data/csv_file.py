@@ -25,15 +25,14 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from quoron_client.data.first_rows import Reading
+from quoron_client.data.dialect import Dialect
+from quoron_client.data.text_file import Read, TextFile
 from quoron_privacy.errors import DataError
 
 LONGEST = 1 << 28  # bytes of a row; as many again may be read before its end is missed
@@ -41,32 +40,24 @@ _PIECE = 1 << 20  # bytes that are read at a time
 _BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
 
 
-def names(path: Path) -> list[str]:
-    """Names of the columns, from the file's first row. Raises OSError, and DataError for a file without any."""
-    with path.open("rb") as file:
-        return _Pieces.of(file, path.name).names
+def names(file: TextFile, dialect: Dialect) -> list[str]:
+    """Names of the columns, from the file's first row. DataError for a file without any."""
+    with file.reading(dialect) as read:
+        return _Pieces.of(read, file.name, dialect).names
 
 
-def read(path: Path, wanted: Collection[str] | None = None, reading: Reading | None = None) -> pa.Table:
-    """These columns, each once in the file, or all, as large text. Raises OSError; DataError for a malformed file.
-
-    With `reading` without rows that do not count; it is read to its end all the same.
-    """
-    with path.open("rb") as file, ThreadPoolExecutor(pa.cpu_count()) as pool:
-        pieces = _Pieces.of(file, path.name)
-        called = pieces.names if wanted is None else list(wanted)
-        found = {name: place for place, name in enumerate(pieces.names)}
-        places = [*range(len(called))] if wanted is None else [found[name] for name in called]
+def batches(file: TextFile, dialect: Dialect, called: list[str], places: Collection[int]) -> Iterator[pa.Table]:
+    """The columns at these places, so called, as large text: some rows at a time. DataError for a malformed file."""
+    with file.reading(dialect) as read, ThreadPoolExecutor(pa.cpu_count()) as pool:
+        pieces = _Pieces.of(read, file.name, dialect)
         waiting: deque[Future[pa.Table]] = deque()
-        kept = Reading.all() if reading is None else reading
-        kept.add(pa.schema([(name, pa.large_string()) for name in called]).empty_table())
         for piece in pieces:
             waiting.append(pool.submit(pieces.parsed, piece, [str(place) for place in places]))
             if len(waiting) > pa.cpu_count():
-                kept.add(waiting.popleft().result().rename_columns(called))
-        for each in waiting:
-            kept.add(each.result().rename_columns(called))
-    return kept.table()
+                yield waiting.popleft().result().rename_columns(called)
+        file.check()
+        while waiting:
+            yield waiting.popleft().result().rename_columns(called)
 
 
 @dataclass(slots=True)
@@ -74,19 +65,20 @@ class _Pieces:
     """What follows the header, in pieces of whole rows."""
 
     names: list[str]
-    _file: BinaryIO
+    _read: Read
     _called: str
+    _dialect: Dialect
     _line: int  # the byte that ends a row
     _left: bytes  # read, but not yet given out
 
     @classmethod
-    def of(cls, file: BinaryIO, called: str) -> "_Pieces":
+    def of(cls, read: Read, called: str, dialect: Dialect) -> "_Pieces":
         """The file from its beginning, with its header read."""
         head = b""
         while True:
-            more = file.read(max(_PIECE, len(head)))
+            more = read(max(_PIECE, len(head)))
             head = (head + more).removeprefix(_BOM).lstrip(b"\r\n")
-            end = _first_line_end(head)
+            end = _first_line_end(head, quoted=dialect.quoting == "double")
             if end is not None and (end + 2 < len(head) or not more):
                 break
             if not more:
@@ -94,20 +86,24 @@ class _Pieces:
                 break
             if len(head) > LONGEST:
                 raise _malformed(called, "a first row that does not end")
-        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise DataError(f"Expected {called!r} to be UTF-8, got UTF-16. Write it as UTF-8.")
         line = _CR if re.match(rb"\r(?!\r?\n)", head[end : end + 3]) else _LF
         try:
-            found = next(csv.reader([head[:end].decode(errors="replace")], strict=True), [])
+            first = head[:end].decode(errors="replace")
+            dialect = dialect.of_header(first, called)
+            found = next(_cells([first], dialect), [])
         except csv.Error:
             raise _malformed(called, "a first row that is not quoted so") from None
         if not found:
             raise DataError(f"Expected {called!r} to begin with the names of its columns, got nothing.")
-        return cls(found, file, called, line, head[end:])
+        return cls(found, read, called, dialect, line, head[end:])
+
+    @property
+    def _quoted(self) -> bool:
+        return self._dialect.quoting == "double"
 
     def __iter__(self) -> Iterator[bytes]:
         while True:
-            more = self._file.read(max(_PIECE, len(self._left)))
+            more = self._read(max(_PIECE, len(self._left)))
             whole = self._left + more
             if not more and whole and whole[-1] != self._line:
                 whole += bytes([self._line])
@@ -131,20 +127,28 @@ class _Pieces:
                 block_size=len(rows) + 1,
                 column_names=[str(place) for place in range(len(self.names))],
             ),
-            pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: "skip"),
-            pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())),
+            pyarrow.csv.ParseOptions(
+                delimiter=self._dialect.separator,
+                quote_char='"' if self._quoted else False,
+                newlines_in_values=self._quoted,
+                invalid_row_handler=lambda row: "skip",
+            ),
+            pyarrow.csv.ConvertOptions(
+                check_utf8=False, include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())
+            ),
         )
 
     def _checked(self, rows: bytes) -> bytes:
         """The rows without line ends that are none. DataError for quotes where none can be."""
         values, quotes = np.frombuffer(rows, np.uint8), np.empty(0, np.int64)
-        if _QUOTE in rows:
+        if self._quoted and _QUOTE in rows:
+            next_to = str(self._dialect.separator).encode()
             # Every other one opens a cell or is the second of two; the others close one or are the first of two.
             quotes = np.flatnonzero(values == _QUOTE[0])
             opening, closing = quotes[::2], quotes[1::2]
-            if not _among(values[opening[opening > 0] - 1], b',"', self._line):
+            if not _among(values[opening[opening > 0] - 1], next_to + _QUOTE, self._line):
                 raise _malformed(self._called, "a quote within a cell without quotes")
-            if not _among(values[closing + 1], b',"\r', self._line):
+            if not _among(values[closing + 1], next_to + b'"\r', self._line):
                 raise _malformed(self._called, "something between a closing quote and the next comma")
         other = _odd_line_ends(rows, self._line)
         other = other[np.searchsorted(quotes, other) % 2 == 0]
@@ -159,7 +163,7 @@ class _Pieces:
     def _cut(self, whole: bytes) -> tuple[bytes, bytes]:
         """(whole rows, what follows them) of bytes that begin with a row."""
         end = whole.rfind(self._line, 0) + 1
-        odd = whole.count(_QUOTE, 0, end) % 2
+        odd = self._quoted and whole.count(_QUOTE, 0, end) % 2
         while odd:  # from a line end in quotes to the last one before them
             earlier = whole.rfind(self._line, 0, whole.rfind(_QUOTE, 0, end)) + 1
             odd = (odd + whole.count(_QUOTE, earlier, end)) % 2
@@ -167,13 +171,19 @@ class _Pieces:
         return whole[:end], whole[end:]
 
 
-def _first_line_end(text: bytes) -> int | None:
+def _cells(lines: list[str], dialect: Dialect) -> Iterator[list[str]]:
+    if dialect.quoting == "double":
+        return csv.reader(lines, delimiter=str(dialect.separator), strict=True)
+    return (line.rstrip("\r\n").split(dialect.separator) for line in lines)
+
+
+def _first_line_end(text: bytes, *, quoted: bool) -> int | None:
     """Where the first row ends."""
     quotes = looked = 0
     for match in re.finditer(rb"[\r\n]", text):
         quotes += text.count(_QUOTE, looked, match.start())
         looked = match.start()
-        if quotes % 2 == 0:
+        if quotes % 2 == 0 or not quoted:
             return looked
     return None
 

@@ -18,7 +18,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -26,19 +26,35 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
+from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
+from quoron_client.data.hashed import Hashed
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
+from quoron_client.data.labels import (
+    Balanced,
+    Classes,
+    ClassWeights,
+    Comparison,
+    Label,
+    Positive,
+    Range,
+    Signs,
+    Weight,
+    check_class_weight,
+    read_label,
+)
 from quoron_client.losses import Classification, Loss
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns
+    from quoron_client.data import columns, fused, users
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
+    fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
+    users = OnFirstUse("quoron_client.data.users")
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -47,12 +63,17 @@ Owners = NDArray[np.int64]
 _HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
 
 __all__ = [
+    "Balanced",
     "Categorical",
+    "ClassWeights",
     "Classes",
     "Comparison",
+    "DateNumber",
+    "DatePart",
     "Encoded",
     "Encoding",
     "Feature",
+    "Hashed",
     "Label",
     "Numeric",
     "Positive",
@@ -62,20 +83,6 @@ __all__ = [
     "group",
     "read_label",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """What a row counts: its value in a column divided by `most`, values above held at 1."""
-
-    column: str
-    most: float
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.most) and self.most > 0):
-            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,7 @@ class Encoding:
     | feature that is null, NaN, infinite or text   | the row is left out; `missing="middle"`: the middle     |
     | label that is none of those declared, or null | the row is left out                                     |
     | weight that is null, negative or not finite   | the row is left out                                     |
+    | weight and class weight                       | multiplied, each in [0, 1]                              |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
     A feature whose column is a span, as in `spans`, becomes one of each of these columns, alike.
@@ -159,6 +167,7 @@ class Encoding:
     feature_norm: float = 1.0  # the loss's
     weight: Weight | None = None
     missing: Literal["drop", "middle"] = "drop"
+    class_weight: ClassWeights | Balanced | None = None  # beside `weight`; balanced: 1 until a release says more
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -175,6 +184,7 @@ class Encoding:
                 f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
                 "out of the features: a model would read its answer off."
             )
+        check_class_weight(self.class_weight, self.label)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,6 +205,11 @@ class Encoding:
         return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
 
     @property
+    def weighted(self) -> bool:
+        """Whether rows count differently."""
+        return self.weight is not None or self.class_weight is not None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The table's columns that are read, each once."""
         label = () if self.label is None else (self.label.column,)
@@ -203,21 +218,24 @@ class Encoding:
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
-        for name in self.columns:
-            columns.check(table, name)
+        for each in self.features:
+            each.check(table)
+        for role in (self.label, self.weight):
+            if role is not None:
+                columns.check(table, role.column)
 
     def check_meant(self, user: str | None = None) -> None:
         """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
         if not self.features:
             raise ConfigError(
-                "Expected numeric or categorical features, got none: the model would be a constant. Declare "
-                "population.numeric or population.categorical."
+                "Expected features, got none: the model would be a constant. Declare population.numeric, "
+                "population.categorical, population.hashed or population.dates."
             )
-        plain = [each.column for each in self.features if isinstance(each, Categorical) or not each.edges]
+        plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
-                f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
+                f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
             )
         label, weight = self.label, self.weight
         if label is not None and weight is not None and label.column == weight.column:
@@ -236,8 +254,9 @@ class Encoding:
     def check_public(self) -> None:
         """Raises ConfigError where values would be taken from the data, and so become public."""
         for feature in self.features:
-            if isinstance(feature, Categorical) and feature.categories == "from-data":
+            if feature.is_open:
                 raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
+        check_class_weight(self.class_weight, self.label, looked=False)
 
     def check_loss(self, loss: Loss) -> None:
         """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""
@@ -271,40 +290,16 @@ class Encoding:
 
     def resolved(self, table: "pa.Table") -> "Encoding":
         """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
-        found = (
-            Categorical(f.column, columns.vocabulary(table, f.column))
-            if isinstance(f, Categorical) and f.categories == "from-data"
-            else f
-            for f in self.features
-        )
+        found = (Categorical(f.column, columns.vocabulary(table, f.column)) if f.is_open else f for f in self.features)
         return replace(self, features=tuple(found))
 
     def encode(self, table: "pa.Table") -> Encoded:
         """All rows as items. Raises DataError as `check` does, and never for a value."""
         self.check(table)
-        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
-        with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
-            blocks = [self._feature(table, feature, kept, tally) for feature in self.features]
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
-        if self.intercept:
-            blocks.append(np.ones((len(kept), 1), np.float32))
-        features = self._scaled(np.ascontiguousarray(np.hstack(blocks)))
-        for each in (features, labels, weights):
-            if each is not None:
-                each[~kept] = 0.0
-        dropped = int(np.count_nonzero(~kept))
-        return Encoded(features, labels, weights, kept, Counts(len(kept), dropped, **asdict(tally)))
-
-    def encode_targets(self, table: "pa.Table") -> tuple[Vector, Vector | None, Mask]:
-        """Labels (N,), weights (N,) and which rows are kept (N,), as of `encode` if there were no features."""
-        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
-        with np.errstate(all="ignore"):
-            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
-        if not kept.all():
-            for each in (labels, weights):
-                if each is not None:
-                    each[~kept] = 0.0
-        return labels, weights, kept
+        block = fused.Block.of(self, table.num_rows)
+        counts = self._counts(table, fused.encode(self, table, block), block)
+        weights = block.weights if self.weighted else None
+        return Encoded(block.features, block.labels, weights, block.kept, counts)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""
@@ -322,58 +317,31 @@ class Encoding:
         except (TypeError, ValueError) as error:
             raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
 
-    def _feature(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> NDArray[np.float32]:
-        if isinstance(feature, Categorical):
-            if feature.categories == "from-data":
-                raise ConfigError(f"Expected declared values of {feature.column!r}, got 'from-data'. List them.")
-            found = columns.places(table, feature.column, feature.categories)
-            unknown = found < 0
-            tally.unknown[feature.column] = (
-                int(np.count_nonzero(unknown)),
-                columns.kinds(table, feature.column, unknown),
-            )
-            return _one_hot(found, len(feature.categories))
-        values = columns.numbers(table, feature.column)
-        missing = np.isnan(values)
-        place = tally.unusable if self.missing == "drop" else tally.filled
-        place[feature.column] = int(np.count_nonzero(missing))
-        tally.clipped[feature.column] = int(np.count_nonzero((values < feature.low) | (values > feature.high)))
-        if self.missing == "drop":
-            kept &= ~missing
-        values[missing] = 0.5 * feature.low + 0.5 * feature.high
-        if feature.edges:
-            return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
-        scaled = (2.0 * values - feature.low - feature.high) / (feature.high - feature.low)
-        return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
-
-    def _labels(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector:
-        if self.label is None:
-            return np.zeros(table.num_rows)
-        labels = self.label.of(table)
-        missing = np.isnan(labels)
-        tally.unusable[self.label.column] = int(np.count_nonzero(missing))
-        if isinstance(self.label, Range):
-            tally.labels_clipped[self.label.column] = int(np.count_nonzero(self.label.outside(table)))
-        kept &= ~missing
-        return labels
-
-    def _weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
-        if self.weight is None:
-            return None
-        values = columns.numbers(table, self.weight.column)
-        usable = values >= 0
-        tally.unusable[self.weight.column] = int(np.count_nonzero(~usable))
-        tally.clipped[self.weight.column] = int(np.count_nonzero(values > self.weight.most))
-        kept &= usable
-        return np.minimum(values / self.weight.most, 1.0)
-
-    def _scaled(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """All rows divided by the largest norm that one can have, or each by its own; then at most `feature_norm`."""
-        if not self.unit_rows:
-            return (rows.astype(np.float64) * self.scale).astype(np.float32)
+    def in_unit_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows (N, p) divided each by its own norm; then at most `feature_norm`."""
         norms = np.linalg.norm(rows.astype(np.float64), axis=1)
         scale = self.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0)
         return (rows * scale[:, None]).astype(np.float32)
+
+    def _counts(self, table: "pa.Table", found: Owners, block: "fused.Block") -> Counts:
+        unusable, filled, clipped, unknown = dict[str, int](), dict[str, int](), dict[str, int](), {}
+        for place, (each, (missing, outside)) in enumerate(zip(self.features, found.tolist(), strict=False)):
+            if each.is_number:
+                clipped[each.title] = outside
+            elif each.middle is None:
+                bit = 1 + place
+                chosen = block.marks[:, bit >> 3] >> (bit & 7) & 1 == 1
+                unknown[each.title] = missing, columns.kinds(table, each.column, chosen) if missing else 0
+                continue
+            (unusable if self.missing == "drop" else filled)[each.title] = missing
+        at, label = len(self.features), {}
+        if self.label is not None:
+            unusable[self.label.column], outside = found[at].tolist()
+            label = {self.label.column: outside} if isinstance(self.label, Range) else {}
+        if self.weight is not None:
+            unusable[self.weight.column], clipped[self.weight.column] = found[-1].tolist()
+        dropped = int(np.count_nonzero(~block.kept))
+        return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
 
 
 def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[int, Owners]:
@@ -383,46 +351,13 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
     user, which is nobody's, and else for such users.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = columns.column(table, user)
-    if (unnamed := columns.unnamed(values)) > 0:
-        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
-    declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
-    if pa.types.is_dictionary(declared.type):
-        named = pc.unique(columns.column(pa.table({user: declared.dictionary}), user)).drop_null()
-        absent = len(named) - len(distinct)
-        if without_rows:
-            distinct = named
-        elif absent:
-            raise DataError(
-                f"Expected items for every user of column {user!r}, got {absent} declared users without any; "
-                "drop unused categories."
-            )
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[pc.sort_indices(distinct).to_numpy(zero_copy_only=False)] = np.arange(len(distinct))
-    return len(distinct), ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Counts while they are taken."""
-
-    unusable: dict[str, int] = field(default_factory=dict)
-    filled: dict[str, int] = field(default_factory=dict)
-    clipped: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, tuple[int, int]] = field(default_factory=dict)
-    labels_clipped: dict[str, int] = field(default_factory=dict)
+    found = users.Numbering(user)
+    found.add(table)
+    numbers = found.numbers()
+    many, ranks = found.ranks(without_rows=without_rows)
+    return many, ranks[numbers].astype(np.int64)
 
 
 @cache
 def _adapter() -> TypeAdapter[Encoding]:
     return TypeAdapter(Encoding)
-
-
-def _one_hot(indices: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-    block = np.zeros((len(indices), size), np.float32)
-    known = indices >= 0
-    block[np.flatnonzero(known), indices[known]] = 1.0
-    return block

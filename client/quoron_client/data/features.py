@@ -3,17 +3,28 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain, groupby, pairwise
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import ConfigDict
 
 from quoron_client.data import spans
+from quoron_client.data.dates import DateNumber, DatePart
+from quoron_client.data.hashed import Hashed
+from quoron_client.data.kind import Codes, Kind, Misfit, Vector
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+    from quoron_client.data import columns
+else:
+    columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
 
 
 @dataclass(frozen=True, slots=True)
-class Numeric:
+class Numeric(Kind):
     """[low, high] to [-1, 1], values outside held at the ends; with `edges`, one 0/1 column per interval instead."""
 
     column: str
@@ -47,9 +58,43 @@ class Numeric:
         """How many columns it becomes."""
         return 1 + len(self.edges)
 
+    @property
+    def is_number(self) -> bool:
+        """Unless there are edges."""
+        return not self.edges
+
+    @property
+    def is_stored(self) -> bool:
+        """As `is_number`."""
+        return not self.edges
+
+    @property
+    def middle(self) -> int | None:
+        """With edges, the interval of the middle of its range."""
+        return int(np.digitize(0.5 * self.low + 0.5 * self.high, self.edges)) if self.edges else None
+
+    @property
+    def misfit(self) -> Misfit:
+        """What it is, what a value is that does not fit, in words, and the fix."""
+        outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
+        fix = (
+            "Declare its range in the column's own units; numbers are written with a decimal point, and dates are "
+            "declared as dates."
+        )
+        return "number", outside, fix
+
+    def values(self, table: "pa.Table") -> Vector:
+        """Numbers of all rows, shape (N,), NaN where a value is none."""
+        return columns.numbers(table, self.column)
+
+    def codes(self, table: "pa.Table") -> Codes:
+        """The interval of each value, shape (N,); -1 for no number."""
+        values = columns.numbers(table, self.column)
+        return np.where(np.isnan(values), -1, np.digitize(values, self.edges))
+
 
 @dataclass(frozen=True, slots=True)
-class Categorical:
+class Categorical(Kind):
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
     Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
@@ -77,19 +122,42 @@ class Categorical:
         """How many columns it becomes."""
         return len(self.categories)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its public values are still to be found in the data. For simulation only."""
+        return self.categories == "from-data"
 
-Feature = Numeric | Categorical
-_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Numeric, Categorical)}
+    @property
+    def implied(self) -> int:
+        """All of a range's."""
+        return self.width if isinstance(self.categories, range) else 0
+
+    @property
+    def misfit(self) -> Misfit:
+        """What it is, what a value is that does not fit, in words, and the fix."""
+        fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
+        return "category", "in none of the declared categories, or missing", fix
+
+    def codes(self, table: "pa.Table") -> Codes:
+        """Place of each value among the categories, shape (N,); -1 for one that is in none."""
+        if self.categories == "from-data":
+            raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
+        return columns.places(table, self.column, self.categories)
+
+
+Feature = Numeric | Categorical | Hashed | DatePart | DateNumber
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in get_args(Feature)}
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     """Features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [spans.size(each.column) for each in given]
-    ranges = [isinstance(each, Categorical) and isinstance(each.categories, range) for each in given]
-    values = sum(each.width * (size or 1) for each, size, some in zip(given, sizes, ranges, strict=True) if some)
+    values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
     if values > spans.MOST:
-        raise ConfigError(f"Expected at most {spans.MOST:,} categories as ranges, got {values:,}. Declare fewer.")
+        raise ConfigError(
+            f"Expected at most {spans.MOST:,} columns that declarations imply, got {values:,}. Declare fewer."
+        )
     if all(size is None for size in sizes):
         return given
     many = sum(size or 1 for size in sizes)

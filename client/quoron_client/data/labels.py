@@ -9,12 +9,13 @@ A value that says nothing (null, NaN, infinite, text where a number is due, none
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from quoron_client.data.features import check_vocabulary
 from quoron_privacy.errors import ConfigError
@@ -92,7 +93,7 @@ class Classes:
     """The place of a value among the declared ones: -1 and +1 for two classes, 0 to K - 1 for more."""
 
     column: str
-    values: tuple[str | int, ...]
+    values: tuple[str | int | bool, ...]
     kind: Literal["classes"] = field(default="classes", repr=False)
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
@@ -159,6 +160,7 @@ class Signs:
     """+1 for true, 1 and +1; -1 for false, 0 and -1."""
 
     column: str
+    truth: bool = False  # whether the column's declared type is true/false: what is predicted is, too
     kind: Literal["signs"] = field(default="signs", repr=False)
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
@@ -171,17 +173,18 @@ class Signs:
         return labels
 
 
-Label = Annotated[Comparison | Positive | Classes | Range | Signs, Field(discriminator="kind")]
+AnyLabel = Comparison | Positive | Classes | Range | Signs
+Label = Annotated[AnyLabel, Field(discriminator="kind")]
 
 
 def read_label(
     text: str,
     *,
     positive: str | int | bool | None = None,
-    classes: tuple[str | int, ...] = (),
+    classes: tuple[str | int | bool, ...] = (),
     label_range: tuple[float, float] | None = None,
     bound: float = 1.0,
-) -> Comparison | Positive | Classes | Range | Signs:
+) -> AnyLabel:
     """The label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
 
     Raises ConfigError for a comparison without a finite number, and where two of the others are given.
@@ -208,6 +211,153 @@ def read_label(
     if not np.isfinite(number):
         raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {text!r}.")
     return Comparison(parts["column"], parts["operator"], number)  # type: ignore[arg-type]  # the pattern's operators
+
+
+def outcomes(label: AnyLabel | None) -> tuple[str | int | bool, ...]:
+    """The values that are told apart, the one of lower scores first, as the column has them; () for a number.
+
+    Of a comparison and of one value among others they are false and true. Of -1 and +1 undeclared, 0 and 1.
+    """
+    match label:
+        case None | Range():
+            return ()
+        case Classes(values=values):
+            return tuple(values)
+        case Signs(truth=False):
+            return (0, 1)
+        case _:
+            return (False, True)
+
+
+def meaning(label: AnyLabel) -> str:
+    """What is predicted: the column, or where that is whether something holds, the statement."""
+    match label:
+        case Comparison():
+            return f"{label.column} {label.operator} {label.number:g}"
+        case Positive():
+            return f"{label.column} = {in_words(label.value)}"
+        case _:
+            return label.column
+
+
+def in_words(value: str | int | bool) -> str:
+    """A value as text: true, false, and others as they are."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _by_class(given: object) -> object:
+    numbers = [*given.values()] if isinstance(given, dict) else []
+    plain = all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers)
+    if given != "balanced" and not (numbers and plain and all(0 < each < np.inf for each in numbers)):
+        raise ValueError("to be 'balanced', or a table of a number > 0 for each class")
+    return given
+
+
+ByClass = Annotated[str | dict[str, float], BeforeValidator(_by_class)]  # as a configuration says what classes count
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """Class weights that wait for a release of the shares: classes are to weigh alike, within a ratio of `cap`."""
+
+    cap: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.cap) and self.cap >= 1):
+            raise ConfigError(f"Expected class_weight_cap >= 1 and finite, got {self.cap}.")
+
+    def by(self, shares: Sequence[float] | Vector, error: float) -> "ClassWeights":
+        """What shares (K,) say that were released with this standard error: docs/privacy/table-health.md#h3.
+
+        In inverse proportion to them, each held within [2 errors, 1] first; then no less than 1/cap of the largest.
+        """
+        held = seen(shares, error)
+        counts = np.maximum(held.min() / held, 1.0 / self.cap)
+        return ClassWeights(tuple(counts.tolist()))
+
+
+@dataclass(frozen=True, slots=True)
+class ClassWeights:
+    """What a row counts by its class, place by place of `outcomes`: in (0, 1], the most of them 1."""
+
+    counts: tuple[float, ...]
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (self.counts and all(0 < each <= 1 for each in self.counts) and max(self.counts) == 1):
+            raise ConfigError(f"Expected class weights in (0, 1], the largest 1, got {self.counts}.")
+
+    @classmethod
+    def declared(cls, label: AnyLabel | None, weights: Mapping[str, float]) -> "ClassWeights":
+        """Of declared weights by the classes' names: each divided by the largest. A class without one weighs 1."""
+        values = outcomes(label)
+        names = [in_words(each) for each in values]
+        own = {_TRUTH.get(name, name) if set(values) == {0, 1} else name: each for name, each in weights.items()}
+        known = [_TRUTH.get(name, name) if set(values) == {0, 1} else name for name in names]
+        if len(own) != len(weights) or not set(own) <= set(known):
+            wrong = next((name for name in weights if _TRUTH.get(name, name) not in known), "one class")
+            raise ConfigError(
+                f"Expected class_weight for classes among {', '.join(names) or 'those of a label'}, each once, got "
+                f"{wrong!r}. Write them as the label has them."
+            )
+        if not all(np.isfinite(each) and each > 0 for each in weights.values()):
+            raise ConfigError(
+                f"Expected finite class weights > 0, got {dict(weights)}. Leave rows of a class out else."
+            )
+        found = [float(own.get(name, 1.0)) for name in known]
+        return cls(tuple(each / max(found) for each in found))
+
+    def of(self, labels: Vector) -> Vector:
+        """Of encoded labels (N,), -1 and +1 or 0 to K - 1; NaN where there is none."""
+        places = (labels > 0) if len(self.counts) == 2 else np.where(np.isnan(labels), 0.0, labels)
+        return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
+
+    def weigh(self, labels: Vector, weights: Vector) -> None:
+        """Multiply the weights (N,) of items with these labels (N,), in place and a part at a time."""
+        for first in range(0, len(labels), _PART):
+            weights[first : first + _PART] *= self.of(labels[first : first + _PART])
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a row counts: its value in a column divided by `most`, values above held at 1."""
+
+    column: str
+    most: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.most) and self.most > 0):
+            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
+
+
+def check_class_weight(weights: ClassWeights | Balanced | None, label: AnyLabel | None, *, looked: bool = True) -> None:
+    """ConfigError unless they are one for each class; nor, where nobody looks at the table, may they wait for that."""
+    classes = len(outcomes(label))
+    if weights is not None and not (classes if isinstance(weights, Balanced) else len(weights.counts) == classes):
+        raise ConfigError(
+            f"Expected class_weight with a label of classes, one weight for each, got {classes or 'none'}. Let a "
+            "column weigh rows: population.weight."
+        )
+    if isinstance(weights, Balanced) and not looked:
+        raise ConfigError(
+            "Expected class_weight with a weight for each class where nobody looks at the table, got 'balanced'. "
+            "Write { class = weight }; for two classes (1 - share) / share is about balanced."
+        )
+
+
+def seen(shares: Sequence[float] | Vector, error: float) -> Vector:
+    """Released shares (K,) as far as they are seen: held within [2 standard errors, 1]."""
+    found: Vector = np.clip(np.asarray(shares, np.float64), min(2.0 * error, 1.0), 1.0)
+    return found
+
+
+_PART = 1 << 20
+_TRUTH = {"false": "0", "true": "1", "-1": "0", "+1": "1"}  # names of the two values of what is true or false
 
 
 def _signs(positive: NDArray[np.bool_]) -> Vector:

@@ -1,12 +1,8 @@
 """What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
 
-    >>> import pyarrow as pa
-    >>> from quoron_client.data.encoding import Encoding, Numeric, Signs
-    >>> rules = Encoding((Numeric("age", 0, 100),), label=Signs("sick"))
-    >>> table = pa.table({"age": ["50", "old", "130"], "sick": [1, 0, 7]})
-    >>> found = Misfits.of(rules, table)
-    >>> found.usable.tolist(), found.unfit.tolist()
-    ([True, False, False], [[False, True, True], [False, False, True]])
+    tally = Tally(rules, users)
+    tally.add(owners, block.marks)          # of rows that `fused.encode` has read
+    tally.fitting(everybody=True)
 
 A function of each row alone, and private: it is for a release with noise (docs/privacy/table-health.md).
 """
@@ -18,12 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.data import columns
-from quoron_client.data.encoding import Categorical, Encoding, Mask, Owners
+from quoron_client.data.encoding import Encoding, Owners
 from quoron_client.data.labels import Classes, Comparison, Positive, Range, Signs
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a plan needs no table
     import pyarrow as pa
 
+    from quoron_client.data import fused_loops as loops
+else:
+    loops = OnFirstUse("quoron_client.data.fused_loops")  # they bring a compiler
+
+Marks = NDArray[np.uint8]
 Kind = Literal["number", "category", "label", "weight"]
 Shares = NDArray[np.float64]
 Fitting = tuple[Shares, Shares, Shares]  # of users: 1 without a usable row (u,), labels (u, L), unfit columns (u, K)
@@ -40,15 +42,8 @@ class Column:
 
 
 def declared_columns(rules: Encoding) -> tuple[Column, ...]:
-    """All columns with a declaration, in the order of `Misfits.unfit`: features, the label, the weight."""
-    found = []
-    for each in rules.features:
-        if isinstance(each, Categorical):
-            fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
-            found.append(Column(each.column, "category", "in none of the declared categories, or missing", fix))
-        else:
-            fix = "Declare its range in the column's own units; numbers are written with a decimal point."
-            found.append(Column(each.column, "number", f"outside [{each.low:g}, {each.high:g}], or no number", fix))
+    """All columns with a declaration, in the order of their marks: features, the label, the weight."""
+    found = [Column(each.title, *each.misfit) for each in rules.features]
     if rules.label is not None:
         found.append(Column(rules.label.column, "label", *_label(rules.label)))
     if rules.weight is not None:
@@ -75,64 +70,18 @@ def declared_labels(rules: Encoding) -> tuple[str, ...]:
     return f"{name} negative", f"{name} positive"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Misfits:
-    """Of rows, one by one."""
-
-    usable: Mask  # (N,) those that `Encoding.encode` keeps
-    unfit: Mask  # (K, N), in the order of `declared_columns`
-    labels: NDArray[np.int64]  # (N,) place among `declared_labels`, -1 for none
-
-    @classmethod
-    def of(cls, rules: Encoding, table: "pa.Table") -> "Misfits":
-        """Of all rows of a table. DataError as of `Encoding.check`, and never for a value."""
-        rules.check(table)
-        usable, unfit = np.ones(table.num_rows, np.bool_), []
-        for each in rules.features:
-            if isinstance(each, Categorical):
-                known = () if each.categories == "from-data" else each.categories
-                unfit.append(columns.places(table, each.column, known) < 0)
-                continue
-            values = columns.numbers(table, each.column)
-            unfit.append(~((values >= each.low) & (values <= each.high)))
-            if rules.missing == "drop":
-                usable &= ~np.isnan(values)
-        labels = np.full(table.num_rows, -1, np.int64)
-        if rules.label is not None:
-            with np.errstate(all="ignore"):  # a value may be too large for any step
-                raw = rules.label.of(table)
-            missing = np.isnan(raw)
-            usable &= ~missing
-            unfit.append(missing)
-            labels = np.where(missing, -1, _places(rules.label, raw, table))
-        if rules.weight is not None:
-            values = columns.numbers(table, rules.weight.column)
-            unfit.append(~((values >= 0) & (values <= rules.weight.most)))
-            usable &= values >= 0
-        return cls(usable, np.array(unfit, np.bool_).reshape(len(unfit), table.num_rows), labels)
-
-    def of_rows(self, rows: NDArray[np.int64]) -> "Misfits":
-        """Of some rows, in the given order."""
-        return Misfits(self.usable[rows], self.unfit[:, rows], self.labels[rows])
-
-
 class Tally:
-    """Sums over the rows of some users, a table at a time, and what share of their rows they are."""
+    """Sums over the rows of some users, a block at a time, and what share of their rows they are."""
 
     def __init__(self, rules: Encoding, users: int) -> None:
         self.rows, self.usable = np.zeros(users, np.int64), np.zeros(users, np.int64)
         self._labelled = np.zeros((users, len(declared_labels(rules))), np.int32)
         self._unfit = np.zeros((users, len(declared_columns(rules))), np.int32)
 
-    def add(self, owners: Owners, found: Misfits) -> None:
-        """Row i of `found` is of user owners[i]."""
-        users = len(self.rows)
-        self.rows += np.bincount(owners, minlength=users)
-        self.usable += np.bincount(owners[found.usable], minlength=users)
-        for place, unfit in enumerate(found.unfit):
-            self._unfit[:, place] += np.bincount(owners[unfit], minlength=users).astype(np.int32)
-        labelled = found.usable & (found.labels >= 0)
-        np.add.at(self._labelled, (owners[labelled], found.labels[labelled]), 1)
+    def add(self, owners: Owners, marks: Marks, place: Owners | None = None) -> None:
+        """Row i, with marks[i] (`fused`), is of user owners[i], or of place[owners[i]] where that is not -1."""
+        own = np.arange(len(self.rows)) if place is None else place
+        loops.tally(owners, own, marks, self._unfit.shape[1], self.rows, self.usable, self._unfit, self._labelled)
 
     def fitting(self, *, everybody: bool) -> Fitting:
         """Of each user: 1 where no row can be used (u,), shares of labels (u, L), of rows with an unfit value (u, K).
@@ -159,13 +108,14 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
     return "no number", "Numbers are written with a decimal point."
 
 
-def _places(
+def label_places(
     label: Classes | Comparison | Positive | Range | Signs, raw: Shares, table: "pa.Table"
 ) -> NDArray[np.int64]:
+    """Place of each row's label `raw` (N,) among `declared_labels`, -1 for none."""
     if isinstance(label, Range):
         values = columns.numbers(table, label.column)
         return np.select([values < label.low, values > label.high], [0, 1], -1)
     signs = not isinstance(label, Classes) or len(label.values) == 2
     whole = np.where(np.isnan(raw), -1.0, raw)
-    found: NDArray[np.int64] = (whole > 0 if signs else whole).astype(np.int64)
-    return found
+    found = np.where(whole > 0, 1, 0) if signs else whole.astype(np.int64)
+    return np.where(np.isnan(raw), -1, found)

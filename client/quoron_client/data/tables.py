@@ -1,162 +1,268 @@
-"""Reading a table through any door: a file, Arrow, a frame of pandas or of polars.
+"""One way in for tables: whatever holds rows is a stream of Arrow tables, which can be read again from its beginning.
+
+    held = opened("visits.csv.gz", Dialect(separator=";", decimal=","))
+    for batch in held.batches(["patient", "age"]): ...
 
 | a column of                                          | is read                                                |
 | ---------------------------------------------------- | ------------------------------------------------------ |
-| a CSV file                                           | as text                                                |
+| a CSV file, JSON lines                               | as text                                                |
 | integers, floats, booleans, Decimals, text in Arrow  | as stored                                              |
 | one such type in pandas, nullable and Arrow's too    | as stored                                              |
 | `object` in pandas                                   | each value as text, by itself                          |
 | `category` in pandas                                 | each category, as a column of the categories would be  |
 | any other type                                       | not: DataError by its type                             |
 
-A missing or repeated column, and one that holds neither numbers nor text, is an error: a table's columns are public.
-A value is not: `columns` says what it is.
+So a column's type follows from what is public: the format, the schema, the dtype. `formats` says what names of files
+mean, `dialect` how their text is written, `files` what is done with folders and URLs of Parquet. A missing or repeated
+column is an error: a table's columns are public. A value is not: `columns` says what it is.
 """
 
+import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet
 
-from quoron_client.data import cells, csv_file
-from quoron_client.data.columns import check_name, large
+from quoron_client.data import arrow_file, csv_file, frames, json_lines
+from quoron_client.data.columns import check_name
+from quoron_client.data.dialect import DECIMAL, Dialect
+from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
+from quoron_client.data.formats import format_of, is_folder
+from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 
-_AT_ONCE = 1 << 20  # rows of a file that are read at once
+Empty = Callable[[list[str], list[int]], pa.Table]  # of columns, by their names and places
+Batches = Callable[[list[str], list[int], int], Iterator[pa.Table]]  # (names, places, most rows at a time)
 
 
-def read(source: Any, names: Collection[str] | None = None, reading: Reading | None = None) -> pa.Table:
-    """A CSV or Parquet path, a pyarrow Table or a DataFrame (pandas, polars) as a table with rows; raises DataError.
+@dataclass(frozen=True, slots=True, eq=False)
+class Opened:
+    """A table that can be read from its beginning, as often as one likes; nothing of its rows has been read."""
 
-    With `names` only these columns, which must be there. With `reading` rows of a file that do not count are left out
-    while it is read.
+    names: tuple[str, ...]  # of its columns, in its order; none where it has no header (JSON lines)
+    schema: Mapping[str, pa.DataType]  # the types that it declares, by column: none of text files and pandas frames
+    rows: int | None  # None where nothing but its rows says so
+    held: bool  # whether all of it is in memory already
+    _empty: Empty = field(repr=False)
+    _read: Batches = field(repr=False)
+    _keys: Callable[[], list[str]] | None = None  # of its first rows, where it has no header
+    path: str | None = None  # where it is, of a file, a folder or a URL
+    dialect: Dialect | None = None  # as declared
+
+    def seen(self) -> tuple[str, ...]:
+        """Its columns; where it has no header the keys of its first rows, for its owner's eyes and nobody else's."""
+        return self.names if self._keys is None else tuple(self._keys())
+
+    def empty(self, names: Collection[str] | None = None) -> pa.Table:
+        """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
+        return self._told(frames.without_views(self._empty(*self._checked(names))))
+
+    def batches(self, names: Collection[str] | None = None, *, rows: int = ROWS) -> Iterator[pa.Table]:
+        """All rows from the first on, in order, at most `rows` at a time: these columns, each once, or all.
+
+        DataError for a missing or repeated column, at once; for a malformed file and one that has changed since it was
+        opened when it is met. A file is read within a memory that does not grow with it.
+        """
+        return self._cut(*self._checked(names), rows)
+
+    def _cut(self, wanted: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        for table in self._read(wanted, places, rows):
+            whole = self._told(frames.without_views(table))
+            for first in range(0, whole.num_rows, rows):
+                yield whole if whole.num_rows <= rows else whole.slice(first, rows)
+
+    def _checked(self, names: Collection[str] | None) -> tuple[list[str], list[int]]:
+        """(names, places) of columns: each once, or all, by their places."""
+        if names is None and self._keys is not None:
+            raise DataError(
+                "Expected declared columns of JSON lines, got none: they have no header, and what keys rows have is "
+                "private. Name the columns, without patterns."
+            )
+        if names is None:
+            return list(self.names), list(range(len(self.names)))
+        wanted = list(dict.fromkeys(names))
+        if self._keys is not None:
+            return wanted, []
+        many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
+        for name in wanted:
+            if many[name] != 1:
+                check_name(name, self.names)
+        return wanted, [places[name] for name in wanted]
+
+    def _told(self, table: pa.Table) -> pa.Table:
+        if self.dialect is None or self.dialect.decimal == ".":
+            return table
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self.dialect.decimal})
+
+
+def opened(source: Any, dialect: Dialect | None = None) -> Opened:
+    """A file, a folder, a URL, a pyarrow Table or RecordBatchReader or a DataFrame (pandas, polars), before its rows.
+
+    What is opened already is left as it is.
+
+    The dialect is what is declared of the text of files. Raises DataError for what is no table, and for a header that
+    does not say how the file is written.
     """
+    dialect = dialect or Dialect()
+    if isinstance(source, Opened):
+        return source
+    if not isinstance(source, str | Path):
+        dialect.check_unwritten(type(source).__name__)
     if isinstance(source, str | Path):
-        table = _read_file(Path(source), names, reading)
+        found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
-        table = source if names is None else _selected(source, names)
-    elif hasattr(source, "columns") and hasattr(source, "iloc"):
-        table = _from_pandas(source, names)
+        found = _of_table(source)
+    elif frames.is_pandas(source):
+        found = _of_pandas(source)
+    elif isinstance(source, pa.RecordBatchReader):
+        found = _of_reader(source)
     elif hasattr(source, "__arrow_c_stream__"):
-        found = _from_stream(source)
-        table = found if names is None else _selected(found, names)
+        found = _of_table(frames.from_stream(source))
     else:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
+    path = str(source) if isinstance(source, str | Path) else None
+    return replace(found, path=path, dialect=dialect)
+
+
+def read(
+    source: Any,
+    names: Collection[str] | None = None,
+    reading: Reading | None = None,
+    dialect: Dialect | None = None,
+) -> pa.Table:
+    """All of what `opened` opens as one table with rows; raises DataError.
+
+    With `names` only these columns, which must be there. With `reading` rows that do not count are left out while it is
+    read.
+    """
+    held, kept = opened(source, dialect), Reading.all() if reading is None else reading
+    kept.add(held.empty(names))
+    for batch in held.batches(names, rows=sys.maxsize if held.held else ROWS):
+        kept.add(batch)
+    table = kept.table()
     if table.num_rows == 0:
         raise DataError("Expected a table with rows, got an empty one.")
-    return _without_views(table)
-
-
-def header(path: Path) -> pa.Table:
-    """A CSV or Parquet file's columns without its rows: those of a CSV file are text. Raises DataError."""
-    _check_path(path)
-    try:
-        if path.suffix == ".parquet":
-            return pyarrow.parquet.read_schema(path).empty_table()
-        return pa.schema([(name, pa.large_string()) for name in csv_file.names(path)]).empty_table()
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from None
-
-
-def names(source: Any) -> list[str]:
-    """The columns' names of whatever `read` reads, in the table's order, without its rows. Raises DataError."""
-    if isinstance(source, str | Path):
-        return list(header(Path(source)).column_names)
-    if isinstance(source, pa.Table):
-        return list(source.column_names)
-    if hasattr(source, "columns"):
-        return [str(name) for name in source.columns]
-    return list(read(source).column_names)
-
-
-def _without_views(table: pa.Table) -> pa.Table:
-    """With large text for views of text, as polars has: Arrow cannot yet sort or filter them."""
-    for place, field in enumerate(table.schema):
-        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        if pa.types.is_string_view(kind):
-            parts = [large(each) for each in table.column(place).chunks]
-            table = table.set_column(place, field.name, pa.chunked_array(parts))
     return table
 
 
-def _check_names(wanted: Collection[str], names: Collection[str]) -> None:
-    many = Counter(names)
-    for name in wanted:
-        if many[name] != 1:
-            check_name(name, names)
+def header(source: Any, dialect: Dialect | None = None) -> pa.Table:
+    """Its columns without its rows, with types as they are read. Raises DataError, for JSON lines too."""
+    return opened(source, dialect).empty()
 
 
-def _selected(table: pa.Table, names: Collection[str]) -> pa.Table:
-    _check_names(names, table.column_names)
-    return table.select(list(dict.fromkeys(names)))
+def names(source: Any, dialect: Dialect | None = None) -> list[str]:
+    """The columns' names of whatever `opened` opens, in the table's order. Raises DataError, for JSON lines too."""
+    held = opened(source, dialect)
+    held._checked(None)
+    return list(held.names)
 
 
-def _check_path(path: Path) -> None:
-    if not path.is_file():
-        raise DataError(f"Expected a table at {str(path)!r}, found no such file.")
-    if path.suffix not in (".csv", ".parquet"):
-        raise DataError(f"Expected a .csv or .parquet table, got {path.name!r}.")
+def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Types that say something of values: those of dictionaries' values and of nothing but nulls do not."""
+    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
+    return {each.name: each.type for each in said}
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
-    # The reader's own words may quote a row, and messages never hold a user's data.
-    return DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {type(error).__name__}.")
+def _of_schema(schema: pa.Schema) -> Empty:
+    return lambda names, places: pa.schema([schema.field(place) for place in places]).empty_table()
 
 
-def _read_file(path: Path, names: Collection[str] | None, reading: Reading | None) -> pa.Table:
-    known = header(path).column_names
-    wanted = None if names is None and path.suffix == ".csv" else list(dict.fromkeys(known if names is None else names))
-    _check_names(wanted or (), known)
-    try:
-        if path.suffix == ".csv":
-            return csv_file.read(path, wanted, reading)
-        if reading is None or pyarrow.parquet.read_metadata(path).num_rows <= _AT_ONCE:
-            return pyarrow.parquet.read_table(path, columns=wanted)
-        for batch in pyarrow.dataset.dataset(path, format="parquet").scanner(columns=wanted).to_batches():
-            reading.add(pa.Table.from_batches([batch]))
-        return reading.table()
-    except MemoryError:  # Arrow's is an ArrowException, and nothing is wrong with the file
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from None
+def _of_text(names: list[str], places: list[int]) -> pa.Table:
+    return pa.schema([(name, pa.large_string()) for name in names]).empty_table()
 
 
-def _from_stream(source: Any) -> pa.Table:
-    try:
-        return pa.table(source)
-    except Exception as error:  # of another library; its words may quote a value
-        kind = type(source).__name__
-        raise DataError(
-            f"Expected a DataFrame of columns that Arrow has, got {kind}: {type(error).__name__}."
-        ) from None
+def _of_file(source: str, dialect: Dialect) -> Opened:
+    form = format_of(source)
+    if form.kind == "parquet":
+        return _of_folder(source, dialect)
+    if form.kind == "arrow":
+        dialect.check_unwritten(Path(source).name)
+        return _of_arrow(arrow_file.ArrowFile.found(source))
+    file = TextFile.found(source, zipped=form.zipped)
+    if form.kind == "json":
+        replace(dialect, encoding=None).check_unwritten(file.name)
+        return Opened(
+            (),
+            {},
+            None,
+            False,
+            _of_text,
+            lambda names, places, rows: json_lines.batches(file, dialect, names),
+            lambda: json_lines.keys(file, dialect),
+        )
+    told = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
+    return Opened(
+        tuple(csv_file.names(file, told)),
+        {},
+        None,
+        False,
+        _of_text,
+        lambda names, places, _: csv_file.batches(file, told, names, places),
+    )
 
 
-def _from_pandas(frame: Any, names: Collection[str] | None) -> pa.Table:
-    known = [str(name) for name in frame.columns]
-    wanted = known if names is None else list(dict.fromkeys(names))
-    _check_names(wanted, known)
-    places = {name: place for place, name in enumerate(known)}
-    return pa.table({name: _one_column(name, frame.iloc[:, places[name]]) for name in wanted})
+def _of_arrow(stored: arrow_file.ArrowFile) -> Opened:
+    schema = stored.schema
+
+    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        return stored.batches(places)
+
+    return Opened(tuple(schema.names), _declared(schema), stored.rows, False, _of_schema(schema), batches)
 
 
-def _one_column(name: str, series: Any) -> pa.Array:
-    """By the column's dtype alone, which says how its values are read, and never by a value."""
-    if series.dtype == "category":
-        categories = _one_column(name, series.cat.categories.to_series())
-        codes = series.cat.codes.to_numpy()
-        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), categories)
-    kind = pa.large_string() if series.dtype == object else None
-    try:
-        return pa.array(series, kind, from_pandas=True)
-    except Exception as error:  # what a value of another type, or half a character, does
-        if series.dtype.kind in "Oc":
-            return cells.texts(series.tolist())
-        said = type(error).__name__
-        raise DataError(
-            f"Expected column {name!r} to hold numbers or text, got type {series.dtype} ({said}). Convert it."
-        ) from None
+def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
+    dialect.check_unwritten(str(source))
+    found = Files.found(source)
+    schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
+
+    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        for part in found.parts:
+            for _, table in found.batches(part, names, rows=min(rows, ROWS)):
+                yield table
+
+    return Opened(tuple(schema.names), _declared(schema), count, False, _of_schema(schema), batches)
+
+
+def _of_table(table: pa.Table) -> Opened:
+    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        some = table.select(places)
+        for first in range(0, table.num_rows, rows):
+            yield some.slice(first, rows)
+
+    schema = table.schema
+    return Opened(tuple(schema.names), _declared(schema), table.num_rows, True, _of_schema(schema), batches)
+
+
+def _of_pandas(frame: Any) -> Opened:
+    called = tuple(str(name) for name in frame.columns)
+
+    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        found = [frames.PandasColumn(called[place], frame.iloc[:, place]) for place in places]
+        for first in range(0, len(frame), rows):
+            yield pa.table([each.rows(first, first + rows) for each in found], names)
+
+    def empty(names: list[str], places: list[int]) -> pa.Table:
+        return pa.table([frames.PandasColumn(called[at], frame.iloc[:0, at]).rows(0, 0) for at in places], names)
+
+    return Opened(called, {}, len(frame), True, empty, batches)
+
+
+def _of_reader(reader: pa.RecordBatchReader) -> Opened:
+    begun: list[bool] = []
+
+    def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
+        if begun:
+            raise DataError(
+                "Expected a table that can be read again, got a RecordBatchReader that has been read. Give a file, or "
+                "all of it as a Table."
+            )
+        begun.append(True)
+        for batch in reader:
+            yield pa.Table.from_batches([batch]).select(places)
+
+    schema = reader.schema
+    return Opened(tuple(schema.names), _declared(schema), None, False, _of_schema(schema), batches)

@@ -55,6 +55,8 @@ def show_result(result: RunResult, *, as_json: bool) -> None:
     _say(out, result.summary.statement)
     _show_choice(out, result.planned)
     out.print(_rows(result.summary.rows()))
+    for remark in result.planned.remarks if result.config.population.kind == "table" else ():
+        _say(out, remark, style="yellow")
     for remark in result.summary.remarks_simulation_only:
         _say(out, f"Simulation only: {remark}", style="yellow")
     if result.config.algorithm.name == "auto":

@@ -8,11 +8,15 @@ import typer
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
+    Decimal,
+    Encoding,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
+    Quoting,
+    Separator,
     Settings,
     Workers,
     interruptible,
@@ -92,19 +96,36 @@ def train(
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
-    table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
         Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
     ] = False,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            metavar="share|NUMBER",
+            help="The probability from which a row is of the second class, or for each class its released share; "
+            "default: the model's, which is 0.5.",
+        ),
+    ] = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
 ) -> None:
-    """Predict the label of every row of a table with a model that was trained."""
-    from quoron import api
-    from quoron.training.predicting import predictions, write_predictions
+    """Predict the label of every row of a table with a model that was trained, in the label's own values."""
+    from quoron import api, opened
+    from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
-    write_predictions(predictions(api.load(model), table, scores=scores), file)
+    trained, decided = api.load(model), threshold_of(threshold)
+    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    found = predictions(trained, rows, scores=scores, threshold=decided)
+    write_predictions(found, file)
+    if (said := one_for_all(trained, found, decided)) is not None:
+        typer.echo(said, err=True)
 
 
 def example(

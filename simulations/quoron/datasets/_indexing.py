@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from quoron.datasets._folder import fingerprint, mapped, read, write
 from quoron.datasets._names import Names, column, runs
-from quoron.datasets.files import Files, Piece
 from quoron_client.data import columns
+from quoron_client.data.files import Files, Piece
 from quoron_privacy.errors import DataError
 
 PIECE = 1 << 22  # rows

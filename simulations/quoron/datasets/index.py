@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from quoron.datasets._folder import fingerprint, place, read, turn
 from quoron.datasets._indexing import DONE, VERSION, IndexWatcher, Ranks, make, name_of, told_of, unsealed
-from quoron.datasets.files import Files, Piece
+from quoron_client.data.files import Files, Piece
 from quoron_privacy.errors import DataError
 
 

@@ -22,7 +22,7 @@ from quoron.datasets.item_store import ItemStore
 from quoron.datasets.rows import Rows
 from quoron.populations.outliers import Outliers, flipped
 from quoron.populations.streams import Purpose, words
-from quoron.populations.table import TablePopulation, assumed, population_of, trained
+from quoron.populations.table import TablePopulation, Weighing, assumed, population_of, trained, unbalanced
 from quoron.populations.users import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
@@ -193,6 +193,7 @@ def from_dataset(
     items_per_user: int | None = None,
     outliers: Outliers | None = None,
     seed: int = 0,
+    weighing: Weighing | None = None,
 ) -> DatasetPopulation:
     """The users of a folder, or of what a URL names, as a population; arguments and errors are those of `from_table`.
 
@@ -201,14 +202,18 @@ def from_dataset(
     encoding.check_loss(loss)
     index = opened(source, user)
     rows = Rows.of(index, encoding).resolved()
-    chosen = np.flatnonzero(trained(index.users, test_fraction, seed))
+    training = trained(index.users, test_fraction, seed)
+    chosen = np.flatnonzero(training)
+    if weighing is not None:
+        rows = replace(rows, encoding=weighing(rows.encoding, training, rows.tables(training)))
+    assumptions = (*assumed(encoding, items_per_user), *unbalanced(encoding, rows.encoding))
     return DatasetPopulation(
         users=len(chosen),
         items_per_user=1 if items_per_user is None else items_per_user,
         dimension=rows.encoding.dimension * loss.outputs,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,
-        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
+        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumptions),
         store=LazyStore(rows, chosen, np.arange(len(chosen)), loss),
         rows=rows,
         numbers=chosen,

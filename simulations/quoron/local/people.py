@@ -1,6 +1,7 @@
 """The clients' own items: one file each, of a table split by its user column, or of made-up users."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,9 @@ def _split(folder: Folder, config: Config, table: pa.Table) -> NDArray[np.bool_]
 def columns_of(config: Config, population: Population) -> Encoding:
     """How the rows of its users' tables become items; of made-up users, names for what they hold."""
     if isinstance(config.population, TableSection):
-        return encoding_of(config.population, population.loss)
+        known = getattr(population, "encoding", None)
+        rules = encoding_of(config.population, population.loss)
+        return rules if known is None else replace(rules, class_weight=known.class_weight)
     encoding = getattr(population, "encoding", None)
     if encoding is not None:
         return encoding  # type: ignore[no-any-return]
@@ -134,7 +137,8 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
             f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
         )
     encoding = encoding_of(people, loss_of(config.loss))
-    return tables.read(table_file(people.path, base) if frame is None else frame, (*encoding.columns, people.user))
+    given = table_file(people.path, base) if frame is None else frame
+    return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
 
 
 def give_tables(folder: Folder, config: Config | None, base: Path, clients: int) -> None:

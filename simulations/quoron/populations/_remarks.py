@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quoron_client.data.encoding import Classes, Counts, Encoding, Numeric, Signs
+from quoron_client.data.encoding import Classes, Counts, Encoding, Signs
 from quoron_client.protocol.domains import Domain, L2Ball, Vector
 
 OFTEN = 0.05  # share of values from which on a misfit is spoken of
@@ -114,7 +114,7 @@ def _cure(counts: Counts, encoding: Encoding) -> str:
         if isinstance(label, Classes):
             return "Most labels are none of the declared classes, or missing. Declare all classes."
         return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
-    numeric = [f for f in encoding.features if isinstance(f, Numeric) and counts.unusable.get(f.column)]
+    numeric = [f for f in encoding.features if counts.unusable.get(f.title)]
     if numeric and encoding.missing == "drop":
         return "Set missing = 'middle' to keep rows without a feature, or leave the column out of the features."
     return "Look at these columns."

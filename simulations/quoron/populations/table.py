@@ -10,6 +10,7 @@ Features are scaled by public ranges and vocabularies, and every row to the loss
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -28,9 +29,12 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import (
     Categorical,
+    DateNumber,
+    DatePart,
     Encoded,
     Encoding,
     Feature,
+    Hashed,
     Label,
     Numeric,
     Owners,
@@ -44,11 +48,25 @@ from quoron_client.losses import Classification, Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError, DataError, RunError
 
-__all__ = ["Categorical", "Feature", "Numeric", "TablePopulation", "from_table"]
+Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
+__all__ = [
+    "Categorical",
+    "DateNumber",
+    "DatePart",
+    "Feature",
+    "Hashed",
+    "Numeric",
+    "TablePopulation",
+    "from_table",
+]
 
 _UNDECLARED = (
     "items_per_user is not declared: planned as if every user had 1. Set problem.items_per_user to a low typical "
     "number of items."
+)
+_UNBALANCED = (
+    "class_weight='balanced' weighs all classes alike: with so few users, or train.health = 0, nobody looks at their "
+    "shares. Write a weight for each class."
 )
 _FAR = 100.0  # times the domain's size, where a bound is no bound any more
 
@@ -226,19 +244,27 @@ def encoded_table(
     items_per_user: int | None = None,
     outliers: Outliers | None = None,
     seed: int = 0,
+    weighing: Weighing | None = None,
 ) -> TablePopulation:
-    """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`."""
+    """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`.
+
+    `weighing` finds class weights that wait for a look.
+    """
     if not 0 <= test_fraction < 1:
         raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     encoding.check_loss(loss)
     table = tables.read(source, (*encoding.columns, user))
-    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user))
+    assumptions, asked = assumed(encoding, items_per_user), encoding
     encoding = encoding.resolved(table)
     users, owners = group(table, user)
+    training = trained(users, test_fraction, seed)
+    if weighing is not None:
+        encoding = weighing(encoding, training, [(owners, table)])
+    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=(*assumptions, *unbalanced(asked, encoding)))
     return population_of(
         encoding.encode(table),
         owners,
-        trained(users, test_fraction, seed),
+        training,
         encoding=encoding,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,
@@ -302,9 +328,14 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
     taken = [
         f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
         for f in encoding.features
-        if isinstance(f, Categorical) and f.categories == "from-data"
+        if f.is_open
     ]
     return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
+
+
+def unbalanced(asked: Encoding, found: Encoding) -> tuple[str, ...]:
+    """What a reader is told where class weights were to follow from a look, and nobody looks."""
+    return () if asked.class_weight is None or found.class_weight is not None else (_UNBALANCED,)
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:

@@ -1,6 +1,6 @@
 """From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import sqrt
 from pathlib import Path
@@ -18,8 +18,12 @@ from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
+from quoron.table_section import Dates
+from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
+from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
+from quoron_client.data.hashed import Hashed
+from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
@@ -173,6 +177,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.TableSection():
+            from quoron.simulation.weighing import weighing  # it brings pyarrow
+
             chosen = loss_of(loss)
             encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
@@ -183,6 +189,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 "items_per_user": config.problem.items_per_user,
                 "outliers": outliers,
                 "seed": section.seed,
+                "weighing": weighing(config) if section.class_weight == "balanced" else None,
             }
             source = dataset(section.path, folder) if table is None else None
             if source is not None:
@@ -196,8 +203,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
 
             given = table_file(section.path, folder) if table is None else table
             if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-                check_types(encoding_of(section, chosen), types_of(given, tables.header(given).schema))
-            return encoded_table(given, encoding_of(section, chosen), **rules)
+                check_types(encoding_of(section, chosen), tables.opened(given, section.dialect).schema)
+            return encoded_table(tables.opened(given, section.dialect), encoding_of(section, chosen), **rules)
         case configs.FlightsSection():
             from quoron.populations import flights
 
@@ -220,8 +227,15 @@ def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    if table.buy:
+        raise ConfigError(
+            f"Expected the range or the values of every column that is a feature, got none of {', '.join(table.buy)}. "
+            "Declare them; `quoron train` buys them within ε."
+        )
     numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
     categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
+    hashed = [Hashed(column, buckets) for column, buckets in table.hashed.items()]
+    dates = [part for column, said in table.dates.items() for part in _dates(column, said)]
     label = None
     if table.label is not None:
         label = read_label(
@@ -232,14 +246,34 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
             bound=getattr(loss, "label_bound", 1.0),
         )
     return Encoding(
-        (*numeric, *categorical),
+        (*numeric, *categorical, *hashed, *dates),
         label=label,
         intercept=table.intercept,
         unit_rows=table.unit_rows,
         feature_norm=loss.feature_norm,
         weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
         missing=table.missing,
+        class_weight=_class_weight(table, label),
     )
+
+
+def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
+    for part in said.parts:
+        yield DatePart(column, part, said.format, said.zone)
+    if said.year is not None:
+        low, high = said.year
+        yield DateNumber(column, "year", low, high, format=said.format, zone=said.zone)
+    if said.days is not None:
+        first, last = said.days
+        length = day_number(column, last) - day_number(column, first)
+        yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
+
+
+def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassWeights | Balanced | None:
+    declared = table.class_weight
+    if declared is None:
+        return None
+    return Balanced(table.class_weight_cap) if isinstance(declared, str) else ClassWeights.declared(label, declared)
 
 
 def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:

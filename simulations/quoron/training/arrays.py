@@ -41,6 +41,14 @@ class Label:
     declared: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """What each row counts (N,), and the public most of it."""
+
+    values: Vector
+    most: float
+
+
 def numbers(values: NDArray[Any]) -> Vector:
     """Numbers, text or objects as float64, same shape: NaN where a value is no number, by that value alone.
 
@@ -152,6 +160,35 @@ def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
     return Label(pa.array(numbers(np.asarray(labels))), {"label_range": [low, high]})
 
 
+def weights(given: Any, rows: int) -> Vector:
+    """Weights of rows, (N,); NaN where one is no number. InputError for another number of rows."""
+    found = numbers(np.asarray(given))
+    if found.shape != (rows,):
+        raise InputError(f"Expected sample_weight with a number for each of {rows} rows, got shape {found.shape}.")
+    return found
+
+
+def largest(given: Vector) -> float:
+    """The largest finite weight (N,); not private. InputError where none is above zero."""
+    most = float(np.max(given, where=np.isfinite(given), initial=0.0))
+    if most <= 0:
+        raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")
+    return most
+
+
+def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:
+    """What a configuration says of weights by class. InputError for a class that there is not, or another word."""
+    if given is None or (isinstance(given, str) and given == "balanced"):
+        return {} if given is None else {"class_weight": given}
+    if not isinstance(given, Mapping):
+        raise InputError(f"Expected class_weight to be 'balanced' or a mapping, got class_weight={given!r}.")
+    names = dict(zip(classes.tolist(), label.declared["classes"], strict=True))
+    wrong = [each for each in given if each not in names]
+    if wrong:
+        raise InputError(f"Expected class_weight for classes among {[*names]}, got {wrong[0]!r}.")
+    return {"class_weight": {str(names[each]): weight for each, weight in given.items()}} if given else {}
+
+
 def owners(groups: ArrayLike, rows: int) -> "pa.Array":
     """Whose each row is, (N,): of an array of numbers or text as stored, of others each name as text, by itself.
 
@@ -175,9 +212,14 @@ def kept_types(values: Any, found: NDArray[Any]) -> NDArray[Any]:
 
 
 def table_of(
-    features: Vector, names: Sequence[str], label: Label, users: "pa.Array", bounds: Any
+    features: Vector,
+    names: Sequence[str],
+    label: Label,
+    users: "pa.Array",
+    bounds: Any,
+    weights: Weights | None = None,
 ) -> tuple["pa.Table", dict[str, Any]]:
-    """Features (N, p), label and users as a table, and the section of a configuration that describes it.
+    """Features (N, p), label, users and weights as a table, and the section of a configuration that describes it.
 
     DataError for two columns of one name.
     """
@@ -191,6 +233,10 @@ def table_of(
     columns = {name: pa.array(features[:, place]) for place, name in enumerate(names)}
     numeric = {name: [float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
     section = {"kind": "table", "path": "arrays", "user": user, "label": y, "numeric": numeric, **label.declared}
+    if weights is not None:
+        weight = _unused("weight", names)
+        columns[weight] = pa.array(weights.values)
+        section["weight"] = {"column": weight, "most": weights.most}
     return pa.table({**columns, y: label.values, user: users}), section
 
 

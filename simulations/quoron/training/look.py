@@ -6,51 +6,64 @@
 Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.table_health.
 """
 
-from functools import reduce
+from dataclasses import replace
+from functools import partial, reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron.config import Config
-from quoron.planning.plans import Planned, budget_of, choose, privacy_of
+from quoron.model import LabelShares
+from quoron.planning.plans import Planned, Registry, budget_of, choose, privacy_of
 from quoron.prepared import Prepared
-from quoron.training.table import Curated
-from quoron_client.data.encoding import Encoding
+from quoron.training.table import Curated, HeldRows
+from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import outcomes
 from quoron_client.data.misfits import declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import LEAST_EPSILON, Privacy
 from quoron_server.problem import Problem
 
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
+
+Vector = NDArray[np.float64]
 OFF = "train.health = 0 says so"
 
 
-def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned, str | None]:
+def plan(
+    config: Config, problem: Problem, encoding: Encoding, algorithms: Registry = ALGORITHMS
+) -> tuple[Planned, str | None]:
     """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Raises what `choose` raises.
     """
-    privacy = privacy_of(config)
+    privacy, chosen = privacy_of(config), partial(choose, algorithms=algorithms)
     sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
     share, why = _share(config, problem, privacy, sizes)
     if not share:
-        return choose(config, problem), why
+        return chosen(config, problem), why
     left, _ = table_health.rest(privacy.epsilon, privacy.delta, share)
     if left < LEAST_EPSILON:
-        return choose(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
+        return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
     rest = config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": left})})
     try:
-        planned = choose(rest, problem)
+        planned = chosen(rest, problem)
     except Infeasible:
-        return choose(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
+        return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
     whole = ALGORITHMS[planned.plan.algorithm].looking(planned.plan, privacy, share=share, **sizes)
     if whole is None:
-        other = choose(config, problem)
+        other = chosen(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
@@ -68,20 +81,63 @@ def release(prepared: Prepared[Curated], own: Ledger) -> Shares | None:
     if health is None:
         return None
     if own.preface() is None:
-        held, noise, reduction = prepared.scene.held, SecureNoise.fresh(), health.reduction
-        users = noise.stream("table health", "users").subset(held.declared.users, health.users)
-        parts = (health.vectors(*part) for part in held.fitting(users))
-        nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
-        sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
-        released = health.release(sums, noise.stream("table health"))
+        released = drawn(health, prepared.scene.held, SecureNoise.fresh())
         own.begin_with((health.entry(),), {"table_health": released.tolist()})
     return shares(own, health)
+
+
+def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource) -> Vector:
+    """A release (D,) of a look at these rows: whoever holds it back may draw again, whoever tells it may not."""
+    users, reduction = noise.stream("table health", "users").subset(held.declared.users, health.users), health.reduction
+    parts = (health.vectors(*part) for part in held.fitting(users))
+    nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
+    sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
+    return health.release(sums, noise.stream("table health"))
 
 
 def shares(own: Ledger, health: TableHealth) -> Shares | None:
     """What was released to a run's ledger; None before."""
     preface = own.preface()
     return None if preface is None else health.shares(np.array(preface["table_health"], np.float64))
+
+
+def weighed(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> Encoding:
+    """With the class weights that follow from what was released; where nobody looked all classes count alike.
+
+    A function of released and public numbers alone, so that a run that goes on has the same (table-health#h3).
+    """
+    if not isinstance(encoding.class_weight, Balanced):
+        return encoding
+    if health is None or seen is None:
+        return replace(encoding, class_weight=None)
+    return replace(encoding, class_weight=encoding.class_weight.by(seen.labels, health.errors.unusable))
+
+
+def unbalanced(encoding: Encoding, why: str) -> tuple[str, ...]:
+    """What is said where class weights wait for a look, and nobody looks."""
+    if not isinstance(encoding.class_weight, Balanced):
+        return ()
+    return (
+        f"class_weight='balanced' weighs all classes alike: nobody looks at their shares ({why}). Write a weight for "
+        "each class.",
+    )
+
+
+def label_shares(encoding: Encoding, health: TableHealth | None, seen: Shares | None) -> LabelShares | None:
+    """What was released of the shares of classes; None where nobody looked, or labels are numbers."""
+    if health is None or seen is None or not outcomes(encoding.label):
+        return None
+    return LabelShares(tuple(seen.labels.tolist()), health.errors.unusable)
+
+
+def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
+    """Items that all counted alike, weighed by class, or as they will be read."""
+    if not isinstance(items, ItemBatch):
+        return replace(items, encoding=encoding)
+    if isinstance(encoding.class_weight, ClassWeights) and items.weights is not None:
+        items = replace(items, weights=items.weights.copy())
+        encoding.class_weight.weigh(items.labels, items.weights)
+    return items
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:

@@ -3,26 +3,56 @@
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from quoron.model import Model
+from quoron.model import Model, Threshold
 from quoron.run_folder import as_parquet, write
 from quoron_client.data import tables
+from quoron_client.data.labels import in_words, meaning, outcomes
 from quoron_privacy.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MANY = 20  # rows that are rarely all of one class
 
-def predictions(model: Model, path: Path, *, scores: bool) -> "pa.Table":
-    """A column `prediction` for the rows of a file; with `scores` one of probabilities or scores a class."""
+
+def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> "pa.Table":
+    """The label of each row of a table, as its own column has it and by its name; of a comparison, true and false.
+
+    With `scores` a column of probabilities, or of scores, of each class, by its name.
+    """
     import pyarrow as pa
 
-    rows = tables.read(path)
-    found = {"prediction": pa.array(model.predict(rows))}
+    if threshold is not None:
+        model.check_threshold(threshold)
+    rows, label = tables.read(table, model.feature_names_in_), model.encoding.label
+    name = "prediction" if label is None else meaning(label)
+    found = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:
         found |= _scores(model, rows)
     return pa.table(found)
+
+
+def threshold_of(typed: str | None) -> Threshold | None:
+    """A threshold as people type it. ConfigError for neither a number nor `share`."""
+    if typed is None or typed == "share":
+        return typed  # type: ignore[return-value]  # mypy does not narrow to a literal
+    try:
+        return float(typed)
+    except ValueError:
+        raise ConfigError(f"Expected --threshold share or a number in (0, 1), got {typed!r}.") from None
+
+
+def one_for_all(model: Model, table: "pa.Table", threshold: Threshold | None = None) -> str | None:
+    """What whoever predicts should know if many rows are all of one class; None else. Of their own rows."""
+    classes = outcomes(model.encoding.label)
+    if not classes or table.num_rows < MANY or len(table.column(0).unique()) > 1:
+        return None
+    name, value = table.column_names[0], in_words(table.column(0)[0].as_py())
+    fix = "" if threshold == "share" or model.label_shares is None else " With --threshold share rare classes count."
+    certain = ", as any other rows would be" if model.always(threshold) is not None else ""
+    return f"All {table.num_rows:,} rows are predicted {name}: {value}{certain}.{fix}"
 
 
 def write_predictions(table: "pa.Table", out: Path | None) -> None:
@@ -49,6 +79,6 @@ def _scores(model: Model, rows: "pa.Table") -> "dict[str, pa.Array]":
         found, word = model.predict_proba(rows), "probability"
     except UsageError:
         found, word = model.decision_function(rows), "score"
-    if found.ndim == 1:
+    if found.ndim == 1:  # of a number, or the second class
         return {word: pa.array(found)}
-    return {f"{word}_{each}": pa.array(column) for each, column in zip(model.classes_, found.T, strict=True)}
+    return {f"{word}_{in_words(each)}": pa.array(column) for each, column in zip(model.classes_, found.T, strict=True)}

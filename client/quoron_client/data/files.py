@@ -90,13 +90,8 @@ class Files:
     @classmethod
     def found(cls, source: str | Path) -> "Files":
         """What there is now. DataError for nothing, a first file that is no Parquet, and a password in a URL."""
-        if re.match(r"[^/]+://[^/]*@", str(source)):  # it would be in every message and in the run's folder
-            raise DataError(
-                "Expected a URL without credentials, got one with an @. Put them where pyarrow.fs finds them: for S3 "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials."
-            )
+        system, root = reached(str(source))
         with _reached(str(source)):
-            system, root = _system(str(source))
             infos = _listed(system, root)
         if not infos:
             raise DataError(f"Expected Parquet files in {str(source)!r}, found none.")
@@ -167,6 +162,8 @@ class Files:
                 for batch in stored.iter_batches(rows, [group], inside, use_threads=pa.cpu_count() > 2):
                     table = pa.Table.from_batches([batch])
                     yield group, self._with_keys(table, table.num_rows, keys, columns)
+            except MemoryError:  # Arrow's is an ArrowException, and nothing is wrong with the file
+                raise
             except (pa.ArrowException, OSError) as error:
                 raise self._unreadable(part, group, inside, error) from None
 
@@ -212,6 +209,8 @@ def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str
     try:
         for _ in _opened(system, part).iter_batches(batch_size=ROWS, row_groups=[group], columns=[column]):
             pass
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, DataError):
         return False
     return True
@@ -220,11 +219,57 @@ def _readable(system: pa.fs.FileSystem, part: FoundFile, group: int, column: str
 def _opened(system: pa.fs.FileSystem, part: FoundFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(system.open_input_file(part.path), page_checksum_verification=True)
+    except MemoryError:
+        raise
+    except PermissionError as error:
+        raise unreadable(part.name, error) from None
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"Expected {part.name!r} to be a whole Parquet file, got one that cannot be opened "
             f"({type(error).__name__}). Write it again."
         ) from None
+
+
+def reached(source: str) -> tuple[pa.fs.FileSystem, str]:
+    """File system and path in it of a path or a URL. DataError for a store that refuses, or a password in a URL."""
+    if re.match(r"[^/]+://[^/]*@", source):  # it would be in every message and in the run's folder
+        raise DataError(
+            "Expected a URL without credentials, got one with an @. Put them where pyarrow.fs finds them: for S3 "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials."
+        )
+    with _reached(source):
+        return _system(source)
+
+
+def state(source: str) -> tuple[int, int]:
+    """(bytes, nanoseconds since 1970 of its last change, 0 where a store does not say). DataError for no file."""
+    system, path = reached(source)
+    with _reached(source):
+        info = system.get_file_info(path)
+    if info.type != pa.fs.FileType.File:
+        raise DataError(f"Expected a table at {source!r}, found no such file.")
+    return info.size, info.mtime_ns or 0
+
+
+def content(source: str) -> bytes:
+    """SHA-256 of a file's bytes. DataError as `state` says, and where they cannot be read."""
+    state(source)
+    system, path = reached(source)
+    digest = hashlib.sha256()
+    try:
+        with system.open_input_stream(path, compression=None) as stored:
+            while part := stored.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise unreadable(source, error) from None
+    return digest.digest()
+
+
+def unreadable(name: str, error: Exception) -> DataError:
+    """Of a file. The reader's own words may quote a row, and messages never hold a user's data."""
+    if isinstance(error, PermissionError):
+        return DataError(f"Expected {name!r} to be a file that this program may read, got permission denied. Allow it.")
+    return DataError(f"Expected {name!r} to be a readable table, got {type(error).__name__}. Write it again.")
 
 
 def _system(source: str) -> tuple[pa.fs.FileSystem, str]:

@@ -1,0 +1,203 @@
+"""Rows as items, in one pass over a table on all threads: what `Encoding` says, done.
+
+    block = Block.of(rules, table.num_rows)
+    counts = encode(rules, table, block)
+
+With a row's item come its marks, some bits that say what `Encoding` passes over in silence:
+
+| bit              | set where                                                                      |
+| ---------------- | ------------------------------------------------------------------------------ |
+| 0                | the row cannot be used                                                         |
+| 1 + j            | the value of column j of `declared` does not fit its declaration               |
+| from 1 + K on    | a number in as many bits as it takes: the place of its label, plus one; 0: none |
+
+A piece of rows is made by one thread, and a row's item and marks are functions of that row alone: the same bits for any
+pieces and threads.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron_client.data import columns, fused_loops
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.labels import ClassWeights, Range
+from quoron_client.data.misfits import declared_labels, label_places
+from quoron_privacy.kernels.threads import all_threads, at_once
+
+PIECE = 1 << 20  # numbers that a thread makes at a time, at most, about
+LEAST = 1 << 10  # rows
+Counted = NDArray[np.int64]  # (K, 2): of each declared column, values that are missing or unknown, and others outside
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Rows side by side in memory."""
+
+    features: NDArray[np.float32]  # (N, p)
+    labels: NDArray[np.float64]  # (N,)
+    weights: NDArray[np.float64]  # (N,), or empty where all count alike
+    marks: NDArray[np.uint8]  # (N, B)
+    weighted: bool
+
+    @classmethod
+    def of(cls, rules: Encoding, rows: int) -> "Block":
+        """Room for so many, not yet written."""
+        weighted = rules.weighted
+        bits = 1 + _declared(rules) + len(declared_labels(rules)).bit_length()
+        features, marks = np.empty((rows, rules.dimension), np.float32), np.empty((rows, (bits + 7) // 8), np.uint8)
+        return cls(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What there is of a row."""
+        return self.features, self.labels, self.weights, self.marks
+
+    @property
+    def item(self) -> tuple[NDArray[Any], ...]:
+        """All of it but its marks."""
+        return self.arrays[:-1]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * self.features.shape[1] + 8 + 8 * self.weighted + self.marks.shape[1]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """Rows that can be used, (N,)."""
+        found: NDArray[np.bool_] = self.marks[:, 0] & 1 == 0
+        return found
+
+    def part(self, first: int, last: int) -> "Block":
+        """Some neighbouring rows."""
+        return Block(*(each[first:last] for each in self.arrays), self.weighted)
+
+    def resize(self, rows: int, *, marks: bool = True) -> None:
+        """Room for so many rows, where it is if the system can: new ones are zeros. Nobody may have a part of it."""
+        for array in self.arrays if marks else self.item:
+            if array is not self.weights or self.weighted:
+                array.resize((rows, *array.shape[1:]), refcheck=False)
+
+
+def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
+    """All rows of a table, which `rules.check` found good, into a block of as many."""
+    shape = _Shape.of(rules)
+    pieces = all_threads() * max(1, -(-rules.dimension * table.num_rows // (all_threads() * PIECE)))
+    size = max(LEAST, -(-table.num_rows // pieces))
+    works, counts, first = [], [], 0
+    for batch in table.to_batches(max_chunksize=size):
+        counts.append(np.zeros((_declared(rules), 2), np.int64))
+        part = block.part(first, first + batch.num_rows)
+        works.append(partial(shape.encode, pa.Table.from_batches([batch]), part, counts[-1]))
+        first += batch.num_rows
+    at_once(works, all_threads())
+    return sum(counts, np.zeros((_declared(rules), 2), np.int64))
+
+
+def marks_of(rules: Encoding, table: pa.Table) -> NDArray[np.uint8]:
+    """Marks alone of all rows of such a table, (N, B)."""
+    block = Block.of(rules, table.num_rows)
+    encode(rules, table, block)
+    return block.marks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """What is known of all rows beforehand."""
+
+    rules: Encoding
+    numbers: tuple[int, ...]  # places of features that are numbers
+    others: tuple[tuple[int, int], ...]  # places of those that are not, and their first column
+    ends: NDArray[np.float64]  # (k, 2) of each number
+    places: NDArray[np.int64]  # (k, 2) its column and its bit
+    scale: float
+
+    @classmethod
+    def of(cls, rules: Encoding) -> "_Shape":
+        features = rules.features
+        firsts = list(accumulate((each.width for each in features), initial=0))
+        numbers = tuple(place for place, each in enumerate(features) if each.is_number)
+        others = tuple((place, firsts[place]) for place, each in enumerate(features) if not each.is_number)
+        ends = np.array([(features[place].low, features[place].high) for place in numbers], np.float64)
+        places = np.array([(firsts[place], 1 + place) for place in numbers], np.int64)
+        scale = 1.0 if rules.unit_rows else rules.scale
+        return cls(rules, numbers, others, ends.reshape(-1, 2), places.reshape(-1, 2), scale)
+
+    def encode(self, table: pa.Table, block: Block, counts: Counted) -> None:
+        """A piece of rows, of one chunk a column."""
+        rules, drop = self.rules, self.rules.missing == "drop"
+        features, labels, weights, marks = block.arrays
+        marks[:] = 0
+        with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
+            if self.numbers:
+                read = [_stored(rules.features[place], table) for place in self.numbers]
+                stored, found = np.array([each for each, _ in read], np.int64), np.zeros((len(read), 2), np.int64)
+                fused_loops.numbers(stored, self.ends, self.places, drop, self.scale, features, marks, found)
+                counts[list(self.numbers)] = found
+                del read  # which kept what is at these addresses
+            for place, first in self.others:
+                each = rules.features[place]
+                middle, codes = -1 if each.middle is None else each.middle, each.codes(table)
+                counts[place, 0] = fused_loops.one_hot(
+                    codes, first, each.width, 1 + place, middle, drop, self.scale, features, marks
+                )
+            if rules.intercept:
+                features[:, -1] = self.scale
+            self._labels(table, labels, marks, counts)
+            if rules.weighted:
+                self._weights(table, labels, weights, marks, counts)
+        if rules.unit_rows:
+            features[:] = rules.in_unit_rows(features)
+        fused_loops.clear(features, labels, weights, marks)
+
+    def _labels(self, table: pa.Table, labels: Any, marks: Any, counts: Counted) -> None:
+        rules, label = self.rules, self.rules.label
+        if label is None:
+            labels[:] = 0.0
+            return
+        labels[:] = label.of(table)
+        bit, missing = 1 + len(rules.features), np.isnan(labels)
+        counts[bit - 1, 0] = np.count_nonzero(missing)
+        fused_loops.mark(missing, 0, marks)
+        fused_loops.mark(missing, bit, marks)
+        places = label_places(label, labels, table)
+        if isinstance(label, Range):
+            counts[bit - 1, 1] = np.count_nonzero(places >= 0)
+        first = 1 + _declared(rules)
+        for power in range(len(declared_labels(rules)).bit_length()):
+            fused_loops.mark(places + 1 >> power & 1 == 1, first + power, marks)
+
+    def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
+        weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
+        weights[:] = by_class.of(labels) if isinstance(by_class, ClassWeights) else 1.0
+        if weight is None:
+            return
+        values = columns.numbers(table, weight.column)
+        missing, above = ~(values >= 0), values > weight.most
+        counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
+        fused_loops.mark(missing, 0, marks)
+        fused_loops.mark(missing | above, bit, marks)
+        weights *= np.minimum(values / weight.most, 1.0)
+
+
+def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:
+    """Where and how the numbers of a feature are (see `fused_loops.numbers`), and what keeps them there."""
+    if feature.is_stored:
+        (values,) = table.column(feature.column).chunks
+        if (kind := str(values.type)) in fused_loops.STORED and all(values.buffers()[not values.null_count :]):
+            valid, data = values.buffers()
+            bits = valid.address if values.null_count else 0
+            return (data.address, fused_loops.STORED.index(kind), bits, values.offset), values
+    numbers = np.ascontiguousarray(feature.values(table), np.float64)
+    return (numbers.__array_interface__["data"][0], 1, 0, 0), numbers
+
+
+def _declared(rules: Encoding) -> int:
+    """K."""
+    return len(rules.features) + (rules.label is not None) + (rules.weight is not None)

@@ -1,0 +1,419 @@
+"""Declarations that nobody made, bought inside a run's own promise: kinds, ranges and names of all columns at once.
+
+    >>> plan = Bought.calibrate(users=1000, columns=11, names=1, epsilon=2.0, delta=1e-6, share=0.3)
+    >>> errors = plan.errors(columns=11, names=1)
+    >>> round(errors.places), round(errors.cells), round(plan.threshold(1)), round(plan.rest_epsilon, 2)
+    (34, 34, 87, 1.65)
+
+Every user has `MARKS` marks a column (`marks`), whatever it holds. Four releases of Gaussian noise, each chosen in view
+of those before: which kinds the marks have and at which powers of four they lie; in which cells of what that leaves;
+once more where one or two cells hold nearly all; and the names that enough marks have. One after the other:
+
+    >>> from quoron_privacy.counts.marks import marks
+    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> noise, owners = SeededNoise(1), np.arange(1000)
+    >>> year, ill = 2007.0 + owners % 10, (owners % 3 == 0).astype(float)
+    >>> rows = [marks(each, owners, 1000) for each in (year, ill)]
+    >>> numbers, kinds = (np.stack(each, axis=1) for each in zip(*rows, strict=True))  # (users, columns, MARKS)
+    >>> plan = Bought.calibrate(users=1000, columns=2, names=1, epsilon=2.0, delta=1e-6, share=0.1)
+    >>> shapes, low, high = released_ranges(plan, numbers, kinds, noise)
+    >>> shapes.kinds
+    ('number', 'number')
+    >>> bool(1998 < low[0] < 2008 and 2015 < high[0] < 2025)
+    True
+    >>> counts = name_counts(numbers[:, 1].astype(int), ["no", "yes"])  # codes in the order of the names
+    >>> sorted(plan.release_names([counts], noise.stream("names"))[0])
+    ['no', 'yes']
+
+Counts are whole numbers: those of parts of the users add, in any order. Statement, proof, what it needs and why not
+ranks: docs/privacy/bought-declarations.md.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, PLACES, places
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
+from quoron_privacy.release import Adjacency, Release
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Name = str | int
+
+CELLS, CLOSER = 32, 64
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
+TAIL = 1e-3  # of δ, for names that one user alone holds
+_BINS = PLACES + len(KINDS) - 1
+_SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
+_NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
+_RELEASES = ("places", "cells", "closer", "names")
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Standard deviations of what is released, in users' whole votes; infinite for what is not bought."""
+
+    places: float
+    cells: float
+    closer: float  # of one column alone; of k columns √k times that
+    names: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """What the first release says of K columns."""
+
+    counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
+    windows: Windows  # of the numbers
+    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of each column that which has most votes, missing ones aside."""
+        return tuple(KINDS[each] for each in np.argmax(self.counts[:, :-1], axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Bought:
+    """The four releases, and what they leave of a whole promise to whatever else is released.
+
+    Formal guarantee: `mu`-GDP with exact noise, up to a total variation of `variation`, for whatever users hold
+    (bought-declarations#bd1).
+
+    | input                                         | what happens                                               |
+    | --------------------------------------------- | ---------------------------------------------------------- |
+    | a user with a million rows, inf, nan or 1e308 | has as many marks as any other                             |
+    | a name that a single user holds               | shown with a chance of at most `tail`, over all its names  |
+    | a slot that holds nobody (zero-out)           | leave it out of the counts                                 |
+    | fewer columns than planned                    | less noise for each                                        |
+    """
+
+    users: int  # m, who is looked at, and the divisor
+    columns: int  # K, of the first release, at most: what may be a number; 0: none
+    names: int  # of the last: what may be text, at most; 0: none
+    adjacency: Adjacency
+    scales: tuple[float, ...]  # of a coordinate of the mean of vectors of norm one, of `_RELEASES`; 0: not bought
+    tail: float  # t: the chance that a name of one user alone is shown
+    share: float = 0.0  # s, of the whole promise's μ²
+    rest_epsilon: float = 0.0  # what is left to all else
+    rest_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        count(users=self.users)
+        for name, value in (("columns", self.columns), ("names", self.names)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigError(f"Expected {name} to be an integer >= 0, got {name}={value!r}.")
+        if not self.columns + self.names:
+            raise ConfigError("Expected columns or names to be bought, got none.")
+        if len(self.scales) != len(_RELEASES) or [scale > 0 for scale in self.scales] != [*self._wanted]:
+            raise ConfigError(f"Expected a scale for each of {_RELEASES} that is bought, got {self.scales}.")
+        probability(tail=self.tail)
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        users: int,
+        columns: int,
+        names: int,
+        epsilon: float,
+        delta: float,
+        share: float,
+        adjacency: Adjacency = "replace-one",
+    ) -> "Bought":
+        """The least noise for a share of μ(ε, δ)², and what promise that leaves; `share` from 1e-6 to 1.
+
+        At share = 1 nothing is left (`rest_epsilon` = 0). Infeasible where samplers or the grid take it all.
+        """
+        if not 1e-6 <= share <= 1:
+            raise ConfigError(f"Expected a share of μ² in [1e-6, 1], got share={share}.")
+        tail = TAIL * delta / (1 + math.exp(min(epsilon, 700.0)))
+        lacks = (1 + math.exp(min(epsilon, 700.0))) * _variation(users, columns, names, tail) + TAIL * delta
+        if lacks >= delta:
+            raise Infeasible("declarations", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        whole = gdp.mu_for(epsilon, delta - lacks) * (1 - 1e-9)  # verified by other arithmetic
+        sensitivity = acute_sensitivity(1.0, users, adjacency)
+        scales = tuple(
+            GaussianNoise.for_mu(sensitivity=sensitivity, mu=whole * math.sqrt(share * part), dimension=size).scale
+            if part
+            else 0.0
+            for part, size in zip(_parts(columns, names), _dimensions(columns, names), strict=True)
+        )
+        left = whole * math.sqrt(1 - share) * (1 - 1e-9)
+        return cls(
+            users, columns, names, adjacency, scales, tail, share, gdp.epsilon_for(left, delta) if left else 0.0, delta
+        )
+
+    @property
+    def mu(self) -> float:
+        """μ of all of it together."""
+        return gdp.compose(*(mu for _, mu in self.releases()))
+
+    @property
+    def charged(self) -> tuple[float, float]:
+        """(μ, total variation) of all of it and of whatever keeps (`rest_epsilon`, `rest_delta`), before either."""
+        whole = gdp.compose(self.mu, gdp.mu_for(self.rest_epsilon, self.rest_delta) if self.rest_epsilon else 0.0)
+        return whole * (1 + 1e-12), self.variation + self.tail / 2
+
+    @property
+    def variation(self) -> float:
+        """How far it is from that, in total variation: by its samplers, and by names of one user alone."""
+        return _variation(self.users, self.columns, self.names, self.tail)
+
+    @property
+    def pair(self) -> Pair:
+        """What all of it costs, by its scales alone: at each release two vectors of norm one at right angles."""
+        far = moved.acute(1.0, self.users, self.adjacency)
+        sizes = _dimensions(self.columns, self.names)
+        each = (moved.mu(far, scale, size) for scale, size in zip(self.scales, sizes, strict=True) if scale)
+        return Pair.gaussian(moved.together(*each), self.variation)
+
+    def errors(self, *, columns: int, names: int) -> Errors:
+        """Standard deviations of what is released where so many columns have numbers, and so many are named."""
+        places_, cells_, closer, named = (scale * self.users if scale else math.inf for scale in self.scales)
+        width = math.sqrt(columns)
+        return Errors(math.sqrt(self.columns) * places_, width * cells_, closer, math.sqrt(names) * named)
+
+    def threshold(self, columns: int) -> float:
+        """T: votes from which on a name is shown, where so many columns are named together."""
+        beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
+        return 1 + self.scales[3] * self.users * math.sqrt(columns) * beyond * (1 + 1e-9)
+
+    @property
+    def needs(self) -> int:
+        """The fewest users of whom errors are WORST and UNSEEN at most: in votes they are the same for any number."""
+        error = math.sqrt(self.columns) * self.users * self.scales[0]
+        return math.ceil(max(error / WORST, (self.threshold(1) if self.names else 0.0) / UNSEEN))
+
+    def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
+        """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
+
+        Sums of parts of the users add.
+        """
+        self._check(numbers, self.columns)
+        counts = np.zeros((self.columns, _BINS), np.int64)
+        for column in range(self.columns):
+            own, kind = numbers[:, column].ravel(), kinds[:, column].ravel()
+            which = np.where(kind == NUMBER, places(own), PLACES - 1 + kind)
+            counts[column] = np.bincount(which, minlength=_BINS)
+        return counts
+
+    def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
+        """The noisy votes (K, bins) of everybody's marks: once a run."""
+        return self._release(0, counts, stream)
+
+    def shapes(self, released: Floats) -> Shapes:
+        """What they say, with at most `users` votes for each column."""
+        others = released[:, PLACES:]
+        numbers = self.users - others.sum(axis=1)
+        error = math.sqrt(len(released)) * self.scales[0] * self.users
+        windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
+        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, told)
+
+    def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
+        """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
+        self._check(numbers, len(around.low))
+        counts = np.zeros((len(around.low), many), np.int64)
+        for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
+            which = cells(numbers[:, column].ravel(), low, high, many)
+            counts[column] = np.bincount(which[which >= 0], minlength=many)
+        return counts
+
+    def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
+        """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
+        return self._release(1, counts, stream)
+
+    def near(self, released: Floats, around: Windows) -> Windows:
+        """Where they lie in these windows."""
+        return self._closed(1, released, around)
+
+    def closer(self, near: Windows) -> tuple[Integers, Windows]:
+        """The columns of which one or two cells hold nearly all, and those cells with the next on either side."""
+        which = np.flatnonzero(near.bins <= 2)
+        window = near.where(which)
+        cell = (window.high - window.low) / window.bins
+        return which, replace(window, low=window.low - cell, high=window.high + cell)
+
+    def release_closer(self, counts: Integers, stream: RandomStream) -> Floats:
+        """The noisy votes (K', CLOSER) of the closer look, where any column wants it: once a run."""
+        return self._release(2, counts, stream)
+
+    def nearer(self, released: Floats, around: Windows) -> Windows:
+        """Where they lie in those."""
+        return self._closed(2, released, around)
+
+    def release_names(self, counts: Sequence[Mapping[Name, int]], stream: RandomStream) -> list[dict[Name, float]]:
+        """Of each column the names with enough votes, the most frequent first, each with its noisy votes.
+
+        `counts` are marks of each name, a mapping a column: whole numbers, of parts of the users added.
+        """
+        if not 0 < len(counts) <= self.names:
+            raise ConfigError(f"Expected names of 1 to {self.names} columns, got {len(counts)}.")
+        held = [(column, name) for column, some in enumerate(counts) for name in sorted(some, key=_order)]
+        sums = np.array([counts[column][name] for column, name in held], np.int64)
+        votes = self._noisy(3, sums, len(counts), stream)
+        shown: list[dict[Name, float]] = [{} for _ in counts]
+        least = self.threshold(len(counts))
+        for place in np.argsort(-votes, kind="stable"):
+            if votes[place] >= least:
+                column, name = held[place]
+                shown[column][name] = float(votes[place])
+        return shown
+
+    def releases(self) -> tuple[tuple[Release, float], ...]:
+        """The ledger entries of all releases, each with its μ."""
+        sizes = _dimensions(self.columns, self.names)
+        made = []
+        for name, scale, size in zip(_RELEASES, self.scales, sizes, strict=True):
+            if scale:
+                noise = self._gaussian(scale)
+                parameters = {"sensitivity": noise.sensitivity, "scale": scale, "users": float(self.users)}
+                made.append((Release(f"bought-{name}", parameters), noise.effective_mu(size)))
+        return tuple(made)
+
+    def entries(self) -> tuple[Release, ...]:
+        """The ledger entries of all releases."""
+        return tuple(entry for entry, _ in self.releases())
+
+    def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
+        error = math.sqrt(len(released)) * self.scales[each] * self.users
+        return of_cells(released, around, error)
+
+    def _release(self, each: int, counts: Integers, stream: RandomStream) -> Floats:
+        if not 0 < len(counts) <= self.columns:
+            raise ConfigError(f"Expected counts of 1 to {self.columns} columns, got {len(counts)}.")
+        return self._noisy(each, counts, len(counts), stream)
+
+    def _noisy(self, each: int, counts: Integers, columns: int, stream: RandomStream) -> Floats:
+        """Votes of so many columns: the mean of vectors of norm one at most, back in users."""
+        unit = MARKS * math.sqrt(columns) * self.users
+        released: Floats = self._gaussian(self.scales[each]).release(counts / unit, stream) * (unit / MARKS)
+        return released
+
+    def _gaussian(self, scale: float) -> GaussianNoise:
+        return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), scale)
+
+    @property
+    def _wanted(self) -> tuple[bool, ...]:
+        return (*((self.columns > 0,) * 3), self.names > 0)
+
+    def _check(self, numbers: Floats, columns: int) -> None:
+        if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):
+            raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
+
+
+def ranges(found: Windows) -> tuple[Floats, Floats]:
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width."""
+    half = (found.high - found.low) / found.bins / 2
+    ends = found.low - half, found.high + half
+    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
+    low, high = (
+        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
+    )
+    return low, high
+
+
+def released_ranges(
+    plan: Bought, numbers: Floats, kinds: NDArray[np.int8], noise: NoiseSource
+) -> tuple[Shapes, Floats, Floats]:
+    """(shapes, low, high), the last two (K,), of everybody's marks (m, K, MARKS), by the first three releases.
+
+    A user who is there and has no row has marks that are missing. Of a column of no numbers the range says nothing.
+    """
+    shapes = plan.shapes(plan.release_places(plan.place_counts(numbers, kinds), noise.stream("bought", "places")))
+    around = shapes.windows
+    near = plan.near(plan.release_cells(plan.cell_counts(numbers, around), noise.stream("bought", "cells")), around)
+    which, window = plan.closer(near)
+    if len(which):
+        counts = plan.cell_counts(numbers[:, which], window, CLOSER)
+        near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
+    return shapes, *ranges(near)
+
+
+def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
+    """Marks of each name of one column, of some users' marks (k, MARKS) as places in `names`; others are none."""
+    held = np.bincount(codes[(codes >= 0) & (codes < len(names))].ravel(), minlength=len(names))
+    return {names[code]: int(held[code]) for code in np.flatnonzero(held).tolist()}
+
+
+def share_for(
+    *, users: int, columns: int, names: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
+) -> float:
+    """s where nothing else is said: as much of μ² as makes errors ERROR and SEEN of the users, from LEAST to MOST.
+
+    A function of public numbers. Infeasible where MOST leaves errors of more than WORST and UNSEEN.
+    """
+    looked = looked_at(users)
+    plan = Bought.calibrate(
+        users=looked, columns=columns, names=names, epsilon=epsilon, delta=delta, share=MOST, adjacency=adjacency
+    )
+    if looked < plan.needs:
+        reached = f"{plan.needs:,} users, " * (looked_at(plan.needs) == plan.needs)
+        raise Infeasible(
+            "declarations",
+            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{reached}a larger epsilon, fewer columns, or declarations",
+        )
+    error = plan.errors(columns=columns, names=1).places if columns else 0.0
+    full = max(error / ERROR, (plan.threshold(names) if names else 0.0) / SEEN)
+    return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
+
+
+def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
+    """bought-declarations#bd1 at a plan's own numbers, `own` = (μ, variation) of the rest; VerificationError else.
+
+    By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.
+    """
+    spent = plan.pair
+    both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
+    lone = 0.0
+    if plan.names:
+        votes = plan.users * math.sqrt(plan.names) * plan.scales[3]
+        far = (plan.threshold(plan.names) - 1) / votes - 2.0 ** (1 - GRID_BITS)
+        lone = plan.names * MARKS * math.erfc(far / math.sqrt(2)) / 2
+    for what, holds, got in (
+        (f"a divisor of {looked_at(users)} users", plan.users == looked_at(users), plan.users),
+        (f"adjacency {adjacency}", plan.adjacency == adjacency, plan.adjacency),
+        ("a share of μ² in (0, 1]", 0 < plan.share <= 1, plan.share),
+        ("no more than its share", spent.mu**2 <= plan.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
+        ("names of one user alone hidden", lone <= plan.tail * (1 + 1e-9), lone),
+        (f"delta <= {delta} for algorithm and declarations together", both.delta(epsilon, delta) <= delta, both.mu),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
+
+
+def _parts(columns: int, names: int) -> tuple[float, ...]:
+    """How μ² is divided among the releases."""
+    named = (min(_MOST_NAMES, _NAMES * math.sqrt(names)) if columns else 1.0) if names else 0.0
+    return (*((1 - named) * part if columns else 0.0 for part in _SPLIT), named)
+
+
+def _dimensions(columns: int, names: int) -> tuple[int, ...]:
+    """Coordinates of each release that one user can move, at most."""
+    return columns * _BINS, columns * CELLS, columns * CLOSER, 2 * names * MARKS
+
+
+def _variation(users: int, columns: int, names: int, tail: float) -> float:
+    """Of samplers, with a name for each mark of everybody, and of names of one user alone."""
+    samples = columns * (_BINS + CELLS + CLOSER) + users * names * MARKS
+    return total_variation(gaussians=samples) + (tail if names else 0.0)
+
+
+def _order(name: Name) -> tuple[bool, Name]:
+    return isinstance(name, str), name
