@@ -22,7 +22,17 @@ _EXPECTED = {
     "tuple_type": "to be a list",
     "list_type": "to be a list",
 }
-_KINDS = ("bool", "int", "float", "str", "constrained-float", "constrained-int", "literal")  # pydantic's, in a union
+_KINDS = (
+    "bool",
+    "int",
+    "float",
+    "str",
+    "constrained-float",
+    "constrained-int",
+    "literal",
+    "tuple",
+    "dict",
+)  # pydantic's, in a union
 _BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
 
 
@@ -99,6 +109,8 @@ def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Pa
         tagged = [section for section in sections if _tag(section) == part]
         if len(sections) > 1 and tagged:
             sections = (tagged[0],)
+            continue
+        if str(part).startswith(("tuple[", "dict[")):  # one of several that a value might have been
             continue
         key.append(str(part))
         owner = sections[0] if len(sections) == 1 else None
