@@ -358,6 +358,20 @@ class TestNames:
             assert lone == pytest.approx(plan.tail, rel=1e-6)
             assert lone <= plan.tail
 
+    @pytest.mark.parametrize("columns", [1, 2, 3, 60])
+    def test_a_label_is_one_of_two_columns_however_many_others_are_named(self, columns):
+        plan = a_plan(names=60)
+        for label in (None, 0, columns - 1):
+            own = bought.weights(columns, label)
+            assert 1 - 1e-12 < sum(weight**2 for weight in own) < 1 + 1e-12
+            assert max(own) == (own[label] if label is not None else own[0])
+        assert plan.threshold(columns, bought.weights(columns, 0)[0]) < 1.2 * plan.threshold(2)
+        counts = [{"yes": 10**6, "me": MARKS}, *({"a": 10**7} for _ in range(columns - 1))]
+        found = [plan.release_names(counts, SeededNoise(7).stream("n"), label=label) for label in (None, 0)]
+        assert [[set(each) for each in shown] for shown in found] == [[{"yes"}, *[{"a"}] * (columns - 1)]] * 2
+        errors = [abs(shown[0]["yes"] - 10**6 / MARKS) for shown in found]  # of the same draw
+        assert errors[1] <= errors[0] * (1 + 1e-6) * math.sqrt(2 / min(columns, 2) / max(columns / 2, 1))
+
     def test_marks_of_names_are_counted_by_name(self):
         codes = np.array([[0] * 8, [0, 0, 0, 0, 2, 2, 2, -1], [9] * 8])
         assert name_counts(codes, ["a", "b", "c"]) == {"a": 12, "c": 3}
