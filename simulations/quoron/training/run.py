@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,10 +251,7 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    if isinstance(prepared.scene, Undeclared):
-        declared = _with_bought(cast(Prepared[Undeclared], prepared), folder)
-    else:
-        declared = cast(Prepared[Curated], prepared)
+    declared = _with_bought(prepared, folder) if isinstance(prepared.scene, Undeclared) else prepared
     return _trained(declared, folder, observers, begun=begun, sharing=sharing)
 
 
