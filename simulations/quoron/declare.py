@@ -25,7 +25,7 @@ asked for, and charged before anything is told.
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from quoron.sections import Keep, Privacy, door, only
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, encoding, spans, tables
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import bought, facts
@@ -91,6 +92,7 @@ class Declaration:
     mu: float | None  # all of it is μ-GDP; None: no such bound
     votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
     simulated: bool
+    dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
@@ -100,7 +102,7 @@ class Declaration:
             f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
             f"# Proofs: docs/privacy/votes.md.{remark}",
         ]
-        table = {"kind": "table", "path": self.path, "user": self.user}
+        table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
         parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
         for kind, section in SECTIONS.items():
             lines = [each.line() for each in self.declared if each.kind == kind]
@@ -122,7 +124,7 @@ def declare(
     most_below: float = facts.MOST_BELOW,
     keep: Keep = Keep(),  # noqa: B008  # frozen
 ) -> Declaration:
-    """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
+    """Release what is asked for of a table with one item a row: a file, a DataFrame, whatever `quoron.opened` gives.
 
     Args:
         source: the table; of a file, only the columns that are named are read.
@@ -183,9 +185,12 @@ def declare(
         declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
     if run is not None:
         _note(ledger, run, declared)
-    path = str(source) if isinstance(source, str | Path) else None
+    told = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
-    return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
+    simulated = simulation_seed is not None
+    return Declaration(
+        told.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, told.dialect or Dialect()
+    )
 
 
 def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:

@@ -3,18 +3,12 @@
 from importlib.resources import files
 from pathlib import Path
 
-from quoron_client.data.formats import KINDS, is_file, is_folder, is_url
+from quoron_client.data.formats import is_folder, is_url
 from quoron_privacy.errors import ConfigError
 
-__all__ = ["PACKAGED", "TABLES", "dataset", "is_table", "is_url", "table_file"]
+__all__ = ["PACKAGED", "dataset", "is_url", "table_file"]
 
 PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
-TABLES = tuple(KINDS)  # how names of files end that are a table's
-
-
-def is_table(path: str) -> bool:
-    """Whether it names a table, by its end, as a URL, or because a folder is there."""
-    return is_file(path) or is_url(path) or Path(path).is_dir()
 
 
 def dataset(table: str, folder: Path) -> str | None:

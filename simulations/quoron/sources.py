@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import Config, TableSection
-from quoron.paths import TABLES, is_table
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
+from quoron_client.data.formats import SAID, is_table
 from quoron_client.data.labels import in_words
 from quoron_privacy.errors import ConfigError, DataError
 
@@ -32,7 +32,9 @@ def described(
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     config = configs.from_tree(overlay(tree, layers))
-    return config if base is None else configs.located(config, base), name, frame
+    if base is None:
+        return with_columns(config, Path.cwd(), frame), name, frame
+    return configs.located(config, base), name, frame
 
 
 def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
@@ -57,7 +59,7 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
     if given:
         what = "a configuration" if isinstance(source, Config) or path.suffix == ".toml" else repr(str(source))
         raise ConfigError(
-            f"Expected {', '.join(given)} with a DataFrame, or the path of a table ({', '.join(TABLES)}, a folder), "
+            f"Expected {', '.join(given)} with a DataFrame, or the path of a table ({SAID}, a folder), "
             f"got {what}. Of what has sections of its own set population.{given[0]}."
         )
     if isinstance(source, Config):
@@ -96,7 +98,7 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
         return None
     from quoron_client.data import tables  # it brings pyarrow
 
-    section = with_columns(config, Path.cwd(), frame).population
+    section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))

@@ -23,6 +23,8 @@ DAYS = DateNumber("a", "days", 0, 1, "1970-01-01")
 YEAR = DateNumber("a", "year", 0, 1)
 EVERY = (*(DatePart("a", part) for part in WORDS), YEAR, DAYS)
 NONE = (-1, -1, -1, -1, None, None)
+ZONES = ("Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Casablanca", "Australia/Lord_Howe", "UTC")
+NOWHERE = ("Europe/Nowhere", "../../etc/passwd", "+25:00", "01:00", "localtime", "a\0b", "America")
 MOMENTS = st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31))
 
 
@@ -83,15 +85,15 @@ class TestISO8601:
         (found,) = said([text])
         assert (found[4], found[0] + 1, found[2] + 1) == (year, month, day)
 
-    @pytest.mark.parametrize(
-        "text",
-        ["1900-02-29", "2023-02-29", "2024-13-01", "2024-00-10", "2024-04-31", "2024-1-1", "24-01-01", "2024-01", "2024",
-         "2024-366x", "2023-366", "2024-W54-1", "2023-W53-1", "2024-W01-8", "2024-W1-1", "2024-01-01T25:00", "2024-01-01T",
-         "2024-01-01T24:01", "2024-01-01T10:60", "2024-01-01T10:00:61", "2024-01-01T10:00+24:00", "2024-01-01T1:00",
-         "2024-01-01T10:00+1", "2024-01-01T10:00 Z", "2024-01-01T10:00:00.", "2024-01-01x", "-2024-01", "+20240101", "T",
-         "01.02.2024", "1/2/2024", "", " ", "x", "2024-01-01T10:00+05:45:00:00", "2024--01", "-", "+", "2024-W", "2024W01",
-         "１９９９-01-01", "2024-01-01T10:00+00:00:", "12:"],
-    )  # fmt: skip
+    @pytest.mark.parametrize("text", [
+        "1900-02-29", "2023-02-29", "2024-13-01", "2024-00-10", "2024-04-31", "2024-1-1", "24-01-01",
+        "2024-01", "2024", "2024-366x", "2023-366", "2024-W54-1", "2023-W53-1", "2024-W01-8", "2024-W1-1",
+        "2024-01-01T25:00", "2024-01-01T", "2024-01-01T24:01", "2024-01-01T10:60", "2024-01-01T10:00:61",
+        "2024-01-01T10:00+24:00", "2024-01-01T1:00", "2024-01-01T10:00+1", "2024-01-01T10:00 Z",
+        "2024-01-01T10:00:00.", "2024-01-01x", "-2024-01", "+20240101", "T", "01.02.2024", "1/2/2024", "", " ",
+        "x", "2024-01-01T10:00+05:45:00:00", "2024--01", "-", "+", "2024-W", "2024W01", "１９９９-01-01",
+        "2024-01-01T10:00+00:00:", "12:",
+    ])  # fmt: skip
     def test_does_not_say_what_is_none(self, text):
         assert said([text]) == [NONE]
 
@@ -109,8 +111,8 @@ class TestADeclaredFormat:
     @given(
         MOMENTS.filter(lambda moment: moment.year >= 1000),
         st.sampled_from([
-            "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%Y%j%H", "%d-%b-%Y %H", "%d %B %Y, %H h", "%F %T", "%Y-%m-%dT%H:%M:%S.%f",
-            "100%% %d/%m/%Y %R", "é%d😀%m %Y %H",
+            "%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M:%S %p", "%Y%j%H", "%d-%b-%Y %H", "%d %B %Y, %H h", "%F %T",
+            "%Y-%m-%dT%H:%M:%S.%f", "100%% %d/%m/%Y %R", "é%d😀%m %Y %H",
         ]),
     )  # fmt: skip
     def test_says_what_python_says(self, moment, form):
@@ -242,8 +244,11 @@ class TestAnyValue:
         for how in ({}, {"zone": "Europe/Berlin"}, {"format": "%d.%m.%Y %H"}, {"format": "unix"}):
             assert said(together, **how) == [said(each, **how)[0] for each in alone]
 
-    @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=8), st.sampled_from(["s", "ms", "us", "ns"]),
-           st.sampled_from([None, "UTC", "Europe/Berlin", "+14:00", "-23:59", "Asia/Kathmandu"]))  # fmt: skip
+    @given(
+        st.lists(st.integers(-(2**63), 2**63 - 1) | st.none(), min_size=1, max_size=8),
+        st.sampled_from(["s", "ms", "us", "ns"]),
+        st.sampled_from([None, "UTC", "Europe/Berlin", "+14:00", "-23:59", "Asia/Kathmandu"]),
+    )
     def test_of_a_timestamp_has_a_place(self, ticks, unit, zone):
         column = pa.array(ticks, pa.int64()).cast(pa.timestamp(unit, zone))
         for each in said(column):
@@ -258,9 +263,7 @@ class TestAnyValue:
 
 
 class TestAZone:
-    @given(st.lists(st.integers(-5_364_662_400 + 86_400, 7_258_118_400 - 86_400), min_size=1, max_size=20),
-           st.sampled_from(["Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Africa/Casablanca", "Australia/Lord_Howe",
-                            "Pacific/Apia", "UTC"]))  # fmt: skip
+    @given(st.lists(st.integers(-5_364_576_000, 7_258_032_000), min_size=1, max_size=20), st.sampled_from(ZONES))
     def test_shows_what_python_shows_from_1800_to_2199(self, seconds, zone):
         begin = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
         moments = [(begin + datetime.timedelta(seconds=each)).astimezone(ZoneInfo(zone)) for each in seconds]

@@ -46,12 +46,11 @@ else:
     moments = OnFirstUse("quoron_client.data.moments")  # it brings pyarrow
 
 Part = Literal["month", "weekday", "day", "hour"]
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = ("January", "February", "March", "April", "May", "June")
-_MONTHS += ("July", "August", "September", "October", "November", "December")
 WORDS: dict[str, tuple[str, ...]] = {
-    "month": _MONTHS,
-    "weekday": _WEEKDAYS,
+    "month": tuple(
+        "January February March April May June July August September October November December".split()  # noqa: SIM905
+    ),
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "day": tuple(map(str, range(1, 32))),
     "hour": tuple(map(str, range(24))),
 }

@@ -26,16 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
-from quoron_client.data.features import (
-    Categorical,
-    DateNumber,
-    DatePart,
-    Feature,
-    Hashed,
-    Numeric,
-    apart,
-    together,
-)
+from quoron_client.data.dates import DateNumber, DatePart
+from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
+from quoron_client.data.hashed import Hashed
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import (
     Balanced,

@@ -58,9 +58,9 @@ def is_folder(source: str | Path) -> bool:
     return known is None or known.kind == "parquet"
 
 
-def is_file(name: str) -> bool:
-    """Whether its name is that of a table in one file."""
-    return _known(name) is not None
+def is_table(source: str | Path) -> bool:
+    """Whether it names a table: by its end, as a URL, or because a folder is there."""
+    return _known(str(source)) is not None or is_folder(source)
 
 
 def is_text(source: str | Path) -> bool:

@@ -36,15 +36,22 @@ _STRETCH = 1 << 21  # bytes of rows that are put in order at a time, about: a pr
 
 
 class Gathering:
-    """Rows that are added batch by batch. Before they take more memory `ask` is told.
+    """Rows that are added batch by batch, of a table of so many `rows`, where that is known.
 
-    It is called with the bytes that they will take, and how many of these are new, and may raise.
+    Before they take more memory `ask` is told how many bytes they will take, and how many of these are new. It may
+    raise.
     """
 
     def __init__(
-        self, rules: Encoding, user: str, most: int = sys.maxsize, *, ask: Callable[[int, int], object] | None = None
+        self,
+        rules: Encoding,
+        user: str,
+        most: int = sys.maxsize,
+        *,
+        rows: int | None = None,
+        ask: Callable[[int, int], object] | None = None,
     ) -> None:
-        self._rules, self._most, self._ask = rules, most, ask
+        self._rules, self._most, self._ask, self._all = rules, most, ask, rows or sys.maxsize
         self._block, self._rows = Block.of(rules, 0), 0
         self._numbering, self._seen = Numbering(user), np.zeros(0, np.int64)
         self._owners: list[Codes] = []
@@ -66,6 +73,7 @@ class Gathering:
         users, ranks = self._numbering.ranks(without_rows=True)
         if not self._owners:
             raise DataError("Expected a table with rows, got an empty one.")
+        pa.default_memory_pool().release_unused()  # what batches were in
         owners = np.concatenate([ranks[each] for each in self._owners])
         self._owners.clear()
         self._block.marks.resize((len(owners), self._block.marks.shape[1]), refcheck=False)
@@ -74,7 +82,7 @@ class Gathering:
     def _make_room(self, rows: int) -> None:
         have = len(self._block.labels)
         if rows > have:
-            wanted = max(rows, int(_GROWTH * have))
+            wanted = max(rows, min(int(_GROWTH * have), self._all))
             if self._ask is not None:
                 self._ask(wanted * self._block.width, (wanted - have) * self._block.width)
             self._block.resize(wanted)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.paths import TABLES
 from quoron.presets import presets
+from quoron_client.data.formats import is_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,9 +28,9 @@ def _sources(typed: str) -> list[tuple[str, str]]:
 def files(typed: str) -> list[str]:
     """Tables and configurations that complete what is typed, and folders that may hold some."""
     folder = Path(typed) if typed.endswith("/") else Path(typed).parent
-    ends = (*TABLES, ".toml")
     found = folder.iterdir() if folder.is_dir() else ()
-    known = [f"{path}/" if path.is_dir() else str(path) for path in found if path.is_dir() or path.name.endswith(ends)]
+    named = [path for path in found if path.is_dir() or path.suffix == ".toml" or is_table(path)]
+    known = [f"{path}/" if path.is_dir() else str(path) for path in named]
     return sorted(each for each in known if each.startswith(typed) and not Path(each).name.startswith("."))
 
 
@@ -55,6 +55,19 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autoco
 Seed = Annotated[int | None, typer.Option(help="Public seed of slots; short for run.seed.")]
 SimulationSeed = Annotated[int | None, typer.Option(help="Seed of simulated noise; short for run.simulation_seed.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(metavar="CHARACTER", help="What separates cells of the table's text, if its header does not say."),
+]
+Decimal = Annotated[
+    str, typer.Option(metavar=".|,", help="How numbers in the table's text are written: 3.14, or 3,14 and 1.234,5.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the table's text, if not UTF-8: utf-16, latin-1 or cp1252.")
+]
+Quoting = Annotated[
+    str, typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]

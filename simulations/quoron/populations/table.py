@@ -98,6 +98,11 @@ class TablePopulation:
         """Numbers of the model, d: as many as features, for each output of the loss."""
         return self.training.dimension * self.loss.outputs
 
+    @property
+    def everybody(self) -> int:
+        """Number of users of the table, those held out among them."""
+        return self.training.users + self.held_out.users
+
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
         return flipped(self.training.of(users), self.corruption(users), self.loss)

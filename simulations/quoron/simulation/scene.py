@@ -13,7 +13,7 @@ from quoron import config as configs
 from quoron.config import Config, DomainSection, LossSection
 from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
-from quoron.populations.users import Known
+from quoron.populations.users import Declared, Known
 from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
@@ -71,6 +71,18 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     dropout = config.run.dropout
     engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
+
+
+def problem_for_real(config: Config, population: Population) -> Problem:
+    """The same for plans: of a table with everybody whom `quoron train` asks, and not only those a simulation does.
+
+    A simulation holds `test_fraction` of them out. Under zero-out as many are asked as are declared.
+    """
+    if not isinstance(config.population, configs.TableSection):
+        return problem(config, population)
+    slots = config.train.users if config.privacy.adjacency == "zero-out" else None
+    public = {each.name: getattr(population, each.name) for each in fields(Declared)}
+    return problem(config, Declared(**public | {"users": slots or cast(Any, population).everybody}))
 
 
 def problem(config: Config, population: Known) -> Problem:

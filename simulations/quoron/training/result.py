@@ -21,10 +21,12 @@ from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
 SHOWN = 12  # facts that were bought, in a summary
+CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
 
@@ -193,6 +195,7 @@ def _summary(
             *(health.warnings if health else ()),
             *one_answer(model),
             *_boundary(model, plan),
+            *no_better(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -215,4 +218,20 @@ def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
     return (
         f"the model is on the boundary of its domain (norm {norm:.3g} of domain.radius={radius:g}): a wider one may "
         "fit better. Raise domain.radius.",
+    )
+
+
+def no_better(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
+    parameters, released = plan.parameters, events[-1]["public"] if events else {}
+    if not isinstance(parameters, WhitenedParameters) or "vote" not in released:
+        return ()
+    change, error = float(released["vote"]), parameters.vote_scale
+    if change < -CLEARLY * error:
+        return ()
+    what = "" if released["accepted"] else ", so it is zero"
+    return (
+        f"users are no better off with the model than with none, as far as the noise lets see{what}: their mean loss "
+        f"changed by {change:.2g} (± {error:.2g}). Check that ranges are not far wider than the values, that the label "
+        "is the one meant, and that rows can be used; else it takes more users or a larger epsilon.",
     )

@@ -6,6 +6,7 @@ of their rows. Under adjacency zero-out it is not public whether a user is there
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
 from quoron_client.data import fused, tables
+from quoron_client.data.ahead import ahead
 from quoron_client.data.declared import check_types, typed, types_of
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.first_rows import most_rows
@@ -191,15 +193,17 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         encoding.check(given.empty(names))
         check_types(encoding, given.schema)
         encoding = typed(encoding, given.schema)
-        gathering = Gathering(encoding, section.user, most, ask=partial(make_sure_of_items, then, begun=begun))
-        for batch in given.batches(names):
-            gathering.add(batch)
+        ask = partial(make_sure_of_items, then, begun=begun)
+        gathering = Gathering(encoding, section.user, most, rows=given.rows, ask=ask)
+        with closing(ahead(given.batches(names))) as batches:
+            for batch in batches:
+                gathering.add(batch)
         gathered = gathering.end()
         public = declared(gathered.users)
-        items = gathered.items(public.users, zero_rows=zero_rows)
-        again = items.features.nbytes + BESIDE * len(items.labels)  # what a round may make of them
-        make_sure_of_items(then, again + items.features.nbytes, again, begun=begun)
-    return HeldTable(public, encoding, warnings, zero_rows, items, gathered.owners, gathered.marks)
+        made = gathered.items(public.users, zero_rows=zero_rows)
+        again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
+        make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
+    return HeldTable(public, encoding, warnings, zero_rows, made, gathered.owners, gathered.marks)
 
 
 def check_section(config: Config) -> configs.TableSection:
