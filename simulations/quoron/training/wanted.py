@@ -85,7 +85,7 @@ def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
 def label_of(section: TableSection) -> str:
     """The label's column."""
     assert section.label is not None
-    return _read(section).column
+    return str(_read(section).column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
