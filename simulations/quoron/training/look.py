@@ -133,8 +133,9 @@ def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
     if not isinstance(items, ItemBatch):
         return replace(items, encoding=encoding)
     if isinstance(encoding.class_weight, ClassWeights) and items.weights is not None:
-        items = replace(items, weights=items.weights.copy())
-        encoding.class_weight.weigh(items.labels, items.weights)
+        weights = items.weights.copy()
+        encoding.class_weight.weigh(items.labels, weights)
+        items = replace(items, weights=weights)
     return items
 
 
