@@ -111,7 +111,9 @@ def plan_training(
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
-    return training.prepare(config, Path.cwd(), name=name, frame=frame).planned
+    prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
 @door

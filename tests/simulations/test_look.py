@@ -21,6 +21,8 @@ from quoron.declare import declare
 from quoron.reports import health as words
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
+from quoron.training import run as training
+from quoron.training.result import no_better
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
@@ -29,6 +31,7 @@ from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.books.ledger import Ledger
 from said import said
 
@@ -101,7 +104,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     assert "users without a row that can be used" in shown
     assert "decimal point" in shown
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
-    assert "a look at the table first" in capsys.readouterr().out
+    assert "a look at the table " in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--health", "0"]) == 0
     assert "Nobody looks at how well the table fits its declarations: train.health = 0" in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--set", "privacy.delta=0.01"]) == 2
@@ -336,9 +339,12 @@ def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
 def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
     rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
     shares = {"labels": np.array([0.998, 0.002])}
-    assert a_report(shares, rules).warnings == ()
-    (said,) = a_report(shares, rules, users=99_999).warnings
-    assert said.startswith("at least 100 % of the labels are 'ill' = 'no'")
+    for users, sure in ((99_999, "100"), (1000, "85")):
+        (said,) = a_report(shares, rules, users=users).warnings
+        assert f"of the labels, at least {sure} % of them, are 'ill' = 'no': a model that always says so" in said
+    for common in (0.75, 0.88):  # nothing amiss, or not to be told from the noise
+        assert a_report({"labels": np.array([common, 1 - common])}, rules).warnings == ()
+    assert a_report(shares, rules, users=300).warnings == ()  # it might be two thirds
     many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
     assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
 
@@ -477,3 +483,24 @@ def test_a_look_under_zero_out_counts_users_who_are_there_among_declared_slots(p
     (line, *_) = trained.health.lines
     assert abs(line.share - 0.25) < 6 * line.error < 0.25
     assert trained.plan["guarantee"]["health"]["adjacency"] == "zero-out"
+
+
+def test_that_nobody_is_better_off_with_the_model_is_said_by_the_vote_alone(people, ledger, tmp_path):
+    """Of what the method releases anyway. The noise of a good model's vote would have to be ten deviations long."""
+    trained = train(people, tmp_path / "run", algorithm="whitened-tracking", settings=[], epsilon=4.0)
+    assert not any("better off" in each for each in trained.summary.warnings)
+    scene = training.prepare(configs.parse(TABLE.replace("one-pass-dp-sgd", "whitened-tracking").partition(
+        "[algorithm.options]")[0]), tmp_path, name="t", frame=people)  # fmt: skip
+    plan = scene.planned.plan
+    error = plan.parameters_of(WhitenedParameters).vote_scale
+
+    def said_of(change: float, *, accepted: bool = True) -> tuple[str, ...]:
+        return no_better(plan, [{"public": {}}, {"public": {"vote": change, "accepted": accepted}}])
+
+    assert said_of(-3.1 * error) == ()
+    (said,) = said_of(-2.9 * error)
+    assert said.startswith("users are no better off with the model than with none, as far as the noise lets see: their")
+    assert "(± 0.0" in said
+    (said,) = said_of(2 * error, accepted=False)
+    assert "lets see, so it is zero: their mean loss" in said
+    assert no_better(plan, []) == ()

@@ -35,16 +35,43 @@ class ArrowFile:
         """The columns at these places, a stored batch after another. DataError if the file has changed."""
         self._check()
         stored = sorted(places)
-        with _batches(self.source, stored) as (reader, many):
-            for batch in reader if many is None else map(reader.get_batch, range(many)):
-                batch.validate()
-                yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
+        try:
+            with _batches(self.source, stored) as (reader, many):
+                for batch in reader if many is None else map(reader.get_batch, range(many)):
+                    _check_places(batch)
+                    yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
+        except DataError:
+            self._check()  # a file that has changed is the first thing to say
+            raise
         self._check()
 
     def _check(self) -> None:
         if files.state(self.source) != self.state:
             name = PurePosixPath(self.source).name
             raise DataError(f"Expected {name!r} as it was when it was opened, but it has changed. Begin again.")
+
+
+def _check_places(batch: pa.RecordBatch) -> None:
+    """ArrowInvalid where a text begins or ends outside its buffer, or a code is of no word: Arrow trusts the file.
+
+    Whether a text is UTF-8 is its own row's matter.
+    """
+    batch.validate()
+    for each in batch.columns:
+        coded = isinstance(each, pa.DictionaryArray)
+        for part in (each.indices, each.dictionary) if coded else (each,):
+            _bytes_of(part).validate(full=True)
+        if coded:
+            pa.DictionaryArray.from_arrays(each.indices, pa.nulls(len(each.dictionary)), safe=True)
+
+
+def _bytes_of(values: pa.Array) -> pa.Array:
+    """Text as the bytes that it is, without a copy."""
+    if pa.types.is_string(values.type):
+        return values.view(pa.binary())
+    if pa.types.is_large_string(values.type):
+        return values.view(pa.large_binary())
+    return values.view(pa.binary_view()) if pa.types.is_string_view(values.type) else values
 
 
 @contextmanager

@@ -16,7 +16,7 @@ A decimal comma's numbers are `3,14` and `1.234,5`: points may stand between gro
 """
 
 import codecs
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from quoron_privacy.errors import ConfigError, DataError
@@ -50,6 +50,11 @@ class Dialect:
             raise ConfigError(f"Expected encoding to be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
         if self.quoting not in ("double", "none"):
             raise ConfigError(f"Expected quoting to be 'double' or 'none', got {self.quoting!r}.")
+
+    def declared(self) -> dict[str, str]:
+        """What differs from what is told."""
+        given, told = asdict(self), asdict(Dialect())
+        return {name: value for name, value in given.items() if value != told[name]}
 
     def of_bytes(self, first: bytes, called: str) -> str:
         """The encoding of a file that begins so. DataError where it begins like another than is declared."""

@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
+from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
+from quoron_client.data.hashed import Hashed
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import (
     Balanced,
@@ -66,9 +68,12 @@ __all__ = [
     "ClassWeights",
     "Classes",
     "Comparison",
+    "DateNumber",
+    "DatePart",
     "Encoded",
     "Encoding",
     "Feature",
+    "Hashed",
     "Label",
     "Numeric",
     "Positive",
@@ -223,14 +228,14 @@ class Encoding:
         """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
         if not self.features:
             raise ConfigError(
-                "Expected numeric or categorical features, got none: the model would be a constant. Declare "
-                "population.numeric or population.categorical."
+                "Expected features, got none: the model would be a constant. Declare population.numeric, "
+                "population.categorical, population.hashed or population.dates."
             )
         plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
-                f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
+                f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
             )
         label, weight = self.label, self.weight
         if label is not None and weight is not None and label.column == weight.column:

@@ -14,6 +14,7 @@ from quoron_client.data.misfits import Column, declared_columns, declared_labels
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
+LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
 FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
@@ -139,12 +140,14 @@ def _warnings(
                     "label_range, and held there: the model cannot learn them. Declare a wider label_range."
                 )
         return
+    always = 1 - (health.visible - health.threshold(health.errors.unusable))  # but with MISSED, if everybody's
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
         least = share - health.deviations * errors.unusable
-        if least > 1 - OFTEN:
+        if least > 1 - OFTEN or (share >= always and least > LEAST_COMMON):
             yield (
-                f"at least {_percent(least)} of the labels are {name}: a model that always says so is right nearly "
-                "always. Is that what the label is meant to be?"
+                f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels, at least {_percent(least)} of "
+                f"them, are {name}: a model that always says so is right as often. Is that what the label is meant to "
+                "be?"
             )
 
 

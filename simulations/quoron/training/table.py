@@ -34,8 +34,9 @@ from quoron_client.data.misfits import Fitting, Marks, Tally, declared_columns, 
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.budget import check_delta
 
-if TYPE_CHECKING:  # only a folder needs it
+if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
     from quoron.datasets.rows import Rows
+    from quoron.training.found import Declarations
 
 Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
@@ -141,6 +142,7 @@ class Curated:
     held: HeldRows
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
+    bought: "Declarations | None" = None  # what of its declarations was bought
 
 
 def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) -> HeldRows:
@@ -152,7 +154,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
     """
-    section = _section(config)
+    section = check_section(config)
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
@@ -168,7 +170,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known, users = PublicKnowledge(intercept=encoding.intercept), _users(config, found)
+        known, users = PublicKnowledge(intercept=encoding.intercept), slots(config, found)
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
         return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
@@ -198,13 +200,13 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
                 gathering.add(batch)
         gathered = gathering.end()
         public = declared(gathered.users)
-        batch = gathered.items(public.users, zero_rows=zero_rows)
-        again = batch.features.nbytes + BESIDE * len(batch.labels)  # what a round may make of them
-        make_sure_of_items(then, again + batch.features.nbytes, again, begun=begun)
-    return HeldTable(public, encoding, warnings, zero_rows, batch, gathered.owners, gathered.marks)
+        made = gathered.items(public.users, zero_rows=zero_rows)
+        again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
+        make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
+    return HeldTable(public, encoding, warnings, zero_rows, made, gathered.owners, gathered.marks)
 
 
-def _section(config: Config) -> configs.TableSection:
+def check_section(config: Config) -> configs.TableSection:
     """The table of a configuration for real; ConfigError where it is none."""
     section, privacy = config.population, config.privacy
     if not isinstance(section, configs.TableSection):
@@ -226,7 +228,7 @@ def _section(config: Config) -> configs.TableSection:
     return section
 
 
-def _users(config: Config, found: int) -> int:
+def slots(config: Config, found: int) -> int:
     """The number of slots: of users where that is public, as declared where it is not."""
     declared, adjacency = config.train.users, config.privacy.adjacency
     if adjacency == "replace-one":
