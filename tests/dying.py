@@ -26,6 +26,7 @@ PLACES = {
     "settle": "quoron_server.runs:Books.settle",
     "begin": "quoron_server.books.ledger:Ledger.begin",
     "begin_with": "quoron_server.books.ledger:Ledger.begin_with",
+    "buy": "quoron_server.books.ledger:Ledger.buy",
     "spend": "quoron_server.books.ledger:Ledger.spend",
     "commit": "quoron_server.books.ledger:Ledger.commit",
     "finish": "quoron_server.books.ledger:Ledger.finish",

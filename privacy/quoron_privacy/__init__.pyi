@@ -1,14 +1,13 @@
 from .accounts.lifetime import Charge as Charge
 from .accounts.lifetime import Limit as Limit
 from .accounts.lifetime import Spent as Spent
+from .counts.bought import Bought as Bought
 from .counts.facts import Fact as Fact
 from .counts.facts import RankChoice as RankChoice
 from .counts.facts import holders_of_category as holders_of_category
 from .counts.facts import release_categories as release_categories
 from .counts.facts import release_items_per_user as release_items_per_user
-from .counts.facts import release_range as release_range
 from .counts.facts import users_for_items as users_for_items
-from .counts.facts import users_for_range as users_for_range
 from .counts.table_health import TableHealth as TableHealth
 from .counts.votes import HiddenBins as HiddenBins
 from .counts.votes import KnownBins as KnownBins

@@ -15,6 +15,7 @@ from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, P
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
+    from quoron_privacy.counts.bought import Bought
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
 
@@ -23,6 +24,7 @@ Constants = Literal["calibrated", "paper"]
 P = TypeVar("P", bound=Parameters)
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
+BOUGHT = -3  # and of what is bought before the run is planned
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
@@ -74,6 +76,7 @@ class Guarantee:
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
+    bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -146,11 +149,21 @@ class Plan:
         return replace(self, guarantee=own)
 
     def without_health(self) -> "Plan":
-        """The plan of all that comes after the look at the table, with what it promises by itself."""
+        """The plan of all that comes after purchases and the look at the table, with what it promises by itself."""
         health = self.guarantee.health
+        if self.guarantee.bought is not None:
+            return self.without_purchases().without_health()
         if health is None:
             return self
         own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
+        return replace(self, guarantee=own)
+
+    def without_purchases(self) -> "Plan":
+        """The plan of all that comes after what was bought, with what it promises by itself."""
+        bought = self.guarantee.bought
+        if bought is None:
+            return self
+        own = replace(self.guarantee, epsilon=bought.rest_epsilon, delta=bought.rest_delta, bought=None)
         return replace(self, guarantee=own)
 
     def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
@@ -204,12 +217,16 @@ class Plan:
     def releases(self) -> tuple[PlannedRelease, ...]:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
-        The look at the table, if there is one, then the algorithm's own, then the decisions of a quorum.
+        What was bought, the look at the table, if there is one, then the algorithm's own, then the decisions of a
+        quorum.
         """
-        health, quorum = self.guarantee.health, self.guarantee.quorum
+        health, quorum, paid = self.guarantee.health, self.guarantee.quorum, self.guarantee.bought
         made = self.parameters.releases(self.problem.dimension)
         if health is not None:
             made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
+        if paid is not None:
+            first = (PlannedRelease(paid, each, 1, (BOUGHT,), mu, tested=True) for each, mu in paid.releases())
+            made = (*first, *made)
         return made if quorum is None else (*made, *_decisions(quorum, self, made))
 
 

@@ -102,7 +102,7 @@ class Run:
             ledger = Ledger.open(place) if place.is_file() else None
         if ledger is not None:
             thing = "configuration and data" if ledger.config_digest != self.digest else "plan"
-            if thing != "plan" or ledger.plan_json != self._text:
+            if thing != "plan" or ledger.plan_json != self.text:
                 ledger.close()
                 raise rounds.other_run(ledger.path, thing)
         return ledger
@@ -113,7 +113,7 @@ class Run:
         if ledger is not None:
             return ledger
         rounds.require_storable(self._made)
-        contents: dict[str, Any] = {"plan": self._text, "config_digest": self.digest}
+        contents: dict[str, Any] = {"plan": self.text, "config_digest": self.digest}
         key = self._fresh().export_key()
         if not isinstance(place, Database):
             return Ledger.create(place, noise_key=key, **contents)
@@ -161,7 +161,8 @@ class Run:
         return None if self.plan.guarantee.exposure == "none" else self.account
 
     @property
-    def _text(self) -> str:
+    def text(self) -> str:
+        """Its plan, as its ledger keeps it."""
         return dumps(plan_json(self.plan))
 
     def _fresh(self) -> NoiseSource:

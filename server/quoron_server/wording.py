@@ -28,6 +28,7 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
     {
@@ -97,6 +98,8 @@ def sentence(promise: Guarantee) -> str:
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
         words += f"{promise.health.share:.2g} of μ²"
+    if promise.bought is not None:
+        words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
     words += "."
     if not promise.proved:
         words = "NOT PROVED (the paper's printed constants, for comparison only): " + words

@@ -26,6 +26,7 @@ from .sections import Method as Method
 from .sections import Privacy as Privacy
 from .simulation.run import RunResult as RunResult
 from .table_columns import TableColumns as TableColumns
+from .tables import opened as opened
 from .training.rows import train_rows as train_rows
 from .training.trained import Trained as Trained
 

@@ -111,7 +111,8 @@ def plan_training(
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
-    return training.prepare(config, Path.cwd(), name=name, frame=frame).planned
+    prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.scene.held.warnings))
 
 
 @door

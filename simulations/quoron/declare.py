@@ -24,8 +24,8 @@ asked for, and charged before anything is told.
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +38,23 @@ from quoron.sections import Keep, Privacy, door, only
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, encoding, spans, tables
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import facts
+from quoron_privacy.counts import bought, facts
+from quoron_privacy.counts.bought import Bought, released_ranges
 from quoron_privacy.counts.facts import RankChoice
+from quoron_privacy.counts.marks import NUMBER, edge, marks
+from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.counts.votes import HiddenBins, verify
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, DataError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_server.budget import EVERYONE, check_delta
 
-DELTA = 1e-6  # of all categorical columns, unless told
+DELTA = 1e-6  # of all ranges and categories, unless told
+HOLDERS = 4.0  # standard errors of a place: with fewer users' numbers nothing is told of a column
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
 
@@ -88,6 +93,7 @@ class Declaration:
     mu: float | None  # all of it is μ-GDP; None: no such bound
     votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
     simulated: bool
+    dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
@@ -97,7 +103,7 @@ class Declaration:
             f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
             f"# Proofs: docs/privacy/votes.md.{remark}",
         ]
-        table = {"kind": "table", "path": self.path, "user": self.user}
+        table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
         parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
         for kind, section in SECTIONS.items():
             lines = [each.line() for each in self.declared if each.kind == kind]
@@ -116,22 +122,21 @@ def declare(
     numeric: Sequence[str] = (),
     categorical: Sequence[str] = (),
     most_votes: int = 1,
-    most_outside: float = facts.MOST_OUTSIDE,
     most_below: float = facts.MOST_BELOW,
     keep: Keep = Keep(),  # noqa: B008  # frozen
 ) -> Declaration:
-    """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
+    """Release what is asked for of a table with one item a row: a file, a DataFrame, whatever `quoron.opened` gives.
 
     Args:
         source: the table; of a file, only the columns that are named are read.
         user: column that says whose item a row is. How many users there are is public.
-        privacy: `epsilon`: the cost of all of it together, shared equally; `delta`: that of all categorical columns
-            together, 1e-6 unless told; without any, nothing is spent of it. `simulation_seed`: SIMULATED: the noise
-            comes from it, comes again, and protects nobody, as the declaration then begins; charged to a given ledger
-            only. A `delta` above 1/n is refused without `allow_large_delta`.
+        privacy: `epsilon`: the cost of all of it together, shared equally; `delta`: that of all ranges and
+            categories together, 1e-6 unless told; without any, nothing is spent of it. `simulation_seed`: SIMULATED:
+            the noise comes from it, comes again, and protects nobody, as the declaration then begins; charged to a
+            given ledger only. A `delta` above 1/n is refused without `allow_large_delta`.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
-        numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`; at most a share
-            `most_outside` of the users have numbers outside.
+        numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`: of all at once, where
+            most of the numbers are.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
         keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
@@ -154,30 +159,24 @@ def declare(
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     # Together never more than ε, whatever the division rounds to.
-    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical), 1)
+    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical) + bool(numeric), 1)
     bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
     if bins is not None:
         verify(bins, each, each_delta)
     table, owners, users = read(source, user, names)
-    if categorical:
+    if numeric or categorical:
         check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
-    ends = [
-        _feasible(facts.range_choice, f"range of {_key(name)}", users, each, parts, most_outside=most_outside)
-        for name in numeric
-        for _ in ("low", "high")
-    ]
-    if items:
-        ends.append(_feasible(facts.items_choice, "items per user", users, each, parts, most_below=most_below))
-    spent_delta = delta if categorical else 0.0
-    mu = None if categorical else gdp.compose(*(choice.mu for choice in ends))
+    ranges = _ranges_plan(users, len(numeric), each, each_delta, parts) if numeric else None
+    choice = _items_choice(users, each, parts, most_below) if items else None
+    spent_delta = delta if numeric or categorical else 0.0
+    mus = [fact.mu for fact in (ranges, choice) if fact is not None]
+    mu = None if categorical else gdp.compose(*mus)
     run = None
     if simulation_seed is None or ledger is not None:
-        run = charge(ledger, keep.group or EVERYONE, epsilon=epsilon, delta=spent_delta, mu=mu)
+        variation = VARIATION if ranges is None else ranges.variation
+        run = charge(ledger, keep.group or EVERYONE, epsilon=epsilon, delta=spent_delta, mu=mu, variation=variation)
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
-    declared = [
-        _range(name, columns.numbers(table, name), owners, users, each, most_outside, _stream(noise, name))
-        for name in numeric
-    ]
+    declared = _ranges(ranges, table, numeric, owners, users, noise, (each, each_delta)) if ranges is not None else []
     for name in categorical:
         words = columns.texts(table, name).to_pylist()
         declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
@@ -187,9 +186,12 @@ def declare(
         declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
     if run is not None:
         _note(ledger, run, declared)
-    path = str(source) if isinstance(source, str | Path) else None
+    held = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
-    return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
+    simulated = simulation_seed is not None
+    return Declaration(
+        held.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, held.dialect or Dialect()
+    )
 
 
 def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:
@@ -199,7 +201,15 @@ def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple
     return [name for some in meant for name in some], sum(map(len, meant[:first]))
 
 
-def charge(ledger: str | Path | None, group: str, *, epsilon: float, delta: float, mu: float | None) -> str:
+def charge(
+    ledger: str | Path | None,
+    group: str,
+    *,
+    epsilon: float,
+    delta: float,
+    mu: float | None,
+    variation: float = VARIATION,
+) -> str:
     """Charge a group in its lifetime ledger before anything is released; the name that the charge stands under.
 
     BudgetExceeded if there is no room.
@@ -214,7 +224,7 @@ def charge(ledger: str | Path | None, group: str, *, epsilon: float, delta: floa
             epsilon=epsilon,
             delta=delta,
             mu=mu,
-            variation=0.0 if mu is None else VARIATION,
+            variation=0.0 if mu is None else variation,
             statement="facts of a table: docs/privacy/votes.md",
         )
     return run
@@ -244,22 +254,49 @@ def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArra
     return *only_first(table, owners, most), users
 
 
-def _range(
-    name: str,
-    values: NDArray[np.float64],
+def _ranges_plan(users: int, many: int, each: float, delta: float, parts: int) -> Bought:
+    """All ranges at once, for `many` times ε of one line; Infeasible for too few users, with what would do."""
+    epsilon = math.nextafter(many * each, 0.0)
+    plan = Bought.calibrate(users=looked_at(users), columns=many, names=0, epsilon=epsilon, delta=delta, share=1.0)
+    if plan.users < plan.needs:
+        shared = f", and epsilon is shared by {parts}" if parts > 1 else ""
+        ranges = "the range of a column" if many == 1 else f"the ranges of {many} columns"
+        condition = f"{users:,} users do not tell {ranges} from noise at epsilon={epsilon:g}"
+        raise Infeasible("ranges", condition, f"{plan.needs:,} users, or a larger epsilon{shared}")
+    bought.verify(plan, epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
+    return plan
+
+
+def _ranges(
+    plan: Bought,
+    table: pa.Table,
+    names: Sequence[str],
     owners: NDArray[np.int64],
     users: int,
-    epsilon: float,
-    most_outside: float,
-    stream: RandomStream,
-) -> Line:
-    try:
-        fact = facts.release_range(values, owners, users, epsilon=epsilon, stream=stream, most_outside=most_outside)
-    except NothingReleased:
-        return Line("numeric", name, None, epsilon, 0.0, None, "too few users have numbers here")
-    if fact.value[0] == fact.value[1]:
-        return Line("numeric", name, None, epsilon, 0.0, fact.mu, "zero for nearly everybody", fact.entries)
-    return Line("numeric", name, [*fact.value], epsilon, 0.0, fact.mu, entries=fact.entries)
+    noise: NoiseSource,
+    cost: tuple[float, float],
+) -> list[Line]:
+    """A line for each column; the release is all of them together, and stands with the first."""
+    place = np.full(users, -1)
+    place[_stream(noise, "users").subset(users, plan.users)] = np.arange(plan.users)
+    drawn = np.flatnonzero(place[owners] >= 0)
+    own = place[owners[drawn]]
+    held = [marks(columns.numbers(table, name)[drawn], own, plan.users) for name in names]
+    numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
+    shapes, low, high = released_ranges(plan, numbers, kinds, noise)
+    least = HOLDERS * plan.errors(columns=len(names), names=0).places
+    lines = []
+    for place_, name in enumerate(names):
+        value: list[float] | None = [float(low[place_]), float(high[place_])]
+        problem = ""
+        if shapes.counts[place_, NUMBER] < least:
+            value, problem = None, "too few users have numbers here"
+        elif max(-low[place_], high[place_]) <= edge(1):
+            value, problem = None, "zero for nearly everybody"
+        entries = () if place_ else plan.entries()
+        mu = plan.mu / math.sqrt(len(names))
+        lines.append(Line("numeric", name, value, cost[0], cost[1] / len(names), mu, problem, entries))
+    return lines
 
 
 def _categories(
@@ -279,14 +316,12 @@ def _categories(
     return Line("categorical", name, integers([*map(str, fact.value)]), epsilon, delta, None, entries=fact.entries)
 
 
-def _feasible(
-    choice: Callable[..., RankChoice], what: str, users: int, epsilon: float, parts: int, **share: float
-) -> RankChoice:
+def _items_choice(users: int, epsilon: float, parts: int, most_below: float) -> RankChoice:
     try:
-        return choice(users, epsilon=epsilon, **share)
+        return facts.items_choice(users, epsilon=epsilon, most_below=most_below)
     except Infeasible as error:
         shared = f" for it alone, and epsilon is shared by {parts}" if parts > 1 else ""
-        raise Infeasible(what, error.condition, error.needs + shared) from None
+        raise Infeasible("items per user", error.condition, error.needs + shared) from None
 
 
 def _stream(noise: NoiseSource, *names: str) -> RandomStream:

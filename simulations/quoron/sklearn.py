@@ -288,7 +288,8 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The class of each row, (N,)."""
-        return np.asarray(self.classes_[self._places(self.decision_function(X))])
+        scores = self.decision_function(X)
+        return np.asarray(self.classes_[self._places(scores)])
 
     def _places(self, scores: Vector) -> NDArray[np.int64]:
         return self.model_.places(scores)

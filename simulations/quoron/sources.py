@@ -32,7 +32,9 @@ def described(
     tree, name, base, frame = _found(source, columns)
     layers = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     config = configs.from_tree(overlay(tree, layers))
-    return config if base is None else configs.located(config, base), name, frame
+    if base is None:
+        return with_columns(config, Path.cwd(), frame), name, frame
+    return configs.located(config, base), name, frame
 
 
 def resolve(source: str | Path, settings: Settings = ()) -> tuple[Config, str]:
@@ -96,11 +98,11 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
         return None
     from quoron_client.data import tables  # it brings pyarrow
 
-    section = with_columns(config, Path.cwd(), frame).population
+    section = config.population
     if not isinstance(section, TableSection):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
-    table = tables.read(frame, (*encoding.columns, section.user))
+    table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
     return table
 

@@ -40,6 +40,32 @@ def _ranges(typed: str) -> dict[str, Any] | list[str]:
     return list(named) if not any(named.values()) else named
 
 
+def _one_or_many(typed: str) -> dict[str, Any] | tuple[float, float]:
+    """`0:1` for all; or `age=0:100,x*=0:1`."""
+    return dict(map(_named_ends, _parts(typed))) if "=" in typed else _ends(typed)
+
+
+def _named_ends(typed: str) -> tuple[str, tuple[float, float]]:
+    column, _, ends = typed.rpartition("=")
+    return column, _ends(ends)
+
+
+def _buckets(typed: str) -> dict[str, int]:
+    """`code=64,drug=256`."""
+    named = (each.rpartition("=") for each in _parts(typed))
+    return {column: int(many) for column, _, many in named}
+
+
+def _dates(typed: str) -> dict[str, Any]:
+    """`admitted=month,weekday`, or `admitted=weekday,year:2007:2016,days:2007-01-01:2016-12-31,format:%d.%m.%Y`."""
+    column, _, listed = typed.partition("=")
+    said: dict[str, Any] = {"parts": [each for each in _parts(listed) if ":" not in each]}
+    for key, _, value in (each.partition(":") for each in _parts(listed) if ":" in each):
+        first, _, last = value.partition(":")
+        said[key] = [int(first), int(last)] if key == "year" else [first, last] if key == "days" else value
+    return {column: said}
+
+
 def _vocabularies(typed: str) -> dict[str, Any] | list[str]:
     """`ward=north,south`, or `ward,clinic`, whose values nobody says."""
     column, equals, listed = typed.partition("=")
@@ -98,13 +124,31 @@ class TableColumns(TypedDict, total=False):
     user: Annotated[str, Word("column that says whose item a row is; needed", "COLUMN")]
     label: Annotated[str, Word("column to predict, or a comparison such as 'delay > 15'; needed", "COLUMN")]
     numeric: Annotated[
-        Mapping[str, tuple[float, float]] | Sequence[str],
+        Mapping[str, tuple[float, float]] | Sequence[str] | str,
         Word("public range of each column of numbers", "COLUMN=LOW:HIGH,...", _ranges),
     ]
     categorical: Annotated[
         Mapping[str, Sequence[str | int]] | Sequence[str],
         Word("public values of a column of words; once for each column", "COLUMN=VALUE,...", _vocabularies),
     ]
+    ranges: Annotated[
+        tuple[float, float] | Mapping[str, tuple[float, float]],
+        Word("ranges of columns of numbers that are listed without", "LOW:HIGH|COLUMN=LOW:HIGH,...", _one_or_many),
+    ]
+    hashed: Annotated[
+        Mapping[str, int],
+        Word("columns of too many values to list, each hashed into so many buckets", "COLUMN=BUCKETS,...", _buckets),
+    ]
+    dates: Annotated[
+        Mapping[str, Sequence[str] | Mapping[str, Any]] | Sequence[str],
+        Word(
+            "parts of a column of dates: month, weekday, day, hour, year:FIRST:LAST, days:FIRST:LAST, format:..., "
+            "zone:...; once for each column",
+            "COLUMN=PART,...",
+            _dates,
+        ),
+    ]
+    exclude: Annotated[Sequence[str], Word("columns that patterns leave out", "COLUMN,...", _parts)]
     positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
     classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
     label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]
@@ -121,6 +165,10 @@ class TableColumns(TypedDict, total=False):
     missing: Annotated[
         Literal["drop", "middle"], Word("what becomes of a row where a number is missing", "drop|middle")
     ]
+    separator: Annotated[str, Word("what separates cells of text, if the header does not say", "CHARACTER")]
+    decimal: Annotated[Literal[".", ","], Word("how numbers in text are written, 3.14 or 3,14", ".|,")]
+    encoding: Annotated[str, Word("of text, if not UTF-8: utf-16, latin-1 or cp1252", "NAME")]
+    quoting: Annotated[Literal["double", "none"], Word("whether cells of text may stand in quotes", "double|none")]
     intercept: Annotated[bool, Word("whether there is a constant")]
     unit_rows: Annotated[bool, Word("whether rows are divided by their own length")]
 

@@ -29,8 +29,8 @@ AGE = Numeric("age", 0, 100)
 @pytest.mark.parametrize(
     ("rules", "user", "said"),
     [
-        (Encoding((), label=Signs("ill")), "who", "numeric or categorical features, got none"),
-        (Encoding((AGE, Categorical("age", (1, 2)))), "who", "every feature once, got column 'age'"),
+        (Encoding((), label=Signs("ill")), "who", "Expected features, got none"),
+        (Encoding((AGE, Categorical("age", (1, 2)))), "who", "every feature once, got 'age' twice"),
         (Encoding((AGE, Numeric("who", 0, 9))), "who", "got it as a feature too"),
         (Encoding((AGE, Categorical("who", ("a",)))), "who", "got it as a feature too"),
         (Encoding((AGE,), label=Signs("who")), "who", "got it as the label too"),

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.reference_rows import marks_of, rows_of
+from quoron_client.data import fused
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
@@ -17,7 +19,7 @@ from quoron_client.data.encoding import (
     Signs,
     Weight,
 )
-from quoron_client.data.misfits import Misfits, Tally, declared_columns, declared_labels
+from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1, 1))
 LABELS = [
@@ -48,39 +50,35 @@ def table_of(drawn) -> pa.Table:
 def test_usable_rows_are_those_that_encoding_keeps_and_misfits_those_that_it_counts(drawn, label, missing, weighted):
     rules = Encoding(FEATURES, label=label, missing=missing, weight=Weight("w", 2.0) if weighted else None)
     table = table_of(drawn)
-    found, encoded = Misfits.of(rules, table), rules.encode(table)
-    np.testing.assert_array_equal(found.usable, encoded.kept)
-    result, counts = dict(zip(declared_columns(rules), found.unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
+    (usable, unfit, places), encoded = marks_of(rules, table), rules.encode(table)
+    np.testing.assert_array_equal(usable, encoded.kept)
+    result, counts = dict(zip(declared_columns(rules), unfit.sum(axis=1).tolist(), strict=True)), encoded.counts
     for column, unfit in result.items():
         missed = counts.unusable.get(column.name, 0) + counts.filled.get(column.name, 0)
         held = counts.clipped.get(column.name, 0) + counts.unknown.get(column.name, (0, 0))[0]
         assert unfit == missed + held, column
     if isinstance(label, Range):
-        assert (found.labels >= 0).sum() == counts.labels_clipped["y"]
+        assert (places >= 0).sum() == counts.labels_clipped["y"]
     elif label is not None:
-        assert ((found.labels >= 0) == ~np.isnan(label.of(table))).all()
-        assert found.labels.max() < len(declared_labels(rules))
+        assert ((places >= 0) == ~np.isnan(label.of(table))).all()
+        assert places.max() < len(declared_labels(rules))
 
 
 @given(drawn=st.lists(rows, min_size=1, max_size=5), other=rows)
 def test_a_row_is_judged_by_itself(drawn, other):
     rules = Encoding(FEATURES, label=Range("y", 0.0, 10.0))
-    alone, among = Misfits.of(rules, table_of(drawn)), Misfits.of(rules, table_of([*drawn, other]))
-    kept = np.arange(len(drawn))
-    for one, two in zip(
-        *((each.usable, each.unfit, each.labels) for each in (alone, among.of_rows(kept))), strict=True
-    ):
-        np.testing.assert_array_equal(one, two)
+    alone, among = (fused.marks_of(rules, table_of(each)) for each in (drawn, [*drawn, other]))
+    np.testing.assert_array_equal(alone, among[:-1])
 
 
 def slowly(rules, drawn, owners, users):
     """Shares of each user, row by row."""
-    found = Misfits.of(rules, table_of(drawn))
+    found = rows_of(rules, table_of(drawn))
     for user in range(users):
         own = [place for place, owner in enumerate(owners) if owner == user]
-        usable = [place for place in own if found.usable[place]]
+        usable = [place for place in own if found.kept[place]]
         labels = [
-            sum(found.labels[place] == each for place in usable) / max(1, len(usable))
+            sum(found.places[place] == each for place in usable) / max(1, len(usable))
             for each in range(len(declared_labels(rules)))
         ]
         columns = [sum(unfit[place] for place in own) / max(1, len(own)) for unfit in found.unfit]
@@ -94,7 +92,7 @@ def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_user
     tally = Tally(rules, 5)
     for part in (slice(0, cut), slice(cut, None)):
         if held[part]:
-            tally.add(owners[part], Misfits.of(rules, table_of(held[part])))
+            tally.add(owners[part], fused.marks_of(rules, table_of(held[part])))
     expected = list(slowly(rules, held, owners, 5))
     for made, place in zip(tally.fitting(everybody=True), range(3), strict=True):
         np.testing.assert_allclose(made, [each[place] for each in expected])

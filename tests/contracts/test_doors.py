@@ -45,6 +45,8 @@ label = "sick"
 classes = ["no", "yes"]
 numeric = {{ age = [0, 100], size = [-1, 1] }}
 categorical = {{ ward = ["A", "7", "true"], code = [1, 2, 3] }}
+hashed = {{ note = 8 }}
+dates = {{ day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }} }}
 weight = {{ column = "count", most = 4 }}
 missing = "{missing}"
 """
@@ -68,6 +70,7 @@ def base() -> Table:
         "sick": [str(each) for each in draw.choice(["no", "yes"], many)],
         "count": [int(each) for each in draw.integers(0, 6, many)],
         "note": ["nothing" for _ in range(many)],
+        "day": [f"2024-{each // 28 + 1:02}-{each % 28 + 1:02}T{each % 24:02}:30Z" for each in range(many)],
     }
 
 

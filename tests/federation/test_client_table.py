@@ -9,8 +9,9 @@ import pytest
 
 from quoron.populations import Categorical, Numeric, from_table
 from quoron_client.compute.work import answer
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.encoding import Encoding, Signs, read_label
-from quoron_client.federation.own_table import own_items, read_own_table
+from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
 from quoron_client.protocol.gradients import AverageGradient
@@ -114,6 +115,22 @@ class TestTheItems:
         np.testing.assert_allclose(own.batch.features[:, 2] * np.sqrt(3), 1.0, rtol=1e-6)
         coded = terms(**columns(({"age": (0, 100)}, {"ward": (1, 2)})))
         assert own_items(write(frame.assign(ward=""), tmp_path, ".csv"), coded).problem is None
+
+    def test_are_the_same_from_files_of_any_kind_and_dialect(self, tmp_path):
+        frame, comma = visits().drop(columns="who").round(3), Dialect(decimal=",")
+        frame["id"] = 5
+        wanted = own_items(write(frame, tmp_path, ".csv"), terms()).batch.features.tobytes()
+        frame.to_csv(tmp_path / "mine.csv.gz", sep=";", decimal=",", index=False)
+        frame.to_json(tmp_path / "mine.jsonl", orient="records", lines=True, double_precision=15)
+        frame.to_feather(tmp_path / "mine.feather")
+        for name, dialect in (("mine.csv.gz", comma), ("mine.jsonl", None), ("mine.feather", None)):
+            assert own_items(tmp_path / name, terms(), dialect).batch.features.tobytes() == wanted
+            check_one_user(tmp_path / name, one_user=False, items_per_user=None, dialect=dialect)
+            with pytest.raises(DataError, match="got 60 rows"):
+                check_one_user(tmp_path / name, one_user=False, items_per_user=5, dialect=dialect)
+        (tmp_path / "two.jsonl").write_text('{"patient": 1}\n{"patient": 2, "age": 3}\n')
+        with pytest.raises(DataError, match="a column 'patient' of 2 values"):
+            check_one_user(tmp_path / "two.jsonl", one_user=False, items_per_user=None)
 
     def test_are_within_the_bounds_and_without_labels_for_the_linear_loss(self, tmp_path):
         agreed = terms(loss={"name": "linear"}, **columns(label=None))

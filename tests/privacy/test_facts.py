@@ -1,6 +1,5 @@
 """Facts of a table: exact laws of ranks on every small table, and what is released of items, ranges and categories."""
 
-import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import product
@@ -10,25 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import facts
 from quoron_privacy.counts.facts import (
     RankChoice,
     distances,
     holders_of_category,
     release_categories,
     release_items_per_user,
-    release_range,
     users_for_items,
-    users_for_range,
 )
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.means.private_range import weights
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
-numbers = st.floats(-(2.0**60), 2.0**60, exclude_max=True, exclude_min=True)
 
 
 def stream(*labels: str | int) -> RandomStream:
@@ -100,25 +94,6 @@ def test_distances_beyond_the_cut_off_are_no_longer_told_apart_and_hardly_ever_c
     assert {choice.choose(np.array([0, 0, 5000]), 4000, stream("far", seed)) for seed in range(50)} == {2}
 
 
-@given(numbers, numbers)
-@fast
-def test_cells_ascend_and_hold_their_numbers(first, second):
-    a, b = facts._cells(np.array([first, second]))
-    assert (first <= second and a <= b) or (first >= second and a >= b)
-    low, high = facts._edges(int(a))
-    assert low <= first <= high or (abs(first) < 2.0**-60 and (low, high) == (0.0, 0.0))
-    assert high - low <= max(abs(low), abs(high)) / 32
-
-
-def test_cells_end_at_their_ends():
-    cells = np.arange(facts._RANGE_BINS - 1)
-    middles = np.array([sum(facts._edges(int(cell))) / 2 for cell in cells])
-    assert (facts._cells(middles) == cells).all()
-    assert facts._edges(0)[0] == -facts._edges(int(cells[-1]))[1] == -(2.0**60)
-    ends = facts._cells(np.array([1e300, 2.0**60, -1e300, 5e-324, -0.0]))
-    assert ends.tolist() == [cells[-1], cells[-1], 0, cells[-1] // 2, cells[-1] // 2]
-
-
 class TestItems:
     def test_at_least_half_of_the_users_hold_the_value_and_somebody_about(self):
         held = np.repeat([3, 9, 40, 1000], [300, 300, 300, 100])
@@ -137,67 +112,6 @@ class TestItems:
         release_items_per_user(np.ones(least, np.int64), epsilon=1.0, stream=stream())
         with pytest.raises(Infeasible, match=rf"items per user: .*needs {least} users, or epsilon >= 1.0"):
             release_items_per_user(np.ones(least - 1, np.int64), epsilon=1.0, stream=stream())
-
-
-class TestRange:
-    LEAST = users_for_range(epsilon=2.0)
-    USERS = 2 * LEAST
-
-    def table(self, outliers=0):
-        """Three numbers each, in [200, 5000) but for some users, who have one that is huge."""
-        owners = np.tile(np.arange(self.USERS), 3)
-        values = 200 + 4800 * stream("values").uniform(len(owners))
-        values[:outliers] = 1e12
-        return values, owners
-
-    def test_all_but_a_declared_share_of_the_users_are_inside_and_outliers_do_not_widen_it(self):
-        values, owners = self.table(self.USERS // 80)
-        for seed in range(10):
-            low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("range", seed)).value
-            outside = np.unique(owners[(values < low) | (values > high)])
-            assert len(outside) <= 0.1 * self.USERS
-            assert 200 * (1 - 1 / 32) <= low < high <= 5000 * (1 + 1 / 32)
-
-    def test_the_cost_is_that_of_two_choices(self):
-        fact = release_range(*self.table(), self.USERS, epsilon=2.0, stream=stream())
-        assert (fact.epsilon, fact.delta, len(fact.entries)) == (2.0, 0.0, 2)
-        assert sum(entry.parameters["epsilon"] for entry in fact.entries) == 2.0
-        assert fact.mu == pytest.approx(math.sqrt(2) * gdp.pure_mu(0.5))
-
-    @given(st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324]), st.integers(0, 34))
-    @settings(fast, max_examples=20)
-    def test_no_value_of_a_few_users_raises_or_moves_it_far(self, odd, users):
-        values, owners = self.table()
-        values = np.where(owners < users, odd, values)
-        low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("odd", users)).value
-        assert 190 < low < high < 5200
-
-    def test_negative_and_tiny_numbers_have_their_range(self):
-        values, owners = self.table()
-        low, high = release_range(-1e-9 * values, owners, self.USERS, epsilon=2.0, stream=stream("tiny")).value
-        assert -5.2e-6 < low < high < -1.9e-7
-
-    def test_a_column_of_zeros_has_equal_ends(self):
-        values, owners = self.table()
-        assert release_range(0 * values, owners, self.USERS, epsilon=2.0, stream=stream()).value == (0.0, 0.0)
-
-    @pytest.mark.parametrize("holders", [0, 1])
-    def test_too_few_users_with_numbers_are_told_by_released_ends(self, holders):
-        values, owners = self.table()
-        values = np.where(owners < holders, values, np.nan)
-        with pytest.raises(NothingReleased, match="epsilon=2, is spent"):
-            release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("few"))
-
-    def test_users_without_numbers_are_not_outside(self):
-        values, owners = self.table()
-        values = np.where(owners % 5 > 0, np.nan, values)
-        low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("some")).value
-        assert 190 < low < high < 5200
-
-    def test_too_few_users_are_refused_with_what_would_do_before_data_is_touched(self):
-        with pytest.raises(Infeasible, match=rf"needs {self.LEAST:,} users, or epsilon >= 2.07") as error:
-            release_range(np.full(1, np.nan), np.zeros(1, int), self.LEAST - 1, epsilon=2.0, stream=stream())
-        assert "at epsilon=2, most_outside=0.1" in str(error.value)
 
 
 class TestCategories:
@@ -237,12 +151,7 @@ class TestCategories:
     [
         (lambda: release_items_per_user(np.ones(9), epsilon=1.0, stream=stream()), "Expected held as integers"),
         (lambda: users_for_items(epsilon=1.0, most_below=0.0), "Expected a share of users"),
-        (lambda: users_for_range(epsilon=0.0), "Expected epsilon in"),
-        (lambda: release_range(np.ones(2), np.zeros(1, int), 5, epsilon=1.0, stream=stream()), "Expected values as"),
-        (
-            lambda: release_range(np.ones(1), np.full(1, 5), 5, epsilon=1.0, stream=stream()),
-            "Expected owners in 0 to 4",
-        ),
+        (lambda: users_for_items(epsilon=0.0), "Expected epsilon in"),
         (
             lambda: release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=stream()),
             "Expected one owner",

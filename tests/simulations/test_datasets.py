@@ -3,7 +3,6 @@
 import os
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 import quoron
 from quoron.datasets import _indexing, item_store
-from quoron.datasets._columns import Scaling
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
@@ -143,11 +141,7 @@ def placed(rules: Encoding, table: pa.Table) -> ItemBatch:
     many = table.num_rows
     buffer = item_store.RowBuffer.of(many, rules.dimension, weighted=rules.weight is not None)
     span = RowSpan(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
-    kept = int(
-        item_store._Placer(Scaling.of(rules), SimpleNamespace(encoding=rules)).place(
-            span, np.zeros(1, np.int64), buffer
-        )[0]
-    )
+    kept = int(item_store._Placer(rules).place(span, np.zeros(1, np.int64), buffer)[0])
     whole = buffer.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 

@@ -15,6 +15,7 @@ from quoron.cli.app import invoke
 from quoron.config import TableSection
 from quoron.declare import VARIATION, declare
 from quoron.sections import Keep, Privacy
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -62,9 +63,10 @@ def rows_of(path: Path) -> Path:
 def check(declared: dict) -> None:
     assert declared["problem"] == {"items_per_user": 4}
     numeric, categorical = declared["population"]["numeric"], declared["population"]["categorical"]
-    assert -104 <= numeric["delay"][0] < -80
-    assert 150 < numeric["delay"][1] < 205
-    assert 1.4 < numeric["height"][0] < numeric["height"][1] <= 2.2
+    assert -140 <= numeric["delay"][0] < -60
+    assert 140 < numeric["delay"][1] < 260
+    assert 1.2 < numeric["height"][0] < 1.6
+    assert 2.0 < numeric["height"][1] <= 2.4
     assert categorical["ward"] == ["North", 'the "old" one', "Böblingen"] or len(categorical["ward"]) == 3
     assert sorted(categorical["code"]) == [0, 1, 2]
 
@@ -94,25 +96,46 @@ def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = frame().assign(nothing="?", zero=0)
     declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
     declared = declaration.toml()
-    assert "# nothing: too few users have numbers here (epsilon = 2.66667)" in declared
+    assert "# nothing: too few users have numbers here (epsilon = 2.66667, delta = 2.5e-07)" in declared
     assert "# zero: zero for nearly everybody" in declared
-    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 1e-06)" in declared
+    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 5e-07)" in declared
     assert set(tomllib.loads(declared)["population"]) == {"kind", "user", "numeric", "categorical"}
     assert tomllib.loads(declared)["population"]["categorical"] == {}
 
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
-    with pytest.raises(Infeasible, match=r"range of delay: 3,000 users .* for it alone, and epsilon is shared by 2"):
+    with pytest.raises(Infeasible, match=r"ranges: 3,000 users .* of a column .*, and epsilon is shared by 2"):
         declare(
             frame(),
             numeric=["delay"],
             items=True,
-            privacy=Privacy(0.5),
+            privacy=Privacy(0.05),
             keep=Keep(ledger=str(tmp_path / "none.sqlite")),
             user="who",
         )
     with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
         declare(frame(), items=True, user="who", privacy=Privacy(0.01))
+
+
+def test_two_ranges_of_fifteen_hundred_users_are_told_at_epsilon_one() -> None:
+    rows = np.arange(1500)
+    table = pd.DataFrame({"who": rows, "age": 18 + rows * 7 % 70, "year": 2007 + rows % 10})
+    declared = declare(table, user="who", privacy=Privacy(1.0, simulation_seed=2), numeric=["age", "year"])
+    (low, high), (first, last) = (each.value for each in declared.declared)
+    assert 5 < low < 30 < 70 < high < 110
+    assert 1995 < first < 2008 < 2015 < last < 2030
+    assert declared.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-2)
+    assert (declared.epsilon, declared.delta) == (1.0, 1e-6)
+
+
+def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own_ledger: Path) -> None:
+    declared = declare(frame(), user="who", privacy=Privacy(2.0), numeric=["delay", "height"])
+    with Database(f"sqlite:///{own_ledger}") as opened:
+        (charge,) = PopulationLedger(opened).charges("everyone")
+    assert (charge.epsilon, charge.delta, charge.mu) == (2.0, 1e-6, declared.mu)
+    assert sum(each.mu**2 for each in declared.declared) == pytest.approx(declared.mu**2)
+    assert sum(each.epsilon for each in declared.declared) <= 2.0
+    assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
 
 
 class TestLedger:
@@ -146,7 +169,7 @@ class TestLedger:
         assert [row["kind"] for row in rows] == ["charge", "release", "end"]
         released = rows[1]["payload"]["declared"]
         assert [each["line"] for each in released] == [each.name for each in printed.declared]
-        assert all(each["releases"] for each in released)
+        assert [len(each["releases"]) for each in released] == [3, 1, 1]
         words = next(each.value for each in printed.declared if each.name == "ward")
         assert not any(json.dumps(word) in json.dumps(rows) for word in words)
 
@@ -172,7 +195,7 @@ def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.Captu
     printed = capsys.readouterr().out
     check(tomllib.loads(printed))
     assert "# Released with (8, 1e-06)-differential privacy for replacing one of 3,000 users." in printed
-    assert "# epsilon = 1.6, delta = 5e-07" in printed
+    assert "# epsilon = 1.6, delta = 3.33333e-07" in printed  # of each categorical column, and of all ranges
     assert tomllib.loads(printed)["population"]["path"] == str(path)
     assert invoke(["declare", str(path), "--user", "whom", "--items", "--epsilon", "1"]) == 2
     assert "Expected column 'whom'" in capsys.readouterr().err
@@ -201,7 +224,7 @@ def test_no_other_value_raises_either(value: object) -> None:
 
 def accepted(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    declared = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"], most_outside=0.9)
+    declared = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"])
     assert declared.declared[0].value is None
     declared = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
     assert declared.declared[0].value == ["a"]
@@ -220,7 +243,7 @@ def test_a_missing_user_is_nobody() -> None:
         ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
         ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
         ({"categorical": ["ward"], "delta": 1.0}, "Expected delta in"),
-        ({"numeric": ["delay"], "most_outside": 1.0}, "Expected a share of users"),
+        ({"items": True, "most_below": 1.0}, "Expected a share of users"),
     ],
 )
 def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:

@@ -25,7 +25,7 @@ from quoron.training import run as training
 from quoron.training.result import no_better
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
-from quoron_client.data.misfits import Misfits, declared_columns, declared_labels
+from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
@@ -104,7 +104,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     assert "users without a row that can be used" in shown
     assert "decimal point" in shown
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
-    assert "a look at the table first" in capsys.readouterr().out
+    assert "a look at the table " in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--health", "0"]) == 0
     assert "Nobody looks at how well the table fits its declarations: train.health = 0" in capsys.readouterr().out
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--set", "privacy.delta=0.01"]) == 2
@@ -142,7 +142,7 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
     ],
 )
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(Misfits, "of", lambda *_: pytest.fail("somebody looked"))
+    monkeypatch.setattr(Tally, "add", lambda *_: pytest.fail("somebody looked"))
     trained = train(people, tmp_path / "run", **more)
     assert trained.health is None
     assert "nobody has looked" in trained.summary.unseen
@@ -153,14 +153,12 @@ def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger
 def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_commit(
     people, ledger, tmp_path, monkeypatch
 ):
-    from quoron_client.data.misfits import Misfits
+    real, order = Tally.add, []
 
-    real, order = Misfits.of, []
-
-    def looking(rules: Any, table: Any) -> Any:
+    def looking(*given: Any) -> None:
         with lifetime.opened(ledger) as kept:
             order.append(f"look after {len(kept.charges('everyone'))} charges")
-        return real(rules, table)
+        real(*given)
 
     spend = Ledger.spend
 
@@ -168,7 +166,7 @@ def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_comm
         order.append(f"question {question.round} after a preface: {self.preface() is not None}")
         spend(self, question, **given)
 
-    monkeypatch.setattr(Misfits, "of", looking)
+    monkeypatch.setattr(Tally, "add", looking)
     monkeypatch.setattr(Ledger, "spend", spending)
     train(people, tmp_path / "run")
     assert order[:2] == ["look after 1 charges", "question 0 after a preface: True"]
@@ -253,8 +251,8 @@ def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people,
     (tmp_path / "people").mkdir()
     for number, part in enumerate(np.array_split(np.arange(len(rows)), 3) if laid == "sorted" else [range(len(rows))]):
         pq.write_table(table.take(pa.array(part)), tmp_path / "people" / f"{number}.parquet", row_group_size=300)
-    of = Misfits.of
-    monkeypatch.setattr(Misfits, "of", lambda rules, table: seen.append(table.num_rows) or of(rules, table))
+    add = Tally.add
+    monkeypatch.setattr(Tally, "add", lambda tally, *given: seen.append(len(given[0])) or add(tally, *given))
     found = fitting(described("people", **more), tmp_path, table if laid == "table" else None)
     assert sum(seen) == len(counted)
     wanted = fitting(described("none", **more), tmp_path, pa.Table.from_pandas(counted, preserve_index=False))
@@ -277,30 +275,27 @@ def test_a_user_without_a_row_has_none_that_can_be_used_but_under_zero_out_is_no
 def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     kind, people, ledger, tmp_path, monkeypatch
 ):
-    from quoron_client.data.misfits import Misfits
-
     monkeypatch.setattr(table_health, "ENOUGH", 400)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    real, seen = Misfits.of, []
+    real, seen = Tally.add, []
 
-    def looking(rules: Any, table: pa.Table) -> Any:
-        seen.append(table["age"].to_pylist())
-        return real(rules, table)
+    def looking(tally: Tally, owners: Any, marks: Any, place: Any) -> None:
+        seen.append(owners[place[owners] >= 0].tolist())
+        real(tally, owners, marks, place)
 
-    monkeypatch.setattr(Misfits, "of", looking)
+    monkeypatch.setattr(Tally, "add", looking)
     source: Any = people
     if kind == "folder":
         (tmp_path / "people").mkdir()
         pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
         source = described(str(tmp_path / "people"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
     given = COLUMNS | QUICK if kind == "table" else {"epsilon": 1.0}
-    ages = dict(zip(people.age.tolist(), people.who.tolist(), strict=True))
     drawn = []
     for name in "ab":
         seen.clear()
         trained = quoron.train(source, **said(out=tmp_path / name, health=0.2, **given))
         assert trained.health.users == 400
-        drawn.append(sorted({ages[age] for part in seen for age in part}))
+        drawn.append(sorted({user for part in seen for user in part}))
         assert sum(map(len, seen)) == 800
     assert [len(users) for users in drawn] == [400, 400]
     assert drawn[0] != drawn[1]

@@ -23,7 +23,6 @@ from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder, claim
 from quoron.simulation import again
 from quoron.training import room, run, table
-from quoron.training.room import Room
 from quoron.training.table import Curated
 from quoron_client.data import csv_file, first_rows, tables
 from quoron_client.data.encoding import group
@@ -142,35 +141,18 @@ class TestTheFirstRows:
             np.testing.assert_array_equal(items.features, wanted.batch(users, whose[kept]).features)
 
 
-class TestRoom:
-    @pytest.mark.parametrize("zero_rows", [True, False])
-    @pytest.mark.parametrize("missing", ["drop", "middle"])
-    @pytest.mark.parametrize("block", [40, 10**6])
-    def test_holds_what_all_rows_at_once_become(
-        self, shuffled: pa.Table, zero_rows: bool, missing: str, block: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(room, "BLOCK", block)
-        rules = replace(row_files.RULES, missing=missing)
-        users, owners = group(shuffled, "who")
-        owners, users = owners + 1, users + 3  # of slots, the first and the last hold nobody
-        made = Room.made(rows=len(owners), users=users, features=rules.dimension, weighted=True)
-        found = made.fill(rules, shuffled, owners, zero_rows=zero_rows)
-        wanted = rules.encode(shuffled).batch(users, owners, zero_rows=zero_rows)
-        for name in ("features", "labels", "offsets", "weights"):
-            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
-
+class TestMemory:
     def test_that_is_not_there_is_told_before_the_charge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What the refusal says to do is then enough, with as little memory."""
-        monkeypatch.setattr(table, "BLOCK", 100)
+        monkeypatch.setattr(room, "FEW", 0)
         monkeypatch.setattr(room, "_available", lambda: 5000)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         monkeypatch.setenv("QUORON_MEMORY", "5000")
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
-        prepared = run.prepare(config, tmp_path, name="trial")
         with pytest.raises(RunError, match=r"memory for the items.*bytes.*Nothing is charged now.*by a URL") as refused:
-            run.carry_out(prepared, claim(config, "trial"))
+            run.prepare(config, tmp_path, name="trial")
         assert "5,000 are left" in str(refused.value)
-        assert charges(prepared) == 0
+        assert not (tmp_path / "book").exists()
         by_url = charged_in(tmp_path, (tmp_path / "rows.parquet").as_uri())
         prepared = run.prepare(by_url, tmp_path, name="trial")
         run.carry_out(prepared, claim(by_url, "trial"))
@@ -178,7 +160,7 @@ class TestRoom:
 
     def test_is_not_asked_for_again_where_the_run_began(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Neither for its items nor for answers of a round: it is charged, and may be all that its group can pay."""
-        monkeypatch.setattr(table, "BLOCK", 100)
+        monkeypatch.setattr(room, "FEW", 0)
         config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=PHASED)})
         folder = claim(config, "trial")

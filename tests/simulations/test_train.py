@@ -19,7 +19,7 @@ from committed import committed
 from dying import Moment
 from quoron.cli.app import invoke
 from quoron.training import lifetime
-from quoron_client.data.encoding import Encoding
+from quoron.training.table import HeldTable
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
@@ -80,19 +80,19 @@ def test_the_sentence_trusts_the_machine_and_nobody_else(people, ledger, tmp_pat
 def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
     with lifetime.opened(ledger) as kept:
         kept.limit("everyone", epsilon=7.0, delta=1e-4)
-    monkeypatch.setattr(Encoding, "encode", lambda *_: pytest.fail("the table was looked at"))
+    monkeypatch.setattr(HeldTable, "items", lambda *_: pytest.fail("the table was looked at"))
     with pytest.raises(BudgetExceeded, match="limit of group 'everyone'"):
         train(people, tmp_path / "run")
     assert charged(ledger) == []
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_charged_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
+def test_a_run_is_charged_before_anything_is_made_of_items(people, ledger, tmp_path, monkeypatch):
     def looking(*_: Any) -> None:
         assert charged(ledger, "clinic 7") == [8.0]
         raise InterruptedError
 
-    monkeypatch.setattr(Encoding, "encode", looking)
+    monkeypatch.setattr(HeldTable, "items", looking)
     with pytest.raises(InterruptedError):
         train(people, tmp_path / "run", group="clinic 7")
 

@@ -235,8 +235,8 @@ def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
 def test_a_plan_with_items_per_user_from_the_table_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def reading(config: Any, base: Path, frame: Any = None) -> table.HeldRows:
-        held = table.hold(config, base, frame)
+    def reading(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
+        held = table.hold(config, base, frame, **given)
         most = int(np.bincount(held._owners).max())
         return replace(held, declared=replace(held.declared, items_per_user=most))
 
@@ -247,12 +247,10 @@ def test_a_plan_with_items_per_user_from_the_table_is_caught(
 def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
     differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counting(config: Any, base: Path, frame: Any = None) -> table.HeldRows:
-        held = table.hold(config, base, frame)
-        kept = held.encoding.encode(held._table).kept
-        _, owners = np.unique(held._owners[kept], return_inverse=True)
-        declared = replace(held.declared, users=int(owners.max()) + 1)
-        return replace(held, declared=declared, _owners=owners, _table=held._table.filter(kept))
+    def counting(config: Any, base: Path, frame: Any = None, **given: Any) -> table.HeldRows:
+        held = table.hold(config, base, frame, **given)
+        users = np.unique(held._owners[held._marks[:, 0] & 1 == 0])
+        return replace(held, declared=replace(held.declared, users=len(users)), _items=held._items.of(users))
 
     monkeypatch.setattr(run, "hold", counting)
     assert "run/plan.json" in differing("nothing at all", twin=True)

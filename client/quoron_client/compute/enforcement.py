@@ -31,6 +31,8 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
     Applying it twice changes nothing more. Nothing is copied where nothing changes.
     """
     labels, weights = loss.bound_labels(batch.labels), batch.weights
+    if np.array_equal(labels, batch.labels):
+        labels = batch.labels
     if weights is not None:
         labels = np.where(np.isfinite(weights), labels, np.nan)
         if not np.all((weights >= 0) & (weights <= 1)):

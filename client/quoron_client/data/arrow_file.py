@@ -35,10 +35,14 @@ class ArrowFile:
         """The columns at these places, a stored batch after another. DataError if the file has changed."""
         self._check()
         stored = sorted(places)
-        with _batches(self.source, stored) as (reader, many):
-            for batch in reader if many is None else map(reader.get_batch, range(many)):
-                _check_places(batch)
-                yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
+        try:
+            with _batches(self.source, stored) as (reader, many):
+                for batch in reader if many is None else map(reader.get_batch, range(many)):
+                    _check_places(batch)
+                    yield pa.Table.from_batches([batch]).select([stored.index(each) for each in places])
+        except DataError:
+            self._check()  # a file that has changed is the first thing to say
+            raise
         self._check()
 
     def _check(self) -> None:

@@ -133,7 +133,9 @@ class _Pieces:
                 newlines_in_values=self._quoted,
                 invalid_row_handler=lambda row: "skip",
             ),
-            pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())),
+            pyarrow.csv.ConvertOptions(
+                check_utf8=False, include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())
+            ),
         )
 
     def _checked(self, rows: bytes) -> bytes:

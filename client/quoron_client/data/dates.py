@@ -15,7 +15,7 @@
 | a time                             | that time of no day: it has an hour, and nothing else                   |
 | text, and whole numbers as text    | ISO 8601 or the declared format; what has an offset as a clock at that  |
 |                                    | offset shows it, with `zone` as one in that zone does                   |
-| numbers, with `written="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in `zone` shows it, or UTC  |
+| numbers, with `format="unix"`     | seconds since 1970-01-01T00:00Z, as a clock in `zone` shows it, or UTC  |
 | anything else                      | missing                                                                 |
 
 The calendar is the Gregorian one without beginning or end. 24:00 is 0:00 of the next day. What a value says depends on
@@ -46,12 +46,11 @@ else:
     moments = OnFirstUse("quoron_client.data.moments")  # it brings pyarrow
 
 Part = Literal["month", "weekday", "day", "hour"]
-_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_MONTHS = ("January", "February", "March", "April", "May", "June")
-_MONTHS += ("July", "August", "September", "October", "November", "December")
 WORDS: dict[str, tuple[str, ...]] = {
-    "month": _MONTHS,
-    "weekday": _WEEKDAYS,
+    "month": tuple(
+        "January February March April May June July August September October November December".split()  # noqa: SIM905
+    ),
+    "weekday": ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"),
     "day": tuple(map(str, range(1, 32))),
     "hour": tuple(map(str, range(24))),
 }
@@ -73,7 +72,7 @@ class DatePart(Kind):
 
     column: str
     part: Part
-    written: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
+    format: str = "iso"  # how text says it: "iso", a format such as "%d.%m.%Y %H:%M", or "unix", "unix-ms", ...
     zone: str = ""  # the clock that values are told by, of those that have an offset; "": the one they are written in
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
@@ -81,7 +80,7 @@ class DatePart(Kind):
     def __post_init__(self) -> None:
         if self.part not in WORDS:
             raise ConfigError(f"Expected {', '.join(WORDS)} of date {self.column!r}, got {self.part!r}.")
-        _check(self.column, self.written, self.zone, self.part)
+        _check(self.column, self.format, self.zone, self.part)
 
     @property
     def title(self) -> str:
@@ -101,7 +100,7 @@ class DatePart(Kind):
     @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
-        return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.written)
+        return "category", f"no {'time' if self.part == 'hour' else 'date'}, or missing", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
@@ -110,7 +109,7 @@ class DatePart(Kind):
     def codes(self, table: "pa.Table") -> Codes:
         """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
-        found = moments.of(table, self.column, self.written, self.zone)
+        found = moments.of(table, self.column, self.format, self.zone)
         if self.part == "hour":
             return found.hours()
         if self.part == "weekday":
@@ -127,7 +126,7 @@ class DateNumber(Kind):
     low: float
     high: float
     since: str = ""  # the day that days are counted from, "2007-01-01"
-    written: str = "iso"  # as of a `DatePart`
+    format: str = "iso"  # as of a `DatePart`
     zone: str = ""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
@@ -143,7 +142,7 @@ class DateNumber(Kind):
             day_number(self.column, self.since)
         elif self.since:
             raise ConfigError(f"Expected no first day for years of date {self.column!r}, got {self.since!r}.")
-        _check(self.column, self.written, self.zone, self.part)
+        _check(self.column, self.format, self.zone, self.part)
 
     @property
     def title(self) -> str:
@@ -163,7 +162,7 @@ class DateNumber(Kind):
     @property
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
-        return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.written)
+        return "number", f"outside [{self.low:g}, {self.high:g}], or no date", _fix(self.format)
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
@@ -172,7 +171,7 @@ class DateNumber(Kind):
     def values(self, table: "pa.Table") -> Vector:
         """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
-        found = moments.of(table, self.column, self.written, self.zone)
+        found = moments.of(table, self.column, self.format, self.zone)
         return found.years() if self.part == "year" else found.days_since(day_number(self.column, self.since))
 
 
@@ -257,15 +256,22 @@ def _check(column: str, written: str, zone: str, part: str) -> None:
     """ConfigError for a zone, or a format, that cannot be meant, or that does not say the part."""
     if zone:
         check_zone(zone)
-    signs = {} if unix(written) is not None else {*form(written)}
-    needed = (_SIGNS["H"], _SIGNS["I"]) if part == "hour" else (_SIGNS["Y"], _SIGNS["y"])
-    if signs and not signs.intersection(needed):
-        what = "an hour, %H or %I" if part == "hour" else "a year, %Y or %y"
-        raise ConfigError(f"Expected a format with {what}, for the {part} of date {column!r}, got {written!r}.")
-    if _SIGNS["I"] in signs and _SIGNS["p"] not in signs:
-        raise ConfigError(
-            f"Expected %p beside %I in the format of date {column!r}, got {written!r}. Write %H, or both."
-        )
+    if written == "iso" or unix(written) is not None:
+        return
+    signs = {letter for letter, sign in _SIGNS.items() if sign in form(written)}
+    if part != "hour" and not signs & {"Y", "y"}:
+        needed = "a year, %Y or %y"
+    elif part == "hour" and not signs & {"H", "I"}:
+        needed = "an hour, %H or %I"
+    elif part not in ("hour", "year") and not signs & {"m", "b", "B", "j"}:
+        needed = "a month, %m, %b or %B"
+    elif part in ("weekday", "day", "days") and not signs & {"d", "j"}:
+        needed = "a day, %d or %j"
+    elif "I" in signs and "p" not in signs:
+        needed = "%p beside %I"
+    else:
+        return
+    raise ConfigError(f"Expected a format with {needed}, for the {part} of date {column!r}, got {written!r}.")
 
 
 def _fix(written: str) -> str:

@@ -27,17 +27,17 @@ def _helper(function: Any) -> Any:
 
 
 @_helper
-def _is_digit(sign: int) -> bool:
+def _is_digit(sign: int) -> Any:
     return 48 <= sign <= 57
 
 
 @_helper
-def _lower(sign: int) -> int:
+def _lower(sign: int) -> Any:
     return sign + 32 if 65 <= sign <= 90 else sign
 
 
 @_helper
-def _run(data: Any, at: int, end: int) -> int:
+def _run(data: Any, at: int, end: int) -> Any:
     """How many digits begin here."""
     many = 0
     while at + many < end and _is_digit(data[at + many]):
@@ -46,7 +46,7 @@ def _run(data: Any, at: int, end: int) -> int:
 
 
 @_helper
-def _number(data: Any, at: int, end: int, digits: int) -> int:
+def _number(data: Any, at: int, end: int, digits: int) -> Any:
     """The number of exactly so many digits; -1 where there are fewer."""
     if digits > end - at:
         return -1
@@ -59,12 +59,12 @@ def _number(data: Any, at: int, end: int, digits: int) -> int:
 
 
 @_helper
-def _is_leap(year: int) -> bool:
+def _is_leap(year: int) -> Any:
     return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
 @_helper
-def day_of(year: int, month: int, day: int) -> int:
+def day_of(year: int, month: int, day: int) -> Any:
     """Days since 1970-01-01 in the Gregorian calendar, which is carried on without end; NONE for no such day."""
     if not 1 <= month <= 12 or day < 1 or day > _MONTHS[month - 1] + (month == 2 and _is_leap(year)):
         return NONE
@@ -72,7 +72,7 @@ def day_of(year: int, month: int, day: int) -> int:
 
 
 @_helper
-def _march(year: int, month: int, day: int) -> int:
+def _march(year: int, month: int, day: int) -> Any:
     """Of a year that begins in March, so that a leap day is its last."""
     era = year // 400
     of_era = year - 400 * era
@@ -80,14 +80,14 @@ def _march(year: int, month: int, day: int) -> int:
 
 
 @_helper
-def _ordinal(year: int, day: int) -> int:
+def _ordinal(year: int, day: int) -> Any:
     if day < 1 or day > 365 + _is_leap(year):
         return NONE
     return day_of(year, 1, 1) + day - 1
 
 
 @_helper
-def _week(year: int, week: int, day: int) -> int:
+def _week(year: int, week: int, day: int) -> Any:
     """Weeks begin on Monday; the first has the year's first Thursday."""
     if week < 1 or not 1 <= day <= 7:
         return NONE
@@ -100,7 +100,7 @@ def _week(year: int, week: int, day: int) -> int:
 
 
 @_helper
-def _seconds(hour: int, minute: int, second: int) -> int:
+def _seconds(hour: int, minute: int, second: int) -> Any:
     """Of a day; 24:00 is the end of one, and a leap second the one before it again."""
     if hour < 0 or not 0 <= minute <= 59 or not 0 <= second <= 60 or hour > 24:
         return NONE

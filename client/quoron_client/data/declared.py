@@ -20,7 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
+from quoron_client.data.dates import DateNumber, DatePart, day_number
+from quoron_client.data.encoding import Categorical, Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
 from quoron_client.data.formats import is_text
 from quoron_privacy.errors import DataError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
 Types = Mapping[str, "pa.DataType"]
+_NANOSECONDS = (-106_752, 106_751)  # days from 1970-01-01 that a 64-bit number of them reaches
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
 
 
@@ -52,9 +54,11 @@ def check_types(rules: Encoding, types: Types) -> None:
             continue
         what = f"feature {each.column!r} of type {kind}"
         if isinstance(each, Numeric):
-            _check_range(what, kind, each.low, each.high, "range")
-        elif each.categories != "from-data":
+            _check_range(what, *_reach(kind), each.low, each.high, "range")
+        elif isinstance(each, Categorical) and each.categories != "from-data":
             _check_values(what, kind, each.categories, 1, "categories")
+        elif isinstance(each, DatePart | DateNumber):
+            _check_dates(what, kind, each)
     label = rules.label
     kind = None if label is None else types.get(label.column)
     if label is None or kind is None:
@@ -70,7 +74,7 @@ def check_types(rules: Encoding, types: Types) -> None:
     elif isinstance(label, Positive):
         _check_values(what, kind, (label.value,), 1, "positive")
     elif isinstance(label, Range):
-        _check_range(what, kind, label.low, label.high, "label_range")
+        _check_range(what, *_reach(kind), label.low, label.high, "label_range")
     elif isinstance(label, Comparison):
         _check_comparison(what, kind, label)
 
@@ -129,8 +133,22 @@ def _check_values(what: str, kind: "pa.DataType", values: Sequence[str | int | b
         raise DataError(f"Expected {key} that {what} can hold, got {shown}. Declare them as the table has them.")
 
 
-def _check_range(what: str, kind: "pa.DataType", low: float, high: float, key: str) -> None:
-    least, most = _reach(kind)
+def _check_dates(what: str, kind: "pa.DataType", feature: DatePart | DateNumber) -> None:
+    import pyarrow as pa
+
+    few = pa.types.is_integer(kind) and kind.bit_width < 32 and feature.format == "iso"
+    if pa.types.is_boolean(kind) or few:
+        raise DataError(
+            f"Expected dates or times in {what}, whose values are none in ISO 8601. Declare the format, or the column "
+            "as numeric or categorical."
+        )
+    if isinstance(feature, DateNumber) and pa.types.is_timestamp(kind) and kind.unit == "ns":
+        least, most = (1677, 2262) if feature.part == "year" else _NANOSECONDS
+        first = day_number(feature.column, feature.since) if feature.part == "days" else 0
+        _check_range(what, least - first, most - first, feature.low, feature.high, feature.part)
+
+
+def _check_range(what: str, least: float, most: float, low: float, high: float, key: str) -> None:
     if most <= low or least >= high:
         raise DataError(
             f"Expected a {key} within which {what} can vary, got [{low:g}, {high:g}]: all of it would be held at one "

@@ -16,7 +16,7 @@ A decimal comma's numbers are `3,14` and `1.234,5`: points may stand between gro
 """
 
 import codecs
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 from quoron_privacy.errors import ConfigError, DataError
@@ -25,6 +25,11 @@ DECIMAL = b"quoron.decimal"  # in the metadata of a table's schema: what its tex
 SEPARATORS = ",;\t|"
 ENCODINGS = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "latin-1", "cp1252")
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+
+
+def can_separate(one: str) -> bool:
+    """Whether a text can be what separates cells."""
+    return len(one) == 1 and one.isascii() and one not in '"\r\n\0'
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +42,19 @@ class Dialect:
     quoting: Literal["double", "none"] = "double"
 
     def __post_init__(self) -> None:
-        one = self.separator
-        if one is not None and (len(one) != 1 or one in '"\r\n\0' or not one.isascii()):
-            raise ConfigError(f"Expected separator to be one character, such as ';' or a tab, got {one!r}.")
+        if self.separator is not None and not can_separate(self.separator):
+            raise ConfigError(f"Expected separator to be one character, such as ';' or a tab, got {self.separator!r}.")
         if self.decimal not in (".", ","):
             raise ConfigError(f"Expected decimal to be '.' or ',', got {self.decimal!r}.")
         if self.encoding is not None and self.encoding not in ENCODINGS:
             raise ConfigError(f"Expected encoding to be one of {', '.join(ENCODINGS)}, got {self.encoding!r}.")
         if self.quoting not in ("double", "none"):
             raise ConfigError(f"Expected quoting to be 'double' or 'none', got {self.quoting!r}.")
+
+    def declared(self) -> dict[str, str]:
+        """What differs from what is told."""
+        given, told = asdict(self), asdict(Dialect())
+        return {name: value for name, value in given.items() if value != told[name]}
 
     def of_bytes(self, first: bytes, called: str) -> str:
         """The encoding of a file that begins so. DataError where it begins like another than is declared."""
@@ -72,3 +81,10 @@ class Dialect:
                 "or put names that have one of them in quotes."
             )
         return replace(self, separator=found[0] if found else ",")
+
+    def check_unwritten(self, called: str) -> None:
+        """DataError where something is declared that only files of text have."""
+        if (self.separator, self.encoding, self.quoting) != (None, None, "double"):
+            raise DataError(
+                f"Expected no separator, encoding or quoting of {called!r}, which is no text, got some. Leave them out."
+            )

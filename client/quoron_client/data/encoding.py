@@ -26,7 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
+from quoron_client.data.dates import DateNumber, DatePart
 from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
+from quoron_client.data.hashed import Hashed
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import (
     Balanced,
@@ -42,16 +44,17 @@ from quoron_client.data.labels import (
     read_label,
 )
 from quoron_client.losses import Classification, Loss
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns, fused
+    from quoron_client.data import columns, fused, users
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
+    users = OnFirstUse("quoron_client.data.users")
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -65,9 +68,12 @@ __all__ = [
     "ClassWeights",
     "Classes",
     "Comparison",
+    "DateNumber",
+    "DatePart",
     "Encoded",
     "Encoding",
     "Feature",
+    "Hashed",
     "Label",
     "Numeric",
     "Positive",
@@ -222,14 +228,14 @@ class Encoding:
         """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
         if not self.features:
             raise ConfigError(
-                "Expected numeric or categorical features, got none: the model would be a constant. Declare "
-                "population.numeric or population.categorical."
+                "Expected features, got none: the model would be a constant. Declare population.numeric, "
+                "population.categorical, population.hashed or population.dates."
             )
         plain = [each.title for each in self.features if each.middle is None]  # intervals may stand beside a number
         twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
-                f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
+                f"Expected every feature once, got {twice[0]!r} twice: as numeric, categorical, hashed. Leave one out."
             )
         label, weight = self.label, self.weight
         if label is not None and weight is not None and label.column == weight.column:
@@ -345,26 +351,11 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
     user, which is nobody's, and else for such users.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = columns.column(table, user)
-    if (unnamed := columns.unnamed(values)) > 0:
-        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
-    declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
-    if pa.types.is_dictionary(declared.type):
-        named = pc.unique(columns.column(pa.table({user: declared.dictionary}), user)).drop_null()
-        absent = len(named) - len(distinct)
-        if without_rows:
-            distinct = named
-        elif absent:
-            raise DataError(
-                f"Expected items for every user of column {user!r}, got {absent} declared users without any; "
-                "drop unused categories."
-            )
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[pc.sort_indices(distinct).to_numpy(zero_copy_only=False)] = np.arange(len(distinct))
-    return len(distinct), ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
+    found = users.Numbering(user)
+    found.add(table)
+    numbers = found.numbers()
+    many, ranks = found.ranks(without_rows=without_rows)
+    return many, ranks[numbers].astype(np.int64)
 
 
 @cache

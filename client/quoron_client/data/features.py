@@ -152,7 +152,9 @@ def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
     sizes = [spans.size(each.column) for each in given]
     values = sum(each.implied * (size or 1) for each, size in zip(given, sizes, strict=True))
     if values > spans.MOST:
-        raise ConfigError(f"Expected at most {spans.MOST:,} categories as ranges, got {values:,}. Declare fewer.")
+        raise ConfigError(
+            f"Expected at most {spans.MOST:,} columns that declarations imply, got {values:,}. Declare fewer."
+        )
     if all(size is None for size in sizes):
         return given
     many = sum(size or 1 for size in sizes)

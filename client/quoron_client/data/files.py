@@ -251,6 +251,20 @@ def state(source: str) -> tuple[int, int]:
     return info.size, info.mtime_ns or 0
 
 
+def content(source: str) -> bytes:
+    """SHA-256 of a file's bytes. DataError as `state` says, and where they cannot be read."""
+    state(source)
+    system, path = reached(source)
+    digest = hashlib.sha256()
+    try:
+        with system.open_input_stream(path, compression=None) as stored:
+            while part := stored.read(1 << 20):
+                digest.update(part)
+    except OSError as error:
+        raise unreadable(source, error) from None
+    return digest.digest()
+
+
 def unreadable(name: str, error: Exception) -> DataError:
     """Of a file. The reader's own words may quote a row, and messages never hold a user's data."""
     if isinstance(error, PermissionError):

@@ -43,18 +43,30 @@ class Block:
     labels: NDArray[np.float64]  # (N,)
     weights: NDArray[np.float64]  # (N,), or empty where all count alike
     marks: NDArray[np.uint8]  # (N, B)
+    weighted: bool
 
     @classmethod
     def of(cls, rules: Encoding, rows: int) -> "Block":
         """Room for so many, not yet written."""
-        weighted = rows * rules.weighted
-        marks = np.empty((rows, width_of_marks(rules)), np.uint8)
-        return cls(np.empty((rows, rules.dimension), np.float32), np.empty(rows), np.empty(weighted), marks)
+        weighted = rules.weighted
+        bits = 1 + _declared(rules) + len(declared_labels(rules)).bit_length()
+        features, marks = np.empty((rows, rules.dimension), np.float32), np.empty((rows, (bits + 7) // 8), np.uint8)
+        return cls(features, np.empty(rows), np.empty(rows * weighted), marks, weighted)
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """What there is of a row."""
         return self.features, self.labels, self.weights, self.marks
+
+    @property
+    def item(self) -> tuple[NDArray[Any], ...]:
+        """All of it but its marks."""
+        return self.arrays[:-1]
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * self.features.shape[1] + 8 + 8 * self.weighted + self.marks.shape[1]
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -64,12 +76,13 @@ class Block:
 
     def part(self, first: int, last: int) -> "Block":
         """Some neighbouring rows."""
-        return Block(*(each[first:last] for each in self.arrays))
+        return Block(*(each[first:last] for each in self.arrays), self.weighted)
 
-
-def width_of_marks(rules: Encoding) -> int:
-    """Bytes of a row's marks."""
-    return (1 + _declared(rules) + len(declared_labels(rules)).bit_length() + 7) // 8
+    def resize(self, rows: int, *, marks: bool = True) -> None:
+        """Room for so many rows, where it is if the system can: new ones are zeros. Nobody may have a part of it."""
+        for array in self.arrays if marks else self.item:
+            if array is not self.weights or self.weighted:
+                array.resize((rows, *array.shape[1:]), refcheck=False)
 
 
 def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
@@ -85,6 +98,13 @@ def encode(rules: Encoding, table: pa.Table, block: Block) -> Counted:
         first += batch.num_rows
     at_once(works, all_threads())
     return sum(counts, np.zeros((_declared(rules), 2), np.int64))
+
+
+def marks_of(rules: Encoding, table: pa.Table) -> NDArray[np.uint8]:
+    """Marks alone of all rows of such a table, (N, B)."""
+    block = Block.of(rules, table.num_rows)
+    encode(rules, table, block)
+    return block.marks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +150,8 @@ class _Shape:
             if rules.intercept:
                 features[:, -1] = self.scale
             self._labels(table, labels, marks, counts)
-            self._weights(table, labels, weights, marks, counts)
+            if rules.weighted:
+                self._weights(table, labels, weights, marks, counts)
         if rules.unit_rows:
             features[:] = rules.in_unit_rows(features)
         fused_loops.clear(features, labels, weights, marks)
@@ -154,16 +175,15 @@ class _Shape:
 
     def _weights(self, table: pa.Table, labels: Any, weights: Any, marks: Any, counts: Counted) -> None:
         weight, by_class, bit = self.rules.weight, self.rules.class_weight, _declared(self.rules)
-        weights[:] = 1.0
-        if weight is not None:
-            values = columns.numbers(table, weight.column)
-            missing, above = ~(values >= 0), values > weight.most
-            counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
-            fused_loops.mark(missing, 0, marks)
-            fused_loops.mark(missing | above, bit, marks)
-            weights[:] = np.minimum(values / weight.most, 1.0)
-        if isinstance(by_class, ClassWeights):
-            weights[:] *= by_class.of(labels)
+        weights[:] = by_class.of(labels) if isinstance(by_class, ClassWeights) else 1.0
+        if weight is None:
+            return
+        values = columns.numbers(table, weight.column)
+        missing, above = ~(values >= 0), values > weight.most
+        counts[bit - 1] = np.count_nonzero(missing), np.count_nonzero(above)
+        fused_loops.mark(missing, 0, marks)
+        fused_loops.mark(missing | above, bit, marks)
+        weights *= np.minimum(values / weight.most, 1.0)
 
 
 def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], Any]:

@@ -29,6 +29,7 @@ from quoron_privacy.errors import DataError
 
 LONGEST = 1 << 28  # bytes of a line
 _PIECE = 1 << 20  # bytes that are read at a time
+_BOM = b"\xef\xbb\xbf"
 
 
 def batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterator[pa.Table]:
@@ -41,7 +42,7 @@ def batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterat
             end = whole.rfind(b"\n") + 1 if more else len(whole)
             lines, left = whole[:end], whole[end:]
             if first:
-                lines, first = lines.removeprefix(b"\xef\xbb\xbf"), not end
+                lines, first = lines.removeprefix(_BOM), not end
             if len(left) > LONGEST:
                 raise DataError(f"Expected {file.name!r} to be JSON lines, got a line of more than 256 MiB.")
             if lines.strip():
@@ -49,6 +50,13 @@ def batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterat
             if not more:
                 break
         file.check()
+
+
+def keys(file: TextFile, dialect: Dialect) -> list[str]:
+    """The keys of the first rows: values of theirs, and no columns of the table."""
+    with file.reading(dialect) as read:
+        rows = filter(None, map(_row, read(_PIECE).removeprefix(_BOM).split(b"\n")))
+        return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def _table(lines: bytes, wanted: list[str]) -> pa.Table:

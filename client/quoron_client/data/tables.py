@@ -49,8 +49,13 @@ class Opened:
     held: bool  # whether all of it is in memory already
     _empty: Empty = field(repr=False)
     _read: Batches = field(repr=False)
-    _headed: bool = True
-    _decimal: str = "."
+    _keys: Callable[[], list[str]] | None = None  # of its first rows, where it has no header
+    path: str | None = None  # where it is, of a file, a folder or a URL
+    dialect: Dialect | None = None  # as declared
+
+    def seen(self) -> tuple[str, ...]:
+        """Its columns; where it has no header the keys of its first rows, for its owner's eyes and nobody else's."""
+        return self.names if self._keys is None else tuple(self._keys())
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
@@ -72,7 +77,7 @@ class Opened:
 
     def _checked(self, names: Collection[str] | None) -> tuple[list[str], list[int]]:
         """(names, places) of columns: each once, or all, by their places."""
-        if names is None and not self._headed:
+        if names is None and self._keys is not None:
             raise DataError(
                 "Expected declared columns of JSON lines, got none: they have no header, and what keys rows have is "
                 "private. Name the columns, without patterns."
@@ -80,7 +85,7 @@ class Opened:
         if names is None:
             return list(self.names), list(range(len(self.names)))
         wanted = list(dict.fromkeys(names))
-        if not self._headed:
+        if self._keys is not None:
             return wanted, []
         many, places = Counter(self.names), {name: place for place, name in enumerate(self.names)}
         for name in wanted:
@@ -89,20 +94,26 @@ class Opened:
         return wanted, [places[name] for name in wanted]
 
     def _told(self, table: pa.Table) -> pa.Table:
-        if self._decimal == ".":
+        if self.dialect is None or self.dialect.decimal == ".":
             return table
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self._decimal})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), DECIMAL: self.dialect.decimal})
 
 
 def opened(source: Any, dialect: Dialect | None = None) -> Opened:
     """A file, a folder, a URL, a pyarrow Table or RecordBatchReader or a DataFrame (pandas, polars), before its rows.
 
+    What is opened already is left as it is.
+
     The dialect is what is declared of the text of files. Raises DataError for what is no table, and for a header that
     does not say how the file is written.
     """
     dialect = dialect or Dialect()
+    if isinstance(source, Opened):
+        return source
+    if not isinstance(source, str | Path):
+        dialect.check_unwritten(type(source).__name__)
     if isinstance(source, str | Path):
-        found = _of_files(Files.found(source)) if is_folder(source) else _of_file(str(source), dialect)
+        found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
         found = _of_table(source)
     elif frames.is_pandas(source):
@@ -113,7 +124,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_table(frames.from_stream(source))
     else:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
-    return replace(found, _decimal=dialect.decimal)
+    path = str(source) if isinstance(source, str | Path) else None
+    return replace(found, path=path, dialect=dialect)
 
 
 def read(
@@ -166,13 +178,21 @@ def _of_text(names: list[str], places: list[int]) -> pa.Table:
 def _of_file(source: str, dialect: Dialect) -> Opened:
     form = format_of(source)
     if form.kind == "parquet":
-        return _of_files(Files.found(source))
+        return _of_folder(source, dialect)
     if form.kind == "arrow":
+        dialect.check_unwritten(Path(source).name)
         return _of_arrow(arrow_file.ArrowFile.found(source))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
+        replace(dialect, encoding=None).check_unwritten(file.name)
         return Opened(
-            (), {}, None, False, _of_text, lambda names, _, __: json_lines.batches(file, dialect, names), _headed=False
+            (),
+            {},
+            None,
+            False,
+            _of_text,
+            lambda names, places, rows: json_lines.batches(file, dialect, names),
+            lambda: json_lines.keys(file, dialect),
         )
     told = dialect if dialect.separator is not None else replace(dialect, separator=form.separator)
     return Opened(
@@ -194,7 +214,9 @@ def _of_arrow(stored: arrow_file.ArrowFile) -> Opened:
     return Opened(tuple(schema.names), _declared(schema), stored.rows, False, _of_schema(schema), batches)
 
 
-def _of_files(found: Files) -> Opened:
+def _of_folder(source: str | Path, dialect: Dialect) -> Opened:
+    dialect.check_unwritten(str(source))
+    found = Files.found(source)
     schema, count = found.schema, sum(sum(found.rows(part)) for part in found.parts)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:

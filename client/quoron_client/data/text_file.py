@@ -55,6 +55,7 @@ class TextFile:
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
+            self.check()  # a file that has changed is the first thing to say
             raise files.unreadable(self.name, error) from None
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """One user's own table as items, by a run's public rules.
 
-What is wrong with the file or its columns is an error, told to the owner: of a CSV file the header alone says so, of a
-Parquet file its schema. What is wrong with the rows is not: the coordinator would learn it. Rows that
-cannot be used are left out. Where none is left, the items become one that is not finite, which is rejected, or in the
+What is wrong with the file or its columns is an error, told to the owner: the header of a file of text alone says so,
+or the schema of another. What is wrong with the rows is not: the coordinator would learn it. Rows that cannot be used
+are left out. Where none is left, the items become one that is not finite, which is rejected, or in the
 local model counts as a gradient of zero, like anybody's.
 """
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import people, tables
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
@@ -32,22 +33,23 @@ class OwnItems:
     notice: str | None = None  # how many rows were left out
 
 
-def read_own_table(path: Path, reading: Reading | None = None) -> pa.Table:
-    """The table in a CSV or Parquet file, or the rows that are kept. Raises DataError, which names the file."""
+def read_own_table(path: Path, reading: Reading | None = None, dialect: Dialect | None = None) -> pa.Table:
+    """The table in a file, or the rows that are kept. Raises DataError, which names the file."""
     try:
-        return tables.read(path, None, reading)
+        held = tables.opened(path, dialect)
+        return tables.read(held, None if held.names else held.seen(), reading)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
 
-def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None) -> None:
+def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, dialect: Dialect | None = None) -> None:
     """DataError for a file that looks like that of several people, unless its owner said that it is one user.
 
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
     """
     first = max(LOOKED_AT, people.MANY * (items_per_user or 0) + 1)
-    table = read_own_table(path, Reading(first))
+    table = read_own_table(path, Reading(first), dialect)
     why = None if one_user else people.several(table, items_per_user)
     if why is not None:
         raise DataError(
@@ -57,14 +59,15 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None) ->
         )
 
 
-def own_items(path: Path, terms: Terms) -> OwnItems:
+def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnItems:
     """The items of the user whose rows are in `path`, encoded as a population's table would be.
 
     Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
     """
     rules, loss = terms.columns, terms.make_loss()
     try:
-        rules.check(tables.header(path))
+        held = tables.opened(path, dialect)
+        rules.check(held.empty(rules.columns))
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
     width = rules.dimension
@@ -73,7 +76,7 @@ def own_items(path: Path, terms: Terms) -> OwnItems:
     problem = notice = None
     try:
         most = max(1, MOST_NUMBERS // width)
-        found = tables.read(path, rules.columns, Reading(most + 1))
+        found = tables.read(held, rules.columns, Reading(most + 1))
         table = found.slice(0, most)
         if found.num_rows > most:
             notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."

@@ -1,9 +1,10 @@
 """What the owner of a user's data decides, whichever way questions come: which file, and how much may be said of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 
+from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "local", "none")
@@ -37,7 +38,8 @@ class Limits:
 class Owner(Limits):
     """One owner's decisions. Raises ConfigError for what cannot be meant."""
 
-    data: Path  # CSV or Parquet file, one item a row, all of one user
+    data: Path  # a file, one item a row, all of one user
+    dialect: Dialect = field(default_factory=Dialect)  # how its text is written
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
     items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
 

@@ -60,7 +60,7 @@ class Worker:
     record: Record
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
-    items: Callable[[Path, Terms], OwnItems] = own_items  # of the owner's file; a simulation's may be made up
+    items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Whether this client takes part in a run. Raises LedgerError only."""
@@ -84,7 +84,8 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            items = self.items(self.owner.data, terms)
+            data = self.owner.data
+            items = own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
         except (WireError, DataError) as error:
             return str(error)
         except Exception:

@@ -2,7 +2,7 @@
 
 | node config        | environment              | meaning                                           |
 | ------------------ | ------------------------ | ------------------------------------------------- |
-| `data`             | QUORON_DATA             | this user's items, CSV or Parquet                 |
+| `data`             | QUORON_DATA             | this user's items, a file                         |
 | `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
 | `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
 | `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
@@ -11,6 +11,10 @@
 | `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
 | `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
+| `separator`        | QUORON_SEPARATOR        | what separates cells, if the header does not say   |
+| `decimal`          | QUORON_DECIMAL          | "," for numbers such as 3,14                       |
+| `encoding`         | QUORON_ENCODING         | of text, if not UTF-8                              |
+| `quoting`          | QUORON_QUOTING          | "none" where quotes are letters                    |
 
 No message and no run config changes any of it.
 """
@@ -20,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quoron_client.data.dialect import Dialect
 from quoron_client.federation.owner import Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
@@ -33,7 +38,7 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
     given = _Given(node_config, environment)
     items = given.whole("items-per-user", "a whole number")
     data, alone = Path(given.text("data")), given.switch("one-user")
-    return Owner(data=data, one_user=alone, items_per_user=items, **_limits(given))
+    return Owner(data=data, dialect=_dialect(given), one_user=alone, items_per_user=items, **_limits(given))
 
 
 def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Limits | None:
@@ -80,6 +85,11 @@ class _Given:
         if word != "none" and not word.isdigit():
             raise ConfigError(f"Expected {what} as {key}, got {word!r}.")
         return None if word == "none" else int(word)
+
+
+def _dialect(given: _Given) -> Dialect:
+    said = {name: given.found(name) for name in ("separator", "decimal", "encoding", "quoting")}
+    return Dialect(**{name: str(value) for name, value in said.items() if value is not None})  # type: ignore[arg-type]
 
 
 def _limits(given: _Given) -> dict[str, Any]:

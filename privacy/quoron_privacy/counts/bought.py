@@ -191,6 +191,12 @@ class Bought:
         beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
         return 1 + self.scales[3] * self.users * math.sqrt(columns) * beyond * (1 + 1e-9)
 
+    @property
+    def needs(self) -> int:
+        """The fewest users of whom errors are WORST and UNSEEN at most: in votes they are the same for any number."""
+        error = math.sqrt(self.columns) * self.users * self.scales[0]
+        return math.ceil(max(error / WORST, (self.threshold(1) if self.names else 0.0) / UNSEEN))
+
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
         """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
 
@@ -301,9 +307,14 @@ class Bought:
 
 
 def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side."""
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width."""
     half = (found.high - found.low) / found.bins / 2
-    return found.low - half, found.high + half
+    ends = found.low - half, found.high + half
+    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
+    low, high = (
+        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
+    )
+    return low, high
 
 
 def released_ranges(
@@ -340,15 +351,14 @@ def share_for(
     plan = Bought.calibrate(
         users=looked, columns=columns, names=names, epsilon=epsilon, delta=delta, share=MOST, adjacency=adjacency
     )
-    error = plan.errors(columns=columns, names=1).places if columns else 0.0
-    threshold = plan.threshold(1) if names else 0.0
-    least = max(error / WORST, threshold / UNSEEN)  # errors are the same votes for any number of users
-    if users < least:
+    if looked < plan.needs:
+        reached = f"{plan.needs:,} users, " * (looked_at(plan.needs) == plan.needs)
         raise Infeasible(
             "declarations",
-            f"{users:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
-            f"{math.ceil(least):,} users, fewer columns, or declarations",
+            f"{looked:,} users do not tell {columns} columns from noise at epsilon={epsilon:g}",
+            f"{reached}a larger epsilon, fewer columns, or declarations",
         )
+    error = plan.errors(columns=columns, names=1).places if columns else 0.0
     full = max(error / ERROR, (plan.threshold(names) if names else 0.0) / SEEN)
     return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
 

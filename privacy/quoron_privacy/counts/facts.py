@@ -1,15 +1,15 @@
-"""Facts about a table that nobody declared, released privately: items per user, ranges of numbers, categories.
+"""Facts about a table that nobody declared, each released for its own ε: items per user, categories.
 
     >>> from quoron_privacy.noise.sources import SeededNoise
     >>> held = np.repeat([5, 6, 7, 90], 500)
     >>> release_items_per_user(held, epsilon=0.2, stream=SeededNoise(1).stream("items")).value
     6
-    >>> users_for_items(epsilon=0.2), users_for_range(epsilon=0.2), holders_of_category(epsilon=0.2, delta=1e-6)
-    (480, 13240, 173)
+    >>> users_for_items(epsilon=0.2), holders_of_category(epsilon=0.2, delta=1e-6)
+    (480, 173)
 
-Items and ranges are ranks: every user votes for the bin of its own number, and the bin in which a declared rank falls
-is chosen by the exponential mechanism. What is too little to tell from noise is refused before data is touched: an
-error is a function of the number of users and of the declared parameters, or, as NothingReleased, of a released value.
+Items are a rank: every user votes for the bin of its own number, and the bin in which a declared rank falls is chosen
+by the exponential mechanism. Ranges are `bought`, of all columns at once. What is too little to tell from noise is
+refused before data is touched: an error is a function of the number of users and of the declared parameters.
 
 All promises are for replacing one user; how many users there are is public. Proofs: docs/privacy/votes.md.
 """
@@ -22,9 +22,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.votes import HiddenBins
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, count
+from quoron_privacy.errors import ConfigError, Infeasible, count
 from quoron_privacy.means.private_range import bounded_range_mu, weights
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
@@ -35,12 +34,8 @@ Category = str | int
 T = TypeVar("T")
 
 FAILURE = 1e-3  # β: chance that a rank is off by more than is declared
-OCTAVES = 60  # numbers are told apart from 2⁻⁶⁰ to 2⁶⁰, smaller ones count as zero
-CELLS = 32  # cells of equal width in an octave: an end is off by at most 1/32 of itself
-MOST_BELOW, MOST_OUTSIDE = 0.5, 0.1  # declared shares of users, where nothing else is said
+MOST_BELOW = 0.5  # declared share of users, where nothing else is said
 
-_HALF = 2 * OCTAVES * CELLS  # cells of one sign
-_RANGE_BINS = 2 * _HALF + 2  # both signs, zero, and that of users without a number
 _ITEM_EDGES = np.array(sorted({math.isqrt(2**power - 1) + 1 for power in range(2 * 40 + 1)}))  # ⌈√2^i⌉ up to 2⁴⁰
 _LEAST, _LARGEST = 1e-6, 20.0  # of ε
 
@@ -124,49 +119,6 @@ def release_items_per_user(
     return Fact(int(_ITEM_EDGES[chosen]), epsilon, 0.0, choice.mu, (choice.entry(),))
 
 
-def release_range(
-    values: Floats,
-    owners: Integers,
-    users: int,
-    *,
-    epsilon: float,
-    stream: RandomStream,
-    most_outside: float = MOST_OUTSIDE,
-) -> Fact[tuple[float, float]]:
-    """[low, high] that holds all numbers of all but a few users; of a column whose scale nobody knows.
-
-    Row i is values[i] of user owners[i] in {0, ..., users - 1}; both (N,). Rows that are not finite are no numbers. But
-    with probability FAILURE at most a share `most_outside` of the users have a number outside, and the range is no
-    wider than the smallest and the largest number of all, up to 1/32 of each end. Numbers of 2⁶⁰ or more count as just
-    below, those under 2⁻⁶⁰ as zero. Equal ends, both zero, say that nearly everybody's numbers are.
-
-    Infeasible if there are fewer users than `users_for_range` says. NothingReleased if too few users have a number in
-    this column, as far as the two released ends tell: ε is spent then.
-    """
-    count(users=users)
-    values, owners = _rows(values, owners, users)
-    choice = range_choice(users, epsilon=epsilon, most_outside=most_outside)
-    rank = _rank(users, most_outside, 4)
-    finite = np.isfinite(values)
-    cells, nothing = _cells(values[finite]), _RANGE_BINS - 1
-    least, largest = np.full(users, nothing), np.full(users, -1)
-    np.minimum.at(least, owners[finite], cells)
-    np.maximum.at(largest, owners[finite], cells)
-    # From above, the last bin is again that of users without a number.
-    mirrored = np.where(largest < 0, nothing, nothing - 1 - largest)
-    low, high = (
-        choice.choose(np.bincount(each, minlength=_RANGE_BINS).astype(np.int64), rank, stream)
-        for each in (least, mirrored)
-    )
-    if nothing in (low, high) or low > nothing - 1 - high:
-        raise NothingReleased(
-            "Nothing was released: too few users have numbers in this column, as far as its two private ends tell. "
-            f"What it cost, epsilon={epsilon:g}, is spent."
-        )
-    ends = _edges(low)[0], _edges(nothing - 1 - high)[1]
-    return Fact(ends, epsilon, 0.0, gdp.compose(choice.mu, choice.mu), (choice.entry(), choice.entry()))
-
-
 def release_categories(
     values: Sequence[object],
     owners: Integers,
@@ -202,11 +154,6 @@ def users_for_items(*, epsilon: float, most_below: float = MOST_BELOW) -> int:
     return _users(RankChoice(epsilon, len(_ITEM_EDGES)), most_below, 2)
 
 
-def users_for_range(*, epsilon: float, most_outside: float = MOST_OUTSIDE) -> int:
-    """The fewest users from whom `release_range` tells anything."""
-    return _users(RankChoice(epsilon / 2, _RANGE_BINS), most_outside, 4)
-
-
 def holders_of_category(*, epsilon: float, delta: float, most_votes: int = 1, chance: float = 0.99) -> int:
     """Votes from which on `release_categories` shows a category with this `chance`, of one half or more."""
     return HiddenBins.calibrate(most=most_votes, epsilon=epsilon, delta=delta).kept_from(chance)
@@ -216,13 +163,6 @@ def items_choice(users: int, *, epsilon: float, most_below: float = MOST_BELOW) 
     """What `release_items_per_user` draws from; Infeasible for too few users, with what would do."""
     choice = RankChoice(epsilon, len(_ITEM_EDGES))
     _check_users("items per user", choice, users, most_below, 2, f"epsilon={epsilon:g}, most_below={most_below:g}")
-    return choice
-
-
-def range_choice(users: int, *, epsilon: float, most_outside: float = MOST_OUTSIDE) -> RankChoice:
-    """What `release_range` draws each end from; Infeasible for too few users, with what would do."""
-    choice = RankChoice(epsilon / 2, _RANGE_BINS)
-    _check_users("range", choice, users, most_outside, 4, f"epsilon={epsilon:g}, most_outside={most_outside:g}")
     return choice
 
 
@@ -255,39 +195,6 @@ def _share(share: float) -> float:
     if not 0.001 <= share <= 0.9:
         raise ConfigError(f"Expected a share of users in [0.001, 0.9], got {share}.")
     return share
-
-
-def _cells(values: Floats) -> Integers:
-    """The cell of each finite number, ascending with it; zero is in the middle."""
-    fraction, exponent = np.frexp(np.abs(values))
-    cell = (exponent.astype(np.int64) + OCTAVES - 1) * CELLS + np.floor((2 * fraction - 1) * CELLS).astype(np.int64)
-    place = np.where(values == 0, 0, np.clip(cell + 1, 0, _HALF))
-    return np.where(values < 0, -place, place) + _HALF
-
-
-def _edges(cell: int) -> tuple[float, float]:
-    """The ends of a cell."""
-    if cell < _HALF:
-        low, high = _edges(2 * _HALF - cell)
-        return -high, -low
-    if cell == _HALF:
-        return 0.0, 0.0
-
-    def edge(place: int) -> float:
-        return math.ldexp(1 + place % CELLS / CELLS, place // CELLS - OCTAVES)
-
-    return edge(cell - _HALF - 1), edge(cell - _HALF)
-
-
-def _rows(values: Floats, owners: Integers, users: int) -> tuple[Floats, Integers]:
-    values, owners = np.asarray(values), _whole(owners, "owners")
-    if values.dtype.kind not in "biuf" or values.shape != owners.shape:
-        raise ConfigError(
-            f"Expected values as numbers of the shape of owners, {owners.shape}, got {values.dtype} {values.shape}."
-        )
-    if len(owners) and (owners.min() < 0 or owners.max() >= users):
-        raise ConfigError(f"Expected owners in 0 to {users - 1}, got others.")
-    return values.astype(np.float64), owners
 
 
 def _whole(values: Integers, name: str) -> Integers:

@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, UsageError, Verificat
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, lifetime, look
+from quoron_server.algorithms import checks, lifetime, look, purchases
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_counts, verify_quorum, with_quorum
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
@@ -131,7 +131,12 @@ class Registered(AlgorithmInfo):
         Everything is checked again, independently of how it was found.
         """
         promise, own = plan.guarantee, plan.without_quorum()
-        if promise.health is not None:
+        if promise.bought is not None:
+            check_numbers(promise.bought, "bought")
+            rest = plan.without_purchases()
+            self.verify(rest)
+            purchases.verify_purchases(plan, self._gaussian(rest))
+        elif promise.health is not None:
             check_numbers(promise.health, "health")
             self.verify(plan.without_health())
             look.verify_look(plan, self._gaussian(plan.without_health()))
@@ -169,6 +174,8 @@ class Registered(AlgorithmInfo):
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.health is not None:
             pairs = tuple(pair.and_(promise.health.pair) for pair in pairs)
+        if promise.bought is not None:
+            pairs = tuple(pair.and_(promise.bought.pair) for pair in pairs)
         if quorum is not None and promise.exposure != "local":
             decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
@@ -221,6 +228,8 @@ class Registered(AlgorithmInfo):
         promise, own = plan.guarantee, plan.without_quorum()
         if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
             return None
+        if promise.bought is not None:
+            return GaussianPromise(*promise.bought.charged)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None

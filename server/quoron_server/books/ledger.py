@@ -34,7 +34,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
-from quoron_server.plan import PREFACE
+from quoron_server.plan import BOUGHT, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -74,7 +74,7 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state, -2 before it
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; -2, -3: before
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("seal", sa.Text),
@@ -267,16 +267,33 @@ class Ledger:
         """Write what is released before the first round; once, and before `commit` writes the initial state."""
         self.commit(PREFACE, None, releases, event)
 
-    def commit(self, round_: int, state: bytes | None, releases: Sequence[Release], event: dict[str, Any]) -> None:
+    def bought(self) -> dict[str, Any] | None:
+        """What was released before the run was planned, as `buy` wrote it; None if nothing was."""
+        return next((json.loads(row.event) for row in self._committed() if row.round == BOUGHT), None)
+
+    def buy(self, releases: Sequence[Release], event: dict[str, Any], *, plan: str) -> None:
+        """Write what is released before all else, and the `plan` that is made of it, in one transaction; once."""
+        self.commit(BOUGHT, None, releases, event, plan=plan)
+
+    def commit(
+        self,
+        round_: int,
+        state: bytes | None,
+        releases: Sequence[Release],
+        event: dict[str, Any],
+        *,
+        plan: str | None = None,
+    ) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
-        LedgerError if the run has ended or has come to this round before.
+        With a `plan` the run goes on by that one. LedgerError if the run has ended or has come to this round before.
         """
         entries = json.dumps(
             [{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases]
         )
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
+        made = None if plan is None else {"run": self.run, "config_digest": self.config_digest, "plan": plan}
         with self._database.writing() as connection:
             kept: dict[str, Any] = {"round": round_, "state": state}
             kept |= {"state_seal": _seal("state_seal", kept | {"run": self.run})}
@@ -286,6 +303,9 @@ class Ledger:
                 )
             row = {"run": self.run, "round": round_, "releases": entries, "event": json.dumps(event)}
             connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
+            if made is not None:
+                this = _runs.update().where(_runs.c.run == self.run)
+                connection.execute(this, made | {"seal": _seal("seal", made)})
 
     def finish(self, model: NDArray[np.float64]) -> None:
         """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
@@ -349,7 +369,12 @@ class Ledger:
 
     def _committed(self) -> Sequence[Any]:
         rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
-        self._check_all("commits", rows, first=PREFACE if rows and rows[0].round == PREFACE else -1)
+        before = [row for row in rows if row.round < -1]
+        if [row.round for row in before] not in ([], [PREFACE], [BOUGHT], [BOUGHT, PREFACE]):
+            raise self._changed()
+        for row in before:
+            self._check("commits", row._mapping)
+        self._check_all("commits", rows[len(before) :], first=-1)
         last = self._of(_unreleased.c.round)
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
             raise self._changed()

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from quoron.cli.common import Decimal, Encoding, Quoting, Separator
 from quoron.cli.connection import (
     CLIENTS,
     Anywhere,
@@ -20,7 +21,9 @@ from quoron.cli.connection import (
 
 
 def client(
-    data: Annotated[Path, typer.Option(envvar="QUORON_DATA", help="This user's items, CSV or Parquet.")],
+    data: Annotated[
+        Path, typer.Option(envvar="QUORON_DATA", help="This user's items: .csv, .tsv, .jsonl, .parquet or .feather.")
+    ],
     coordinator: Annotated[
         str, typer.Option(envvar="QUORON_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
     ] = CLIENTS,
@@ -72,6 +75,10 @@ def client(
         int | None,
         typer.Option(min=1, envvar="QUORON_ITEMS_PER_USER", help="What a person holds; ten times more is asked about."),
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
     check: Annotated[
         bool, typer.Option("--check", help="Only look whether the data can be one user's; nothing is sent.")
     ] = False,
@@ -80,18 +87,21 @@ def client(
     import asyncio
 
     from quoron_client import federation
+    from quoron_client.data.dialect import Dialect
     from quoron_client.federation import core_dumps
     from quoron_client.federation.own_table import check_one_user
 
     core_dumps.switch_off()
+    dialect = Dialect(separator, decimal, encoding, quoting)  # type: ignore[arg-type]  # it says what is wrong
     if check:
-        check_one_user(data, one_user=one_user, items_per_user=items_per_user)
+        check_one_user(data, one_user=one_user, items_per_user=items_per_user, dialect=dialect)
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one person, as far as they show'}.")
         return
     check_environment(plaintext=insecure or insecure_anywhere)
     config = federation.ClientConfig(
         coordinator=coordinator,
         data=data,
+        dialect=dialect,
         record=record,
         new_record=new_record,
         other_books=other_books,

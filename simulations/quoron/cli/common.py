@@ -55,6 +55,19 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autoco
 Seed = Annotated[int | None, typer.Option(help="Public seed of slots; short for run.seed.")]
 SimulationSeed = Annotated[int | None, typer.Option(help="Seed of simulated noise; short for run.simulation_seed.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
+Separator = Annotated[
+    str | None,
+    typer.Option(metavar="CHARACTER", help="What separates cells of the table's text, if its header does not say."),
+]
+Decimal = Annotated[
+    str, typer.Option(metavar=".|,", help="How numbers in the table's text are written: 3.14, or 3,14 and 1.234,5.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the table's text, if not UTF-8: utf-16, latin-1 or cp1252.")
+]
+Quoting = Annotated[
+    str, typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]

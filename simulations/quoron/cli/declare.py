@@ -5,14 +5,18 @@ from typing import Annotated
 
 import typer
 
+from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+
 Columns = list[str] | None
 
 
 def declare(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV or Parquet file with one item a row.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")
+    ],
     user: Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")],
     epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs, shared equally.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ of all categorical columns together.")] = 1e-6,
+    delta: Annotated[float, typer.Option("--delta", help="δ of all ranges and categories together.")] = 1e-6,
     items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
     numeric: Annotated[
         Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
@@ -26,9 +30,6 @@ def declare(
     most_votes: Annotated[
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
-    most_outside: Annotated[
-        float, typer.Option("--most-outside", metavar="SHARE", help="Share of the users that may lie outside a range.")
-    ] = 0.1,
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
     ] = False,
@@ -38,6 +39,10 @@ def declare(
     ledger: Annotated[
         Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
@@ -45,17 +50,17 @@ def declare(
     costs again.
     """
     from quoron import declare as declaring
+    from quoron import opened
     from quoron.sections import Keep, Privacy
 
     declared = declaring.declare(
-        table,
+        opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting),
         user=user,
         privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
         items=items,
         numeric=_names(numeric),
         categorical=_names(categorical),
         most_votes=most_votes,
-        most_outside=most_outside,
         keep=Keep(group=group, ledger=ledger),
     )
     typer.echo(declared.toml())

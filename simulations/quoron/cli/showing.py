@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quoron.cli import one_screen
 from quoron.comparing import page as compared
 from quoron.comparing.comparison import Comparison
 from quoron.planning.choosing import Candidate, refusals, risk_sentence, risk_words
@@ -29,7 +30,7 @@ from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
-from quoron_server.wording import sentence
+from quoron_server.wording import assumption_text, sentence
 
 if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
@@ -66,25 +67,55 @@ def show_result(result: RunResult, *, as_json: bool) -> None:
     )
 
 
-def show_trained(trained: "TrainedTable", *, as_json: bool) -> None:
-    """A curator's complete run: its promise, its public figures, the coefficients, and where the model is."""
+def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = False) -> None:
+    """A curator's complete run: its promise, its public figures, the coefficients, and where the model is.
+
+    On one screen, which says what it leaves out, unless `details` are asked for.
+    """
     if as_json:
         print(dumps(trained.summary.as_json() | {"directory": str(trained.directory)}))
         return
-    out = console()
-    _say(out, trained.summary.statement)
-    if trained.summary.choice is not None:
-        _say(out, f"Chosen {trained.summary.choice}")
-    out.print(_rows(trained.summary.rows()))
-    coefficients = table("feature", "coefficient, in the column's units")
-    for name, value in trained.model.table():
-        coefficients.add_row(escape(name), escape(value))
-    out.print(coefficients)
-    for warning in trained.summary.warnings:
+    out, summary = console(), trained.summary
+    model, coefficients, warnings = trained.directory / "model.json", trained.model.table(), summary.warnings
+    if details:
+        _say(out, summary.statement)
+        if summary.choice is not None:
+            _say(out, f"Chosen {summary.choice}")
+    else:
+        _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
+    out.print(one_screen.pairs(summary.rows()))
+    shown = len(coefficients) if details else one_screen.COEFFICIENTS
+    listed = table("feature", "coefficient, in the column's units", dense=not details)
+    for name, value in coefficients[:shown]:
+        listed.add_row(escape(name), escape(value))
+    out.print(listed)
+    if len(coefficients) > shown:
+        _say(out, f"and {len(coefficients) - shown:,} more in the model's file.", style="dim")
+    said = len(warnings) if details else one_screen.WARNINGS
+    for warning in warnings[:said]:
         _say(out, f"Warning: {warning}", style="yellow")
-    _say(out, trained.summary.unseen, style="dim")
-    model = trained.directory / "model.json"
+    if len(warnings) > said:
+        _say(out, f"and {len(warnings) - said:,} warnings more in report.html.", style="yellow")
+    _say(out, summary.unseen, style="dim")
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:
+    """The plan of a curator's run on one screen; with `details` all of it, beside what other methods would do."""
+    if as_json or details:
+        show_plan(planned, as_json=as_json)
+        return
+    out, promised = console(), planned.plan.guarantee
+    _say(out, one_screen.DRY)
+    _say(out, one_screen.promise(promised.epsilon, promised.delta, promised.adjacency))
+    for assumed in promised.assumptions:
+        _say(out, f"Assumed: {assumption_text(assumed)}.")
+    out.print(one_screen.pairs(one_screen.rows(planned)))
+    for remark in planned.remarks[: one_screen.WARNINGS]:
+        _say(out, remark, style="yellow")
+    if len(planned.remarks) > one_screen.WARNINGS:
+        _say(out, f"and {len(planned.remarks) - one_screen.WARNINGS:,} remarks more with --details.", style="yellow")
+    _say(out, one_screen.NEXT, style="dim")
 
 
 def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
@@ -316,10 +347,7 @@ def _say(out: Console, text: str, *, style: str | None = None) -> None:
 
 
 def _rows(rows: Iterable[tuple[str, str]]) -> Table:
-    pairs = Table(box=box.SIMPLE, show_header=False)
-    for label, text in rows:
-        pairs.add_row(escape(label), escape(text))
-    return pairs
+    return one_screen.pairs(rows, around=box.SIMPLE)
 
 
 def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:
@@ -329,8 +357,14 @@ def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:
     if isinstance(parameters, list | tuple) and any(isinstance(each, dict) for each in parameters):
         numbered = enumerate(parameters, start=1)
         return [row for number, value in numbered for row in _parameter_rows(value, f"{prefix} {number}")]
-    text = f"{parameters:.6g}" if isinstance(parameters, float) else str(parameters)
-    return [] if parameters is None else [(prefix, text)]
+    return [] if parameters is None else [(prefix, _rounded(parameters))]
+
+
+def _rounded(value: Any) -> str:
+    """A public number as people read it; every digit stands in the plan's JSON."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_rounded, value))})"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _joined(prefix: str, key: str) -> str:
@@ -345,9 +379,9 @@ def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
     return name, predicted, each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
 
 
-def table(*columns: str) -> Table:
-    """An empty table with these columns, whose cells fold rather than lose text."""
-    made = Table(box=box.SIMPLE_HEAD)
+def table(*columns: str, dense: bool = False) -> Table:
+    """An empty table with these columns, whose cells fold rather than lose text; `dense` without lines around them."""
+    made = Table(box=None if dense else box.SIMPLE_HEAD)
     for column in columns:
         made.add_column(column, overflow="fold")
     return made

@@ -8,11 +8,15 @@ import typer
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
+    Decimal,
+    Encoding,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
+    Quoting,
+    Separator,
     Settings,
     Workers,
     interruptible,
@@ -51,6 +55,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="All numbers, theorems and other methods, on more than one screen.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
     engine: Annotated[
@@ -70,7 +77,7 @@ def train(
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
         planned = api.plan_training(source, privacy=privacy, method=method, keep=keep, settings=given, **columns)
-        showing.show_plan(planned, as_json=as_json)
+        showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         trained = api.train(
@@ -84,12 +91,12 @@ def train(
             engine=choice,
             **columns,
         )
-    showing.show_trained(trained, as_json=as_json)
+    showing.show_trained(trained, as_json=as_json, details=details)
 
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
-    table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
         Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
@@ -104,13 +111,18 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron import api
+    from quoron import api, opened
     from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
     trained, decided = api.load(model), threshold_of(threshold)
-    found = predictions(trained, table, scores=scores, threshold=decided)
+    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if (said := one_for_all(trained, found, decided)) is not None:
         typer.echo(said, err=True)

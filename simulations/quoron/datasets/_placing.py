@@ -1,4 +1,4 @@
-"""Rows on their way into chunks: a value is read once from its column, and written once, scaled, where it will stay.
+"""Items on their way into chunks, where they will stay.
 
 Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the placed rows is settled by the
 index and the order alone, before any value is read. A row that is left out makes its run shorter.
@@ -7,11 +7,7 @@ index and the order alone, before any value is read. A row that is left out make
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
-from numba.extending import intrinsic
-
-TILE = 256  # rows that are scaled before they are written: a kilobyte of a column is read in one go
-_APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
+from numba import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -40,92 +36,42 @@ def settle(places: Any, lengths: Any, chunk_of: Any, step: int, starts: Any, run
             at[b] += lengths[r]
 
 
-def _at(context: Any, address: Any, like: Any) -> Any:
-    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.inttoptr(values[0], target.get_value_type(signature.return_type))
-
-    return types.CPointer(like.dtype)(types.int64, like), generate  # type: ignore[no-untyped-call]
-
-
-# _column(address, like): numbers of the type of `like`. A list of arrays would cost as much as the work on a few rows.
-_column: Any = intrinsic(_at)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def place_rows(
-    columns: Any,
-    like: Any,
-    first: int,
-    last: int,
-    low: Any,
-    high: Any,
-    scale: float,
-    drop: bool,
-    constant: float,
-    bound: float,
-    labels: Any,
-    weights: Any,
-    usable: Any,
-    run: int,
-    done: int,
-    places: Any,
-    lengths: Any,
-    base: Any,
-    kept: Any,
-    features: Any,
-    out_labels: Any,
-    out_weights: Any,
-) -> bool:
-    """Rows `first` to `last` of columns to where their runs lie. The first of them is row `done` of run `run`.
+    features: Any, labels: Any, weights: Any, marks: Any, bound: float, run: int, done: int, places: Any, lengths: Any,
+    base: Any, kept: Any, out_features: Any, out_labels: Any, out_weights: Any,
+) -> bool:  # fmt: skip
+    """Rows that are items to where their runs lie, if they can be used. The first of them is row `done` of run `run`.
 
-    `columns` (p,) are addresses of numbers of the type of `like`. A column is brought from [low, high] to [-1, 1] in
-    float32, and then times `scale`; as it is if that is 0. Of a run, kept[run] rows are there already. Returns whether
-    no row is longer than `bound`. Ranges of rows that have no run in common may be placed at the same time.
+    Of a run, kept[run] rows are there already. Returns whether no row is longer than `bound`. Ranges of rows that have
+    no run in common may be placed at the same time.
     """
-    longest, squares = 0.0, np.empty(TILE)
-    # The length of a row is that of what is written, float32, and the constant column is part of it.
-    end = np.float64(np.float32(constant))
-    tile = np.empty((len(columns), TILE + _APART), np.float32)
-    there, good = np.empty(TILE, np.int64), np.empty(TILE, np.bool_)
-    # Columns come one after the other and rows go out one after the other: a tile turns one into the other, in cache.
-    for start in range(first, last, TILE):
-        many = min(TILE, last - start)
-        for i in range(many):
-            good[i] = usable[start + i]
-        squares[:] = end * end
-        for j in range(len(columns)):
-            values = carray(_column(columns[j], like), last)[start : start + many]
-            # Scaled, a value that is not finite is the middle of its range, and `drop` says whether its row counts.
-            if scale == 0.0:
-                for i in range(many):
-                    tile[j, i] = np.float32(values[i])
-            elif _scale(values, low[j], high[j], scale, tile[j]) and drop:
-                for i in range(many):
-                    good[i] = good[i] and np.isfinite(values[i])
-            _add_squares(tile[j, :many], squares)
-        run, done = _settle_rows(good[:many], run, done, places, lengths, base, kept, there)
-        _write(tile, there[:many], constant, features)
-        for i in range(many):
-            longest = max(longest, squares[i])
-        for i in range(many):
-            if there[i] >= 0:
-                out_labels[there[i]] = labels[start + i]
-                if len(out_weights):
-                    out_weights[there[i]] = weights[start + i]
+    longest, there = 0.0, np.empty(len(labels), np.int64)
+    _settle_rows(marks, run, done, places, lengths, base, kept, there)
+    for i in range(len(there)):
+        at, squares = there[i], 0.0
+        if at < 0:
+            continue
+        for j in range(features.shape[1]):
+            value = features[i, j]
+            out_features[at, j] = value
+            squares += np.float64(value) * np.float64(value)
+        longest = max(longest, squares)
+        out_labels[at] = labels[i]
+        if len(weights):
+            out_weights[at] = weights[i]
     within: bool = np.sqrt(longest) <= bound
     return within
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _settle_rows(
-    good: Any, run: int, done: int, places: Any, lengths: Any, base: Any, kept: Any, there: Any
-) -> tuple[int, int]:
-    """Where each of some rows belongs, -1 for nowhere, from row `done` of run `run` on; and where the next is."""
+def _settle_rows(marks: Any, run: int, done: int, places: Any, lengths: Any, base: Any, kept: Any, there: Any) -> None:
+    """Where each of some rows belongs, -1 for nowhere, from row `done` of run `run` on."""
     i = 0
-    while i < len(good):
+    while i < len(there):
         while done == lengths[run]:
             run, done = run + 1, 0
-        stop = min(len(good), i + lengths[run] - done)
+        stop = min(len(there), i + lengths[run] - done)
         done += stop - i
         if places[run] < 0:
             there[i:stop] = -1
@@ -133,50 +79,11 @@ def _settle_rows(
             # Rows that are left out leave no gap: the next one takes their place.
             at = base[run] + kept[run]
             for k in range(i, stop):
-                there[k] = at if good[k] else -1
-                at += good[k]
+                good = marks[k, 0] & 1 == 0
+                there[k] = at if good else -1
+                at += good
             kept[run] = at - base[run]
         i = stop
-    return run, done
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool:
-    """Some values of a column, scaled; whether one is not finite, which is taken to be in the middle."""
-    span, amiss = high - low, 0
-    for i in range(len(values)):
-        value = np.float64(values[i])
-        amiss += not abs(value) < np.inf
-        held = min(max((2.0 * value - low - high) / span, -1.0), 1.0)
-        out[i] = np.float32(np.float64(np.float32(held)) * scale)
-    if amiss == 0:
-        return False
-    middle = 0.5 * low + 0.5 * high
-    held = min(max((2.0 * middle - low - high) / span, -1.0), 1.0)
-    for i in range(len(values)):
-        if not np.isfinite(values[i]):
-            out[i] = np.float32(np.float64(np.float32(held)) * scale)
-    return True
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_squares(values: Any, squares: Any) -> None:
-    for i in range(len(values)):
-        squares[i] += np.float64(values[i]) * np.float64(values[i])
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _write(tile: Any, there: Any, constant: float, features: Any) -> None:
-    """The columns of a tile as rows there[i] (-1: none), with the constant at the end where there is one."""
-    columns, width, last = len(tile), features.shape[1], np.float32(constant)
-    for i in range(len(there)):
-        at = there[i]
-        if at < 0:
-            continue
-        for j in range(columns):
-            features[at, j] = tile[j, i]
-        if width > columns:
-            features[at, columns] = last
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

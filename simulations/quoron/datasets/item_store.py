@@ -29,12 +29,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._placing import gather, lay_out, place_rows, settle, sort_runs
 from quoron.datasets._scratch import ReusedMemory, RowBuffer, Scratch, aligned, unlike_written
 from quoron.datasets._seal import Seal
 from quoron.datasets.rows import Rows, RowSpan
 from quoron_client.compute.enforcement import bounded
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.fused import Block, encode
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
@@ -179,7 +180,7 @@ class ItemStore:
         step = 1 if chunks == 1 else STEP
         room = self._room + 1 + (step - 1) * chunks  # the last row is nobody's
         buffers = [RowBuffer.of(room, self._features, weighted=self._weighted) for _ in range(1 if chunks == 1 else 2)]
-        placer, placed = _Placer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
+        placer, placed = _Placer(rows.encoding), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
             closing(rows.spans(self._pieces, self._place, self._room)) as spans,
@@ -297,8 +298,8 @@ class ItemStore:
 class _Placer:
     """Puts the rows of files into buffers, span by span, on all threads."""
 
-    def __init__(self, scaling: Scaling, rows: Rows) -> None:
-        self._scaling, self._rules = scaling, rows.encoding
+    def __init__(self, rules: Encoding) -> None:
+        self._rules, self._block = rules, Block.of(rules, 0)
         self.within = True  # no row so far is longer than the loss allows
 
     def place(self, span: RowSpan, base: Users, buffer: RowBuffer) -> NDArray[np.int32]:
@@ -306,14 +307,15 @@ class _Placer:
         kept = np.zeros(len(span.places), np.int32)
         ends, begun = np.cumsum(span.lengths, dtype=np.int64), 0
         for table in span.tables:
-            columns = Columns.of(self._rules, table)
-            values = columns.addresses()
+            if len(self._block.labels) < table.num_rows:
+                self._block = Block.of(self._rules, table.num_rows)
+            encode(self._rules, table, self._block.part(0, table.num_rows))
             # Pieces begin where a run does, so that no two have rows of one run.
             end = begun + table.num_rows
             cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
             borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
             works = [
-                partial(self._piece, columns, values, begun, first, last, ends, span, base, kept, buffer)
+                partial(self._piece, begun, first, last, ends, span, base, kept, buffer)
                 for first, last in pairwise(borders)
             ]
             at_once(works, all_threads())
@@ -322,8 +324,6 @@ class _Placer:
 
     def _piece(
         self,
-        columns: Columns,
-        values: tuple[Users, NDArray[Any]],
         begun: int,
         first: int,
         last: int,
@@ -333,30 +333,11 @@ class _Placer:
         kept: NDArray[np.int32],
         buffer: RowBuffer,
     ) -> None:
-        """Rows `first` to `last` of a span, in columns whose first is row `begun` of it."""
-        run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
-        within = place_rows(
-            *values,
-            first - begun,
-            last - begun,
-            scaling.low,
-            scaling.high,
-            scaling.scale,
-            scaling.drop,
-            scaling.constant,
-            self._rules.feature_norm,
-            columns.labels,
-            columns.weights,
-            columns.kept,
-            run,
-            first - int(ends[run] - span.lengths[run]),
-            span.places,
-            span.lengths,
-            base,
-            kept,
-            *buffer.arrays,
-        )
-        if not within:
+        """Rows `first` to `last` of a span, the first in the block being row `begun` of it."""
+        run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
+        done = first - int(ends[run] - span.lengths[run])
+        runs = (run, done, span.places, span.lengths, base, kept)
+        if not place_rows(*some.arrays, self._rules.feature_norm, *runs, *buffer.arrays):
             self.within = False
 
 

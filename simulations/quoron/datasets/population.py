@@ -104,6 +104,11 @@ class DatasetPopulation(FileUsers):
         """How rows become items."""
         return self.rows.encoding
 
+    @property
+    def everybody(self) -> int:
+        """Number of users of the table, those held out among them."""
+        return self.rows.users
+
     def part(self, users: Users) -> FileUsers:
         """Some users, with a store of their own."""
         public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())

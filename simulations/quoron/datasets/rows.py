@@ -4,12 +4,10 @@ Whoever reads rows reads the user column with them, and compares it with the ind
 are of other users than the index says end whatever they were read for.
 """
 
-import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from queue import Queue
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,14 +17,13 @@ from numpy.typing import NDArray
 from quoron.datasets._names import Names, column
 from quoron.datasets.index import Index
 from quoron_client.data import columns
+from quoron_client.data.ahead import ahead
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.files import Piece
 from quoron_client.data.first_rows import before
 from quoron_privacy.errors import DataError
 
-T = TypeVar("T")
 Owners = NDArray[np.int64]
-AHEAD = 2  # batches that are decoded before they are wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,36 +207,3 @@ class _Cut:
                 table, self._left = table.slice(0, rows), table.slice(rows)
             rows -= table.num_rows
             yield table
-
-
-def ahead(source: Iterator[T]) -> Generator[T]:
-    """The same things, made by another thread a few steps before they are wanted; its error comes where it arose."""
-    made: Queue[tuple[bool, Any]] = Queue(AHEAD)
-    stopped = threading.Event()
-
-    def work() -> None:
-        try:
-            for each in source:
-                made.put((True, each))
-                if stopped.is_set():
-                    return
-            made.put((False, None))
-        except BaseException as error:
-            made.put((False, error))
-
-    thread = threading.Thread(target=work, daemon=True, name="quoron-ahead")
-    thread.start()
-    try:
-        while True:
-            more, each = made.get()
-            if not more:
-                if each is not None:
-                    raise each
-                return
-            yield each
-    finally:
-        stopped.set()
-        while thread.is_alive():  # it may wait for room
-            while not made.empty():
-                made.get()
-            thread.join(0.01)

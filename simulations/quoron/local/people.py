@@ -137,7 +137,8 @@ def _table(config: Config, base: Path, frame: pa.Table | None) -> pa.Table:
             f"Expected a table in one file for clients on this machine, got the folder or URL {people.path!r}."
         )
     encoding = encoding_of(people, loss_of(config.loss))
-    return tables.read(table_file(people.path, base) if frame is None else frame, (*encoding.columns, people.user))
+    given = table_file(people.path, base) if frame is None else frame
+    return tables.read(given, (*encoding.columns, people.user), dialect=people.dialect)
 
 
 def give_tables(folder: Folder, config: Config | None, base: Path, clients: int) -> None:

@@ -29,9 +29,12 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import (
     Categorical,
+    DateNumber,
+    DatePart,
     Encoded,
     Encoding,
     Feature,
+    Hashed,
     Label,
     Numeric,
     Owners,
@@ -46,7 +49,16 @@ from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError, DataError, RunError
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
-__all__ = ["Categorical", "Feature", "Numeric", "TablePopulation", "from_table"]
+__all__ = [
+    "Categorical",
+    "DateNumber",
+    "DatePart",
+    "Feature",
+    "Hashed",
+    "Numeric",
+    "TablePopulation",
+    "from_table",
+]
 
 _UNDECLARED = (
     "items_per_user is not declared: planned as if every user had 1. Set problem.items_per_user to a low typical "
@@ -85,6 +97,11 @@ class TablePopulation:
     def dimension(self) -> int:
         """Numbers of the model, d: as many as features, for each output of the loss."""
         return self.training.dimension * self.loss.outputs
+
+    @property
+    def everybody(self) -> int:
+        """Number of users of the table, those held out among them."""
+        return self.training.users + self.held_out.users
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""

@@ -51,6 +51,7 @@ class Summary:
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
+    users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
 
     @classmethod
     def of(
@@ -68,6 +69,7 @@ class Summary:
         choice: str | None = None,
         traffic: Sequence[Mapping[str, Any]] = (),
         network: Mapping[str, Any] | None = None,
+        users_held_out: int = 0,
     ) -> "Summary":
         """The summary of a complete run from its ledger's events."""
         last = events[-1] if events else {}
@@ -104,6 +106,7 @@ class Summary:
             wire_up=sum(row.get("wire_up", 0) for row in traffic),
             wire_down=sum(row.get("wire_down", 0) for row in traffic),
             network=network,
+            users_held_out=users_held_out,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +119,7 @@ class Summary:
             ("algorithm", self.algorithm),
             ("privacy of one user", self._promise()),
             ("rounds", f"{self.rounds:,}" + (" (a phase was halted: it released nothing new)" if self.halted else "")),
-            ("users asked", f"{self.users_asked:,}"),
+            ("users asked", f"{self.users_asked:,}{self._held_out()}"),
         ]
         if self.users_filtered_simulation_only is not None:
             rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
@@ -135,6 +138,9 @@ class Summary:
             rows += time_rows(self.network)
         rows.append(("time, peak memory", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
         return rows
+
+    def _held_out(self) -> str:
+        return f" ({self.users_held_out:,} more are held out, to measure the model)" if self.users_held_out else ""
 
     def _promise(self) -> str:
         if self.epsilon is None:

@@ -19,7 +19,7 @@ from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector
-from quoron.simulation.scene import setup
+from quoron.simulation.scene import problem_for_real, setup
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError
 
@@ -50,15 +50,16 @@ def ask(
     if risk is None and accuracy is None and not epsilons:
         return Advice()
     scene = setup(config, folder, frame)
+    problem = problem_for_real(config, scene.population)
     if accuracy is not None:
-        found = replace(enough(config, scene.problem, risk_of(scene.population, accuracy)), accuracy=accuracy)
+        found = replace(enough(config, problem, risk_of(scene.population, accuracy)), accuracy=accuracy)
     elif risk is not None:
-        found = enough(config, scene.problem, wanted_risk(str(risk), scene.problem))
+        found = enough(config, problem, wanted_risk(str(risk), problem))
     else:
         found = None
     if not epsilons:
         return Advice(None, found)
-    points = epsilon_curve(config, scene.problem)
+    points = epsilon_curve(config, problem)
     if speaks_of_accuracy(scene.population) and (accuracy is not None or _is_public(config)):
         risks = [point.risk for point in points]
         accuracies = [None if each is None else accuracy_of(scene.population, each) for each in risks]

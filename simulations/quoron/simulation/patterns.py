@@ -10,33 +10,51 @@ from typing import Any
 from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
 from quoron_client.data import spans
+from quoron_client.data.dialect import Dialect
 from quoron_client.data.labels import read_label
+from quoron_privacy.errors import ConfigError
+
+KINDS = ("numeric", "categorical", "hashed", "dates")  # of the table's section, whose keys may be patterns
 
 
 def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     """The same configuration with columns in place of patterns; a relative path is relative to `base`.
 
-    Raises ConfigError as `spans.resolved`, DataError for a table without a header that can be read. One that has
-    patterns no longer is left as it is, so what a run folder keeps is read as it was.
+    Raises ConfigError as `spans.resolved`, and for Parquet with a dialect of text; DataError for a table without a
+    header that can be read. One that has patterns no longer is left as it is, so what a run folder keeps is read as it
+    was.
     """
     table = config.population
-    if not isinstance(table, TableSection) or not any(
-        spans.WILD in name for name in (*table.numeric, *table.categorical)
-    ):
+    if not isinstance(table, TableSection):
         return config
-    found = iter(spans.resolved([*table.numeric, *table.categorical], _header(table, base, frame), roles=_roles(table)))
-    changes = {
-        kind: {name: meant for given, meant in entries.items() for name in _spanned(given, next(found))}
-        for kind, entries in (("numeric", table.numeric), ("categorical", table.categorical))
+    if frame is None and table.dialect != Dialect():
+        _check_written(table, base)
+    entries = {kind: getattr(table, kind) for kind in KINDS}
+    declared = [name for some in entries.values() for name in some]
+    if not any(spans.WILD in name for name in declared):
+        return config
+    header = _header(table, base, frame)
+    found = iter(spans.resolved(declared, header, roles=roles(table), without=table.exclude))
+    changes: dict[str, Any] = {
+        kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
+        for kind, some in entries.items()
     }
-    return config.model_copy(update={"population": table.model_copy(update=changes)})
+    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": ()})})
+
+
+def _check_written(table: TableSection, base: Path) -> None:
+    if dataset(table.path, base) is not None:
+        raise ConfigError(
+            f"Expected no separator, decimal, encoding or quoting of the Parquet files {table.path!r}, which are no "
+            "text, got some. Leave them out."
+        )
 
 
 def _spanned(given: str, names: tuple[str, ...]) -> list[str]:
     return spans.spanned(names) if spans.WILD in given else list(names)
 
 
-def _roles(table: TableSection) -> set[str]:
+def roles(table: TableSection) -> set[str]:
     """The columns that say whose a row is, what is predicted and what a row counts."""
     others = {table.user} if table.weight is None else {table.user, table.weight.column}
     if table.label is None:
@@ -51,11 +69,4 @@ def _roles(table: TableSection) -> set[str]:
 def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
     from quoron_client.data import tables  # it brings pyarrow
 
-    if frame is not None:
-        return tables.names(frame)
-    source = dataset(table.path, base)
-    if source is None:
-        return tables.names(table_file(table.path, base))
-    from quoron_client.data.files import Files
-
-    return list(Files.found(source).schema.names)
+    return tables.names(table_file(table.path, base) if frame is None else frame, table.dialect)

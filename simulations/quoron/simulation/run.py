@@ -21,7 +21,7 @@ from quoron.reports import page
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
-from quoron.simulation.scene import Setup, setup
+from quoron.simulation.scene import Setup, problem_for_real, setup
 from quoron_server.budget import check_delta
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
@@ -66,15 +66,16 @@ def prepare(
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
     Without `alternatives` the refusal of a named algorithm does not say which others would do.
-    With `compare` every algorithm is planned, not only the one that is named, for a plan to look at. Otherwise it is
-    for a simulation, and its promise says so.
+    With `compare` every algorithm is planned, not only the one that is named, for a plan to look at, with everybody in
+    a table. Otherwise it is for a simulation, and its promise says so.
     """
     began = time.perf_counter()
     config = with_columns(config, folder, frame)
     scene = setup(config, folder, frame, population)
+    problem = problem_for_real(config, scene.population) if compare else scene.problem
     if isinstance(config.population, TableSection):
-        check_delta(config.privacy.delta, scene.population.users, allowed=config.privacy.allow_large_delta)
-    planned = choose(config, scene.problem, compare=compare, alternatives=alternatives)
+        check_delta(config.privacy.delta, problem.users, allowed=config.privacy.allow_large_delta)
+    planned = choose(config, problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, TableSection):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
         if compare and config.train.health != 0:
@@ -160,16 +161,15 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
 
     Of a folder of files it is their names, sizes and times of change.
     """
+    from quoron_client.data.files import Files, content  # they bring pyarrow
+
     digest, section = hashlib.sha256(config.digest().encode()), config.population
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
     elif isinstance(section, TableSection) and (source := dataset(section.path, folder)) is not None:
-        from quoron_client.data.files import Files
-
         digest.update(bytes.fromhex(Files.found(source).digest))
     elif isinstance(section, TableSection):
-        with open(table_file(section.path, folder), "rb") as stored:
-            digest.update(hashlib.file_digest(stored, "sha256").digest())
+        digest.update(content(str(table_file(section.path, folder))))
     return digest.hexdigest()
 
 
@@ -198,6 +198,7 @@ def _results(
         choice=prepared.planned.choice,
         traffic=traffic,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
+        users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
 

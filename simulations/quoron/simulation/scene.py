@@ -1,6 +1,6 @@
 """From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from math import sqrt
 from pathlib import Path
@@ -13,13 +13,15 @@ from quoron import config as configs
 from quoron.config import Config, DomainSection, LossSection
 from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
-from quoron.populations.users import Known
+from quoron.populations.users import Declared, Known
 from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
+from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
+from quoron_client.data.hashed import Hashed
 from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -69,6 +71,18 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     dropout = config.run.dropout
     engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
+
+
+def problem_for_real(config: Config, population: Population) -> Problem:
+    """The same for plans: of a table with everybody whom `quoron train` asks, and not only those a simulation does.
+
+    A simulation holds `test_fraction` of them out. Under zero-out as many are asked as are declared.
+    """
+    if not isinstance(config.population, configs.TableSection):
+        return problem(config, population)
+    slots = config.train.users if config.privacy.adjacency == "zero-out" else None
+    public = {each.name: getattr(population, each.name) for each in fields(Declared)}
+    return problem(config, Declared(**public | {"users": slots or cast(Any, population).everybody}))
 
 
 def problem(config: Config, population: Known) -> Problem:
@@ -188,8 +202,8 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
 
             given = table_file(section.path, folder) if table is None else table
             if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-                check_types(encoding_of(section, chosen), types_of(given, tables.header(given).schema))
-            return encoded_table(given, encoding_of(section, chosen), **rules)
+                check_types(encoding_of(section, chosen), tables.opened(given, section.dialect).schema)
+            return encoded_table(tables.opened(given, section.dialect), encoding_of(section, chosen), **rules)
         case configs.FlightsSection():
             from quoron.populations import flights
 
@@ -212,8 +226,15 @@ def _cube(config: Config, section: configs.CubeSection, domain: Domain, outliers
 
 def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    if table.buy:
+        raise ConfigError(
+            f"Expected the range or the values of every column that is a feature, got none of {', '.join(table.buy)}. "
+            "Declare them; `quoron train` buys them within ε."
+        )
     numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
     categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
+    hashed = [Hashed(column, buckets) for column, buckets in table.hashed.items()]
+    dates = [part for column, said in table.dates.items() for part in _dates(column, said)]
     label = None
     if table.label is not None:
         label = read_label(
@@ -224,7 +245,7 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
             bound=getattr(loss, "label_bound", 1.0),
         )
     return Encoding(
-        (*numeric, *categorical),
+        (*numeric, *categorical, *hashed, *dates),
         label=label,
         intercept=table.intercept,
         unit_rows=table.unit_rows,
@@ -233,6 +254,17 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
         missing=table.missing,
         class_weight=_class_weight(table, label),
     )
+
+
+def _dates(column: str, said: configs.Dates) -> Iterator[DatePart | DateNumber]:
+    for part in said.parts:
+        yield DatePart(column, part, said.format, said.zone)
+    if said.year is not None:
+        yield DateNumber(column, "year", *said.year, format=said.format, zone=said.zone)
+    if said.days is not None:
+        first, last = said.days
+        length = day_number(column, last) - day_number(column, first)
+        yield DateNumber(column, "days", 0, length, first, said.format, said.zone)
 
 
 def _class_weight(table: configs.TableSection, label: AnyLabel | None) -> ClassWeights | Balanced | None:

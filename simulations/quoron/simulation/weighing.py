@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.populations.table import Weighing
+from quoron_client.data import fused
 from quoron_client.data.encoding import Balanced, Encoding, Owners
-from quoron_client.data.misfits import Misfits, Tally, declared_columns, declared_labels
+from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import TableHealth, looked_at
@@ -40,7 +41,7 @@ def weighing(config: Config) -> Weighing:
         place[known[chosen]] = np.arange(health.users)
         for owners, table in tables:
             rows = np.flatnonzero(place[owners] >= 0)
-            tally.add(place[owners[rows]], Misfits.of(encoding, table.take(pa.array(rows))))
+            tally.add(owners[rows], fused.marks_of(encoding, table.take(pa.array(rows))), place)
         vectors = health.vectors(*tally.fitting(everybody=config.privacy.adjacency != "zero-out"))
         sums = health.reduction.of(vectors, np.ones(len(vectors), np.bool_))
         seen = health.shares(health.release(sums, noise.stream("table health")))

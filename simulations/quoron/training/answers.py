@@ -7,7 +7,7 @@ from quoron.model import Model
 from quoron_client.data.encoding import ClassWeights, Encoding
 from quoron_client.data.labels import in_words, outcomes
 
-RARE = 0.2  # share of labels below which a class is seldom likelier than all others together
+RARE = 0.25  # share of labels below which a class is seldom likelier than all others together
 _SHARE = "`quoron predict --threshold share`, in Python model.predict(rows, threshold='share')"
 
 
@@ -16,7 +16,8 @@ def one_answer(model: Model) -> tuple[str, ...]:
     classes = outcomes(model.encoding.label)
     if not classes:
         return ()
-    fix = f"Decide by the released share: {_SHARE}." if model.label_shares else "Give `quoron predict` a --threshold."
+    share = model.label_shares is not None and model.threshold != "share"
+    fix = f"Decide by the released share: {_SHARE}." if share else "Give `quoron predict` a --threshold."
     fix = fix if model.loss.name in ("logistic", "softmax") else "More users or a larger epsilon tell classes apart."
     only = model.always()
     if only is not None:

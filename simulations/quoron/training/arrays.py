@@ -169,9 +169,11 @@ def weights(given: Any, rows: int) -> Vector:
 
 
 def largest(given: Vector) -> float:
-    """The largest finite weight (N,), or 1 where none is above 0; not private."""
+    """The largest finite weight (N,); not private. InputError where none is above zero."""
     most = float(np.max(given, where=np.isfinite(given), initial=0.0))
-    return most if most > 0 else 1.0
+    if most <= 0:
+        raise InputError("Expected a sample_weight above zero where most_weight is not declared, got none.")
+    return most
 
 
 def class_weights(given: Any, classes: NDArray[Any], label: Label) -> dict[str, Any]:

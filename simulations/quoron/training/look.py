@@ -7,7 +7,7 @@ Statement, and what it costs and sees: docs/privacy/table-health.md. The mechani
 """
 
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import LabelShares
-from quoron.planning.plans import Planned, budget_of, choose, privacy_of
+from quoron.planning.plans import Planned, Registry, budget_of, choose, privacy_of
 from quoron.prepared import Prepared
 from quoron.training.table import Curated, HeldRows
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
@@ -41,27 +41,29 @@ Vector = NDArray[np.float64]
 OFF = "train.health = 0 says so"
 
 
-def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned, str | None]:
+def plan(
+    config: Config, problem: Problem, encoding: Encoding, algorithms: Registry = ALGORITHMS
+) -> tuple[Planned, str | None]:
     """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
 
     Nothing is infeasible, and no method is refused, for the sake of the look. Raises what `choose` raises.
     """
-    privacy = privacy_of(config)
+    privacy, chosen = privacy_of(config), partial(choose, algorithms=algorithms)
     sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
     share, why = _share(config, problem, privacy, sizes)
     if not share:
-        return choose(config, problem), why
+        return chosen(config, problem), why
     left, _ = table_health.rest(privacy.epsilon, privacy.delta, share)
     if left < LEAST_EPSILON:
-        return choose(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
+        return chosen(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
     rest = config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": left})})
     try:
-        planned = choose(rest, problem)
+        planned = chosen(rest, problem)
     except Infeasible:
-        return choose(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
+        return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
     whole = ALGORITHMS[planned.plan.algorithm].looking(planned.plan, privacy, share=share, **sizes)
     if whole is None:
-        other = choose(config, problem)
+        other = chosen(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
@@ -129,10 +131,11 @@ def label_shares(encoding: Encoding, health: TableHealth | None, seen: Shares | 
 
 
 def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
-    """Items that all counted alike, weighed by class: in place, or as they will be read."""
+    """Items that all counted alike, weighed by class, or as they will be read."""
     if not isinstance(items, ItemBatch):
         return replace(items, encoding=encoding)
     if isinstance(encoding.class_weight, ClassWeights) and items.weights is not None:
+        items = replace(items, weights=items.weights.copy())
         encoding.class_weight.weigh(items.labels, items.weights)
     return items
 

@@ -3,7 +3,7 @@
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quoron.model import Model, Threshold
 from quoron.run_folder import as_parquet, write
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MANY = 20  # rows that are rarely all of one class
 
 
-def predictions(model: Model, path: Path, *, scores: bool, threshold: Threshold | None = None) -> "pa.Table":
-    """The label of each row of a file, as its own column has it and by its name; of a comparison, true and false.
+def predictions(model: Model, table: Any, *, scores: bool, threshold: Threshold | None = None) -> "pa.Table":
+    """The label of each row of a table, as its own column has it and by its name; of a comparison, true and false.
 
     With `scores` a column of probabilities, or of scores, of each class, by its name.
     """
@@ -26,7 +26,7 @@ def predictions(model: Model, path: Path, *, scores: bool, threshold: Threshold 
 
     if threshold is not None:
         model.check_threshold(threshold)
-    rows, label = tables.read(path), model.encoding.label
+    rows, label = tables.read(table, model.feature_names_in_), model.encoding.label
     name = "prediction" if label is None else meaning(label)
     found = {name: pa.array(model.predict(rows, threshold=threshold))}
     if scores:

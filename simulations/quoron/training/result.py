@@ -16,6 +16,7 @@ from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
 from quoron.training.answers import in_classes, one_answer
+from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
@@ -25,6 +26,7 @@ from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
+SHOWN = 12  # facts that were bought, in a summary
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
 
@@ -52,12 +54,16 @@ class TrainingSummary:
     unseen: str  # what no warning can be about
     choice: str | None
     guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
+    bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        return asdict(self) | {"health": None if self.health is None else self.health.as_json()}
+        return asdict(self) | {
+            "bought": [asdict(each) for each in self.bought],
+            "health": None if self.health is None else self.health.as_json(),
+        }
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
@@ -72,6 +78,9 @@ class TrainingSummary:
         if risk:
             unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
             rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
+        rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
+        if len(self.bought) > SHOWN:
+            rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
         if self.health is not None:
             rows += self.health.table()[:1]
         if self.class_weights is not None:
@@ -91,6 +100,11 @@ class TrainedTable(Trained[Model]):
     def health(self) -> Health | None:
         """How well the table fits its declarations, by a look with noise; None: nobody looked."""
         return self.summary.health
+
+    @property
+    def bought(self) -> tuple[BoughtLine, ...]:
+        """What of the table was bought within the promise; `declared.toml` in the folder says it as a configuration."""
+        return self.summary.bought
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -125,7 +139,9 @@ def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
-    summary = TrainingSummary(**contents | {"warnings": tuple(contents["warnings"]), "health": health})
+    bought = tuple(BoughtLine(**each) for each in contents["bought"])
+    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought}
+    summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
@@ -133,6 +149,8 @@ def stored(folder: RunFolder) -> TrainedTable:
 def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write report.html, and return its path."""
     tables = [("Coefficients", model.table())]
+    if summary.bought:
+        tables.append(("What was bought of the table", [(each.column, each.text()) for each in summary.bought]))
     if summary.health is not None:
         tables.append(("How the table fits its declarations: means over users, with noise", summary.health.table()))
     said = [*summary.warnings, summary.unseen]
@@ -169,6 +187,7 @@ def _summary(
         group_limit="none" if account is None else _limit_words(account),
         warnings=(
             *scene.held.warnings,
+            *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
             *_boundary(model, plan),
@@ -177,6 +196,7 @@ def _summary(
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
         health=health,
+        bought=() if scene.bought is None else scene.bought.lines(),
         class_weights=in_classes(model.encoding),
     )
 

@@ -19,27 +19,34 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.prepared import Prepared
+from quoron.planning.plans import Planned
+from quoron.prepared import Prepared, S
 from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import lifetime, look, result
+from quoron.training import buying, lifetime, look, result
+from quoron.training.buying import Undeclared
 from quoron.training.curator import CuratorEngine
+from quoron.training.found import Declarations
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import Curated, HeldTable, hold
+from quoron.training.votes import Released
+from quoron.training.wanted import is_wanted
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -52,6 +59,9 @@ from quoron_server.runs import end
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+AnyPrepared = Prepared[Undeclared] | Prepared[Curated]
+DIGESTED = 1 << 22  # bytes of items that are digested at a time
+
 
 def prepare(
     config: Config,
@@ -61,7 +71,7 @@ def prepare(
     folder: RunFolder | None = None,
     frame: Any = None,
     assumptions: Sequence[Assumption] = (),
-) -> Prepared[Curated]:
+) -> AnyPrepared:
     """Read, check and plan; every wrong request is refused here.
 
     A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
@@ -71,7 +81,13 @@ def prepare(
         folder = RunFolder(Path(config.run.out))
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
-    prepared = _planned(config, base, identity, frame, assumptions)
+    if is_wanted(config):
+        scene, planned = buying.prepared(config, base, identity, frame, assumptions)
+        prepared: Prepared[Undeclared] | Prepared[Curated] = _prepared(
+            config, scene, planned, config.digest(), identity
+        )
+    else:
+        prepared = _planned(config, base, identity, frame, assumptions, begun=begun)
     prepared.run.check()
     return prepared
 
@@ -81,7 +97,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
-    prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
+    prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
     seen = None if health is None else health.shares(look.drawn(health, held, source))
@@ -99,14 +115,36 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     return model, plan, taken
 
 
+def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Prepared[Curated]:
+    """A run planned, for what is bought with noise from its seed where something is; NothingReleased as for real."""
+    if not is_wanted(config):
+        return _planned(config, base, identity, frame, ())
+    scene, planned = buying.prepared(config, base, identity, frame, ())
+    prepared = _prepared(config, scene, planned, config.digest(), identity)
+    released, _ = buying.release(scene, buying.paid_by(prepared), SeededNoise(identity.seed))
+    run, refused = _planned_for(prepared, released)
+    if run is None:
+        raise NothingReleased(f"Nothing was trained. {refused}")
+    return run
+
+
 def _planned(
-    config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
+    config: Config,
+    base: Path,
+    identity: Identity,
+    frame: Any,
+    assumptions: Sequence[Assumption],
+    *,
+    begun: bool = False,
+    bought: Declarations | None = None,
+    digest: str | None = None,
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame)
+    held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
-    planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
+    paid = None if bought is None else bought.paid
+    planned, unlooked = buying.within(seeded, problem_of(config, held.declared), held.encoding, paid)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     remarks = planned.remarks
@@ -114,18 +152,63 @@ def _planned(
         remarks += (f"Nobody looks at how well the table fits its declarations: {unlooked}.",)
         unbalanced = look.unbalanced(held.encoding, unlooked)
         remarks, held = (*remarks, *unbalanced), replace(held, warnings=(*held.warnings, *unbalanced))
-    return Prepared(
-        config,
-        Curated(replace(held, declared=replace(held.declared, domain=plan.problem.domain)), identity, unlooked),
-        replace(planned, plan=plan, remarks=remarks),
-        config.digest(),
-        identity.run,
-        lifetime.account(lifetime.place(config.train.ledger)),
-    )
+    held = replace(held, declared=replace(held.declared, domain=plan.problem.domain))
+    scene = Curated(held, identity, unlooked, bought)
+    return _prepared(config, scene, replace(planned, plan=plan, remarks=remarks), digest or config.digest(), identity)
+
+
+def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity: Identity) -> Prepared[S]:
+    account = lifetime.account(lifetime.place(config.train.ledger))
+    return Prepared(config, scene, planned, digest, identity.run, account)
+
+
+def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[Curated]:
+    """The run as it is planned for what was bought, which is bought now if it has not been: charged, then committed.
+
+    NothingReleased, with all of it charged, where nothing can be trained with what was found; so again at every start.
+    """
+    scene, event = prepared.scene, None
+    if folder.ledger.exists():
+        with closing(Ledger.open(folder.ledger)) as own:
+            if own.config_digest != prepared.digest:
+                raise other_run(folder.path, "configuration")
+            event = own.bought()
+    if event is None:
+        with closing(prepared.begin(folder, asdict(scene.identity))) as own:
+            prepared.run.charge()
+            released, entries = buying.release(scene, buying.paid_by(prepared))
+            run, refused = _planned_for(prepared, released)
+            event = {"bought": released, "refused": refused}
+            own.buy(entries, event, plan=(prepared if run is None else run).run.text)
+    else:
+        run, refused = _planned_for(prepared, event["bought"])
+    if run is None:
+        with closing(Ledger.open(folder.ledger)) as own:
+            own.abandon()
+        with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
+            end(ledger, prepared.name, "failed", model=None)
+        raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {event['refused']}")
+    folder.write_json("plan.json", run.planned.as_json())
+    assert run.scene.bought is not None
+    folder.write_text("declared.toml", run.scene.bought.toml(run.config))
+    return run
+
+
+def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Prepared[Curated] | None, str]:
+    """The run for what was released, or why there is none."""
+    scene = prepared.scene
+    try:
+        bought = buying.read(prepared, released)
+        config = buying.configured(prepared.config, scene.wanted, bought.found)
+        given = config, scene.base, scene.identity, scene.frame, scene.assumptions
+        run = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+    except (NothingReleased, Infeasible) as error:
+        return None, str(error)
+    return run, ""
 
 
 def carry_out(
-    prepared: Prepared[Curated],
+    prepared: AnyPrepared,
     folder: RunFolder,
     observers: Sequence[Observer] = (),
     *,
@@ -135,7 +218,6 @@ def carry_out(
 
     With `sharing` other processes answer for the users, to the same bits.
     """
-    run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise ConfigError(
             f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
@@ -144,13 +226,29 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    room = held.room(begun=begun)
+    if isinstance(prepared.scene, Undeclared):
+        declared = _with_bought(cast(Prepared[Undeclared], prepared), folder)
+    else:
+        declared = cast(Prepared[Curated], prepared)
+    return _trained(declared, folder, observers, begun=begun, sharing=sharing)
+
+
+def _trained(
+    prepared: Prepared[Curated],
+    folder: RunFolder,
+    observers: Sequence[Observer],
+    *,
+    begun: bool,
+    sharing: Sharing | None,
+) -> TrainedTable:
+    """What `carry_out` does with a run whose columns are declared, or bought."""
+    run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:
         make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
-            items = held.items(room)
+            items = held.items()
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
@@ -215,5 +313,13 @@ def _digest(items: "ItemBatch | Rows") -> bytes:
         return digest.digest()
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        data = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+        found = [b""] * -(-len(data) // DIGESTED)
+
+        def part(place: int, data: Any = data, found: list[bytes] = found) -> None:
+            own = data[place * DIGESTED : (place + 1) * DIGESTED]
+            found[place] = hashlib.blake2b(own, digest_size=32, person=b"quoron-items").digest()
+
+        at_once([partial(part, place) for place in range(len(found))], all_threads())
+        digest.update(b"".join(found))
     return digest.digest()

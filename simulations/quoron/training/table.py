@@ -6,7 +6,9 @@ of their rows. Under adjacency zero-out it is not public whether a user is there
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +21,22 @@ from quoron.config import Config
 from quoron.paths import dataset, table_file
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
-from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
+from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
-from quoron_client.data import tables
+from quoron_client.data import fused, tables
+from quoron_client.data.ahead import ahead
 from quoron_client.data.declared import check_types, typed, types_of
-from quoron_client.data.encoding import Encoding, Owners, group
-from quoron_client.data.first_rows import Reading, most_rows, only_first
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.first_rows import most_rows
+from quoron_client.data.gathering import Gathering
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
+from quoron_client.data.misfits import Fitting, Marks, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.budget import check_delta
 
-if TYPE_CHECKING:  # only a folder needs it
+if TYPE_CHECKING:  # only a folder needs the first, and what is bought the second
     from quoron.datasets.rows import Rows
+    from quoron.training.found import Declarations
 
 Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
@@ -43,25 +48,16 @@ UNDECLARED = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldRows(ABC):
-    """Rows that are grouped by user, with no other value looked at."""
+    """Rows of users, of which nothing is told but how many users there are."""
 
     declared: Declared
     encoding: Encoding
     warnings: tuple[str, ...]  # of declarations, never of values
     zero_rows: bool  # whether a user without usable rows has an item of zeros: not under zero-out, where it is nobody
 
-    def room(self, *, begun: bool = False) -> Room | None:
-        """Memory for the items, made sure of before anything is charged; None if they are few. RunError if it is not.
-
-        A run that has `begun` is not refused by what the system says: it gets what there is.
-
-        It depends on how many rows count, and on no value of theirs.
-        """
-        return None
-
     @abstractmethod
-    def items(self, room: Room | None = None) -> "ItemBatch | Rows":
-        """The items of all slots, in the room that was made for them, or rows to be read when a run begins.
+    def items(self) -> "ItemBatch | Rows":
+        """The items of all slots, or rows to be read when a run begins.
 
         A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
@@ -82,15 +78,13 @@ class HeldRows(ABC):
             some = slots[first : first + most]
             place, tally = np.full(self.declared.users, -1, np.int64), Tally(self.encoding, len(some))
             place[some] = np.arange(len(some))
-            for owners, table in self._tables(place >= 0):
-                rows = np.flatnonzero(place[owners] >= 0)
-                known = table if len(rows) == len(owners) else table.take(pa.array(rows))
-                tally.add(place[owners[rows]], Misfits.of(self.encoding, known))
+            for owners, marks in self._marked(place >= 0):
+                tally.add(owners, marks, place)
             yield tally.fitting(everybody=self.zero_rows)
 
     @abstractmethod
-    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
-        """Whose each row is, and the rows, of `wanted` users (users,) and perhaps of others."""
+    def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
+        """Whose each row is, and its marks, of `wanted` users (users,) and perhaps of others."""
 
     def _reading(self, slots: Slots) -> Slots:
         """Slots in an order in which they are read fast."""
@@ -99,30 +93,19 @@ class HeldRows(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldTable(HeldRows):
-    """A table in memory."""
+    """A table whose items are in memory."""
 
-    _table: pa.Table = field(repr=False)
-    _owners: Owners = field(repr=False)
+    _items: ItemBatch = field(repr=False)
+    _owners: NDArray[np.int32] = field(repr=False)  # (N,) of rows in the order of the table
+    _marks: Marks = field(repr=False)  # (N, B)
 
-    def room(self, *, begun: bool = False) -> Room | None:
+    def items(self) -> ItemBatch:
         """As it says."""
-        encoding, rows = self.encoding, len(self._owners)
-        if rows * encoding.dimension <= BLOCK:
-            return None
-        weighted = encoding.weighted
-        users = self.declared.users
-        return Room.made(rows=rows, users=users, features=encoding.dimension, weighted=weighted, begun=begun)
+        return self._items
 
-    def items(self, room: Room | None = None) -> ItemBatch:
-        """As it says."""
-        if room is not None:
-            return room.fill(self.encoding, self._table, self._owners, zero_rows=self.zero_rows)
-        encoded = self.encoding.encode(self._table)
-        return encoded.batch(self.declared.users, self._owners, zero_rows=self.zero_rows)
-
-    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
+    def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         del wanted
-        yield self._owners, self._table
+        yield self._owners, self._marks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,13 +118,16 @@ class HeldFiles(HeldRows):
         """As it says."""
         return replace(self, encoding=encoding, _rows=replace(self._rows, encoding=encoding))
 
-    def items(self, room: Room | None = None) -> "Rows":
+    def items(self) -> "Rows":
         """As it says."""
-        del room
         return self._rows
 
-    def _tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
-        return self._rows.tables(wanted[: self._rows.index.users])
+    def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
+        for owners, table in self._rows.tables(wanted[: self._rows.index.users]):
+            rows = np.flatnonzero(wanted[owners])
+            if len(rows) < len(owners):
+                owners, table = owners[rows], table.take(pa.array(rows))
+            yield owners, fused.marks_of(self.encoding, table)
 
     def _reading(self, slots: Slots) -> Slots:
         index, chosen = self._rows.index, np.zeros(self.declared.users, np.bool_)
@@ -156,15 +142,19 @@ class Curated:
     held: HeldRows
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
+    bought: "Declarations | None" = None  # what of its declarations was bought
 
 
-def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
+def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) -> HeldRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
+
+    Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
+    left: it gets what there is.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
     """
-    section = _section(config)
+    section = check_section(config)
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
@@ -180,7 +170,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known, users = PublicKnowledge(intercept=encoding.intercept), _users(config, found)
+        known, users = PublicKnowledge(intercept=encoding.intercept), slots(config, found)
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
         return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
@@ -196,18 +186,27 @@ def hold(config: Config, base: Path, frame: Any = None) -> HeldRows:
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
-    given = table_file(section.path, base) if frame is None else frame
-    with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
-        table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))
-        encoding.check(table)
-        types = types_of(given, table.schema)
-        check_types(encoding, types)
-        encoding = typed(encoding, types)
-        found, owners = group(table, section.user, without_rows=True)
-        return HeldTable(declared(found), encoding, warnings, zero_rows, *only_first(table, owners, most))
+    then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
+    with memory_for("the rows of this table", then):
+        given = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
+        names = (*encoding.columns, section.user)
+        encoding.check(given.empty(names))
+        check_types(encoding, given.schema)
+        encoding = typed(encoding, given.schema)
+        ask = partial(make_sure_of_items, then, begun=begun)
+        gathering = Gathering(encoding, section.user, most, rows=given.rows, ask=ask)
+        with closing(ahead(given.batches(names))) as batches:
+            for batch in batches:
+                gathering.add(batch)
+        gathered = gathering.end()
+        public = declared(gathered.users)
+        items = gathered.items(public.users, zero_rows=zero_rows)
+        again = items.features.nbytes + BESIDE * len(items.labels)  # what a round may make of them
+        make_sure_of_items(then, again + items.features.nbytes, again, begun=begun)
+    return HeldTable(public, encoding, warnings, zero_rows, items, gathered.owners, gathered.marks)
 
 
-def _section(config: Config) -> configs.TableSection:
+def check_section(config: Config) -> configs.TableSection:
     """The table of a configuration for real; ConfigError where it is none."""
     section, privacy = config.population, config.privacy
     if not isinstance(section, configs.TableSection):
@@ -229,7 +228,7 @@ def _section(config: Config) -> configs.TableSection:
     return section
 
 
-def _users(config: Config, found: int) -> int:
+def slots(config: Config, found: int) -> int:
     """The number of slots: of users where that is public, as declared where it is not."""
     declared, adjacency = config.train.users, config.privacy.adjacency
     if adjacency == "replace-one":

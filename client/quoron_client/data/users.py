@@ -1,0 +1,66 @@
+"""Whose each row of a table is: users are numbered in the order of their names, however their rows come."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from quoron_client.data import columns
+from quoron_privacy.errors import DataError
+
+Codes = NDArray[np.int32]
+
+
+class Numbering:
+    """The users of a table that is read batch by batch. Names are kept once each, and for rows that wait."""
+
+    def __init__(self, user: str) -> None:
+        self.waiting = 0  # rows without a number yet
+        self._user, self._unnamed = user, 0
+        self._known: pa.Array | None = None  # names, in the order in which they were met
+        self._values: list[pa.Array] = []
+        self._declared: list[pa.Array] = []  # by a categorical column, whether they have rows or not
+
+    def __len__(self) -> int:
+        """Users that have a number."""
+        return 0 if self._known is None else len(self._known)
+
+    def add(self, table: pa.Table) -> None:
+        """The rows that follow."""
+        values = columns.column(table, self._user)
+        self._unnamed += columns.unnamed(values)
+        self._values.append(values)
+        self.waiting += len(values)
+        for chunk in table.column(self._user).chunks:
+            if pa.types.is_dictionary(chunk.type) and not any(map(chunk.dictionary.equals, self._declared[-1:])):
+                self._declared.append(chunk.dictionary)
+
+    def numbers(self) -> Codes:
+        """Of all rows that wait: their users by the order in which they were met."""
+        known = len(self)
+        both = pa.concat_arrays([*([] if self._known is None else [self._known]), *self._values])
+        coded = both.dictionary_encode(null_encoding="encode")
+        self._known, self._values, self.waiting = coded.dictionary, [], 0
+        return np.asarray(coded.indices.to_numpy()[known:], np.int32)
+
+    def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
+        """How many users there are, and the number of each that was met, in the order of their names.
+
+        Those that a categorical column declares and that have no row (any more) count `without_rows`; else they are a
+        DataError, as is a row without a user, which is nobody's.
+        """
+        if self._unnamed:
+            raise DataError(
+                f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty."
+            )
+        known = self._known if self._known is not None else pa.array([], pa.large_string())
+        read = (columns.column(pa.table({self._user: each}), self._user) for each in self._declared)
+        named = pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
+        if (absent := len(named) - len(known)) and not without_rows:
+            raise DataError(
+                f"Expected items for every user of column {self._user!r}, got {absent} declared users without any; "
+                "drop unused categories."
+            )
+        ranks = np.empty(len(named), np.int32)
+        ranks[pc.sort_indices(named).to_numpy(zero_copy_only=False)] = np.arange(len(named))
+        return len(named), ranks[: len(known)]

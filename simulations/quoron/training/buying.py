@@ -1,0 +1,229 @@
+"""Buying what nobody declared of a table, out of the run's own promise: planned before the charge, released once.
+
+    prepared = planned(config, base, identity, frame, assumptions)   # a forecast, which is charged as a whole
+    found = release(prepared, own)                                   # committed before anybody sees it, once a run
+    config = declared(prepared.config, found)                        # what the run goes on with
+
+Which columns, which method and which numbers come afterwards depend on what was released; what each part may cost does
+not. Statement and proof: docs/privacy/bought-run.md. What is bought, and how: quoron_privacy.counts.bought.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron import config as configs
+from quoron.config import Config, TableSection
+from quoron.planning.plans import Planned, privacy_of
+from quoron.populations.users import Declared, PublicKnowledge
+from quoron.prepared import Prepared
+from quoron.simulation.scene import encoding_of, loss_of, make_domain
+from quoron.simulation.scene import problem as problem_of
+from quoron.training import look, votes
+from quoron.training.found import Declarations, Found
+from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
+from quoron.training.start import Identity
+from quoron.training.table import check_section, slots
+from quoron.training.votes import Released
+from quoron.training.wanted import Wanted, source_of, wanted
+from quoron_client.data import tables
+from quoron_client.data.encoding import group
+from quoron_client.data.tables import Opened
+from quoron_privacy.counts import bought
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Release
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.purchases import with_purchases
+from quoron_server.budget import check_delta
+from quoron_server.parameters import Assumption
+from quoron_server.plan import LEAST_EPSILON
+from quoron_server.problem import Problem
+
+WIDEST = 32  # categories of one column, at most
+Owners = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Undeclared:
+    """The users of a table of which something is bought before the run is planned; no other value is looked at yet."""
+
+    source: Opened
+    owners: Owners  # (N,) whose each row is
+    users: int  # slots
+    wanted: Wanted
+    base: Path
+    frame: Any
+    identity: Identity
+    assumptions: tuple[Assumption, ...]
+    widest: int  # categories of a column, at most, that still leave a plan
+
+
+def prepared(
+    config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]
+) -> tuple[Undeclared, Planned]:
+    """The table, and the forecast that its run is charged by. Raises what `hold` raises, and what `choose` does."""
+    section = check_section(config)
+    frame = frame.read_all() if isinstance(frame, pa.RecordBatchReader) else frame  # which can be read only once
+    source = source_of(section, base, frame)
+    asked = wanted(config, base, source, frame)
+    with memory_for("the user column of this table", f"{UNCHARGED} {ELSEWHERE}"):
+        found, owners = group(tables.read(source, [section.user]), section.user, without_rows=True)
+    users = slots(config, found)
+    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
+    planned, widest = forecast(config, asked, users, identity.seed, assumptions)
+    return Undeclared(source, owners, users, asked, base, frame, identity, tuple(assumptions), widest), planned
+
+
+def purchases_of(config: Config, asked: Wanted, users: int) -> Bought:
+    """What is bought with which share of the promise; Infeasible where that tells nothing, or leaves nothing."""
+    privacy, share = privacy_of(config), config.train.buying
+    sizes: dict[str, Any] = {
+        "columns": sum(each.may_be_number for each in asked.all),
+        "names": sum(each.may_be_text for each in asked.all),
+        "epsilon": privacy.epsilon,
+        "delta": privacy.delta,
+        "adjacency": config.privacy.adjacency,
+    }
+    share = bought.share_for(users=users, **sizes) if share is None else share
+    paid = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    if paid.rest_epsilon < LEAST_EPSILON:
+        raise Infeasible("declarations", f"epsilon={privacy.epsilon:g} leaves nothing for them", "a larger epsilon")
+    return paid
+
+
+def forecast(
+    config: Config, asked: Wanted, users: int, seed: int, assumptions: Sequence[Assumption]
+) -> tuple[Planned, int]:
+    """The whole plan if every column becomes one number, and the most categories a column that still leave a plan.
+
+    Raises what `choose` raises, before anything is charged.
+    """
+    paid = purchases_of(config, asked, users)
+    words = [each.column for each in asked.features if each.what != "number"]
+
+    def at(width: int) -> Planned:
+        guess = Found.guessed(asked, dict.fromkeys(words, width))
+        likely = configured(config, asked, guess)
+        planned, _ = within(_seeded(likely, seed), *_public(likely, users), paid)
+        return replace(planned, plan=planned.plan.as_curated(assumptions))
+
+    plan, widest = at(1), WIDEST if words else 1
+    while widest > 1:
+        try:
+            wide = at(widest)
+        except Infeasible:
+            widest //= 2
+        else:
+            return _told(plan, asked, paid, wide), widest
+    return _told(plan, asked, paid, plan), widest
+
+
+def within(config: Config, problem: Problem, encoding: Any, paid: Bought | None) -> tuple[Planned, str | None]:
+    """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
+
+    Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
+    """
+    if paid is None:
+        return look.plan(config, problem, encoding)
+    whole = config.privacy
+    left = config.model_copy(update={"privacy": whole.model_copy(update={"epsilon": paid.rest_epsilon})})
+    registry, named = {name: info for name, info in ALGORITHMS.items() if info.may_be_gaussian}, config.algorithm.name
+    while named == "auto" or named in registry or named not in ALGORITHMS:
+        planned, why = look.plan(left, problem, encoding, registry)
+        if ALGORITHMS[planned.plan.algorithm].gaussian(planned.plan) is not None:
+            break
+        del registry[planned.plan.algorithm]
+    else:
+        raise ConfigError(
+            f"Expected a method that is Gaussian as a whole beside declarations that are bought, got algorithm.name="
+            f"{named!r}. Declare the columns, or leave the method to the rule."
+        )
+    plan = with_purchases(planned.plan, paid, whole.epsilon, whole.delta)
+    ALGORITHMS[plan.algorithm].verify(plan)
+    return replace(planned, plan=plan), why
+
+
+def release(scene: Undeclared, paid: Bought, noise: NoiseSource | None = None) -> tuple[Released, tuple[Release, ...]]:
+    """What is bought, with the noise of this start alone, and its entries. Call it once the run is charged."""
+    source = SecureNoise.fresh() if noise is None else noise
+    with memory_for("the rows that are looked at", ONCE):
+        return votes.release(paid, scene.wanted.all, scene.source, scene.owners, scene.users, source)
+
+
+def paid_by(prepared: Prepared[Undeclared]) -> Bought:
+    """What the forecast of a run buys."""
+    paid = prepared.planned.plan.guarantee.bought
+    assert paid is not None
+    return paid
+
+
+def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
+    """What was released, as declarations, each with its cost. NothingReleased where no model can be made of it."""
+    scene, section = prepared.scene, prepared.config.population
+    assert isinstance(section, TableSection)
+    said = bool(section.numeric or any(map(bool, section.categorical.values())))
+    paid = paid_by(prepared)
+    found = Found.of(scene.wanted, released, paid=paid, widest=scene.widest, known=said)
+    return Declarations(paid, found, scene.wanted)
+
+
+def configured(config: Config, asked: Wanted, found: Found) -> Config:
+    """The configuration with what was found in place of what nobody declared."""
+    section = config.population
+    assert isinstance(section, TableSection)
+    tree = config.model_dump(mode="json", exclude_none=True)
+    population = tree["population"]
+    words = {name: values for name, values in population["categorical"].items() if values}
+    population |= {
+        "buy": {},
+        "numeric": {
+            **population["numeric"],
+            **asked.known,
+            **{name: list(ends) for name, ends in found.ranges.items()},
+        },
+        "categorical": {**words, **{name: list(values) for name, values in found.categories.items()}},
+        **found.label,
+    }
+    if "missing" not in section.model_fields_set:
+        population["missing"] = "middle"
+    if found.items is not None:
+        tree["problem"]["items_per_user"] = found.items
+    return configs.from_tree(tree)
+
+
+def _public(config: Config, users: int) -> tuple[Problem, Any]:
+    """The problem and the encoding of a declared table of so many users, with no value looked at."""
+    assert isinstance(config.population, TableSection)
+    loss = loss_of(config.loss)
+    encoding = encoding_of(config.population, loss)
+    known = PublicKnowledge(intercept=encoding.intercept)
+    domain = make_domain(config.domain, config.loss.feature_norm)
+    items = config.problem.items_per_user or 1
+    return problem_of(config, Declared(users, items, encoding.dimension * loss.outputs, loss, domain, known)), encoding
+
+
+def _seeded(config: Config, seed: int) -> Config:
+    return config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+
+
+def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Planned:
+    """The forecast with what is bought, in words."""
+    remarks = [
+        f"Nobody declared {len(asked.all)} facts of the table: they are bought with {paid.share:.2g} of μ² "
+        f"(μ = {paid.charged[0]:.3g}), which leaves epsilon={paid.rest_epsilon:.3g} of "
+        f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is "
+        "the same whatever is found."
+    ]
+    low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
+    if high > low:
+        remarks.append(f"The model will have from {low:,} to {high:,} numbers.")
+    return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))

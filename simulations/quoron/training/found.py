@@ -1,0 +1,193 @@
+"""What was bought of a table, as declarations: ranges, values, the label's kind; and what could not be, with its fix.
+
+A function of released numbers alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import hypot, sqrt
+from typing import Any
+
+from quoron import toml_text
+from quoron.config import Config
+from quoron.training.votes import Released
+from quoron.training.wanted import Wanted
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import KINDS
+from quoron_privacy.errors import NothingReleased
+
+MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
+MOST = 0.8  # of the users whose label is something: so many hold the classes that are told
+SURE = 5.0  # standard errors that what is found has to hold
+SHOWN = 8  # values of a column, in words
+SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
+_MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Declarations, by column, in the order of the table."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    categories: Mapping[str, Sequence[str | int]]
+    label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
+    items: int | None = None
+    missing: tuple[str, ...] = ()  # what was bought and tells nothing, in words with its fix
+
+    @classmethod
+    def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
+        """What a plan may look like: columns of words have so many categories, all others are numbers."""
+        ends = {each.column: (-1.0, 1.0) for each in asked.features if each.column not in widths}
+        wide = {name: [f"{place}" for place in range(width)] for name, width in widths.items()}
+        return cls(ends, wide, items=None if asked.items is None else 1)
+
+    @classmethod
+    def of(cls, asked: Wanted, released: Released, *, paid: Bought, widest: int, known: bool) -> "Found":
+        """What was released, read. NothingReleased where no model can be made of it; `known`: other features are."""
+        ends: dict[str, tuple[float, float]] = {}
+        categories: dict[str, list[str | int]] = {}
+        missing = []
+        least = SURE * paid.errors(columns=paid.columns, names=1).places
+        for want in asked.features:
+            said = released[want.column]
+            words = [word for word, _ in said.get("names", [])][:widest]
+            if words:
+                categories[want.column] = integers(words)
+            elif max(said.get("votes", [0.0])[:_MISSING]) < least:
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
+            elif said["kind"] == "boolean":
+                ends[want.column] = (0.0, 1.0)
+            elif "range" in said and said["held"] > least / 2 and said["range"][0] < said["range"][1]:
+                low, high = said["range"]
+                ends[want.column] = (low, high)
+            else:
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
+        if not (ends or categories or asked.known or known):
+            raise NothingReleased(f"No feature is left. {' '.join(missing)}")
+        label = {} if asked.label is None else _label(asked.label.column, released[asked.label.column], paid)
+        items = None if asked.items is None else _items(released[asked.items.column])
+        return cls(ends, categories, label, items, tuple(missing))
+
+
+@dataclass(frozen=True, slots=True)
+class BoughtLine:
+    """One fact that was bought, in words."""
+
+    column: str
+    value: str
+    error: float  # standard error, in users
+
+    def text(self) -> str:
+        """For people."""
+        return f"{self.value} (± {self.error:,.0f} users)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declarations:
+    """What was bought for a run, and what it cost."""
+
+    paid: Bought
+    found: Found
+    wanted: Wanted
+
+    def lines(self) -> tuple[BoughtLine, ...]:
+        """Of everything that was paid for, what was found."""
+        bought = self.paid
+        numbers = sum(each.may_be_number for each in self.wanted.all)
+        named = len(self.found.categories) + (self.wanted.label is not None)
+        errors = bought.errors(columns=numbers, names=max(named, 1))
+        return tuple(
+            BoughtLine(each.column, *((self._value(each), errors.names if self._named(each) else errors.cells)))
+            for each in self.wanted.all
+        )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Columns that are no features, each with why."""
+        return (*self.wanted.left_out, *self.found.missing)
+
+    def toml(self, config: Config) -> str:
+        """The sections that say of the table what was found, for a configuration of another run."""
+        tree = config.model_dump(mode="json", exclude_none=True)
+        table = {key: value for key, value in tree["population"].items() if value not in ({}, [])}
+        text = toml_text.dumps({"population": table, "problem": tree["problem"]})
+        head = [
+            f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
+            "another run pays nothing for it.",
+            *(f"# {each.column}: {each.text()}" for each in self.lines()),
+            *(f"# {each}" for each in self.left_out),
+        ]
+        return "\n".join([*head, text]) + "\n"
+
+    def _named(self, want: Any) -> bool:
+        return want.column in self.found.categories or (want.what == "label" and "classes" in self.found.label)
+
+    def _value(self, want: Any) -> str:
+        found, column = self.found, want.column
+        if want.what == "items":
+            return str(found.items)
+        if want.what == "label":
+            said = (f"{key} = {_short(value)}" for key, value in found.label.items())
+            return ", ".join(said) or "0 and 1, or false and true"
+        if column in found.ranges:
+            low, high = found.ranges[column]
+            return f"[{low:.4g}, {high:.4g}]"
+        return _short(found.categories[column]) if column in found.categories else "nothing that enough users have"
+
+
+def integers(words: Sequence[str]) -> list[str | int]:
+    """Texts as integers, ascending, if all of them are some."""
+    digits = [word.removeprefix("-") for word in words]
+    if all(each.isascii() and each.isdigit() and len(each) < 19 and str(int(each)) == each for each in digits):
+        return sorted(int(word) for word in words)
+    return list(words)
+
+
+def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> str:
+    votes = said.get("votes")
+    if votes and max(votes[:_MISSING]) < least:
+        return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
+    if said.get("kind") == "date":
+        return "it holds dates. Declare what of them counts."
+    if votes and said["kind"] == "number":
+        return "its numbers lie too far apart for a range. Declare one, or leave it."
+    return f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values, or leave it."
+
+
+def _items(said: Mapping[str, Any]) -> int:
+    """What a user typically holds: the middle of where nearly all users' numbers of rows lie."""
+    low, high = said.get("range", (1.0, 1.0))
+    return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
+
+
+def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]:
+    """Keys of the table's section that say what the label is."""
+    names, votes = [word for word, _ in said.get("names", [])], said["votes"]
+    held = sum(vote for _, vote in said.get("names", []))
+    there = max(paid.users - votes[_MISSING], 1.0)
+    is_number = said.get("kind") == "number"
+    if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
+        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}
+    if len(names) == 1 and held >= MOST * there:
+        errors = paid.errors(columns=paid.columns, names=1)
+        error = hypot(errors.names, errors.places)
+        if there - held < 3 * error:
+            raise NothingReleased(
+                f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), "
+                "as far as noise tells: there is nothing to learn. Declare its classes, or choose another label."
+            )
+        return {} if any(names[0].lower() in each for each in SIGNS) else {"positive": integers(names)[0]}
+    if is_number and "range" in said and said["range"][0] < said["range"][1]:
+        return {"label_range": list(said["range"])}
+    least = paid.threshold(1)
+    raise NothingReleased(
+        f"The label {column!r} has no value with {least:,.0f} users' votes or more, and is no number. Declare its "
+        "classes, positive = a value, or a label_range."
+    )
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return str(value)
+    shown = [f"{each:.4g}" if isinstance(each, float) else str(each) for each in value[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(value) - SHOWN} more" if len(value) > SHOWN else "")

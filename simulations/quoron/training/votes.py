@@ -1,0 +1,145 @@
+"""From the rows of a table to what is bought of it: the releases one after the other, each in view of those before.
+
+    released, entries = release(bought, wants, source, owners, users, noise)
+
+What is released is JSON-compatible, and all that anybody reads afterwards. The mechanism, and the proof that its
+releases may be chosen so: quoron_privacy.counts.bought, docs/privacy/bought-declarations.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron_client.data import columns, row_kinds
+from quoron_client.data.first_rows import first_rows, most_rows
+from quoron_client.data.tables import Opened
+from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
+from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
+from quoron_privacy.errors import DataError
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Release
+
+Integers = NDArray[np.int64]
+What = Literal["number", "category", "any", "label", "items"]
+Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A fact to be bought: the range of a number, the values of a category, any of these; a label, or rows a user."""
+
+    column: str
+    what: What
+
+    @property
+    def may_be_number(self) -> bool:
+        """Whether numbers are looked at."""
+        return self.what != "category"
+
+    @property
+    def may_be_text(self) -> bool:
+        """Whether names are."""
+        return self.what in ("category", "any", "label")
+
+
+def release(
+    bought: Bought, wants: Sequence[Want], source: Opened, owners: Integers, users: int, noise: NoiseSource
+) -> tuple[Released, tuple[Release, ...]]:
+    """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users.
+
+    Where there are more users than are looked at, these are drawn in secret, and no row of another is kept. Of a user
+    the first `most_rows` count. Under zero-out whoever has no row is nobody, and counts nowhere.
+    """
+    stream = noise.stream("bought", "users")
+    chosen = np.arange(users) if users <= bought.users else stream.subset(users, bought.users)
+    if bought.adjacency == "zero-out":
+        chosen = chosen[np.isin(chosen, owners)]
+    seats = np.full(users, -1, np.int64)
+    seats[chosen] = np.arange(len(chosen))
+    names = list(dict.fromkeys(want.column for want in wants if want.what != "items"))
+    counted = first_rows(owners, most_rows(1, max(1, len(names)), weighted=False)) & (seats[owners] >= 0)
+    table = _rows(source, names, counted) if names else pa.table({})
+    crowd = _Crowd(bought, table, seats[owners[counted]], len(chosen), noise)
+    found: Released = {want.column: {} for want in wants}
+    entries = {each.mechanism: each for each in bought.entries()}
+    made = crowd.numbers([want for want in wants if want.may_be_number], found) if bought.columns else []
+    made += crowd.names([want for want in wants if want.may_be_text], found)
+    return found, tuple(entries[f"bought-{each}"] for each in made)
+
+
+def _rows(source: Opened, names: Sequence[str], kept: NDArray[np.bool_]) -> pa.Table:
+    """The rows that are kept, of all in order. DataError where the table has others than when it was opened."""
+    parts, first = [source.empty(names)], 0
+    for batch in source.batches(names):
+        own = kept[first : first + batch.num_rows]
+        first += batch.num_rows
+        parts.append(batch if own.all() and len(own) == batch.num_rows else batch.filter(pa.array(own)))
+    if first != len(kept):
+        raise DataError(f"Expected a table of {len(kept):,} rows, as when it was opened, got {first:,}.")
+    return pa.concat_tables(parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crowd:
+    """The users that are looked at, row i being that of the user at seat[i]."""
+
+    bought: Bought
+    table: pa.Table
+    seat: Integers
+    many: int
+    noise: NoiseSource
+
+    def numbers(self, wants: Sequence[Want], found: Released) -> list[str]:
+        """Kinds of these columns, and ranges of those that are numbers; the names of the releases."""
+        bought, made = self.bought, ["places"]
+        numbers = np.empty((self.many, len(wants), MARKS))
+        kinds = np.empty((self.many, len(wants), MARKS), np.int8)
+        for place, want in enumerate(wants):
+            numbers[:, place], kinds[:, place] = self._marks(want)
+        shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), self._stream("places")))
+        for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
+            found[want.column] |= {"kind": kind, "votes": votes}
+        known = [want.what in ("number", "items") or found[want.column]["kind"] == KINDS[NUMBER] for want in wants]
+        if not any(known):
+            return made
+        at = np.flatnonzero(known)
+        around, made = shapes.windows.where(at), [*made, "cells"]
+        cells = bought.release_cells(bought.cell_counts(numbers[:, at], around), self._stream("cells"))
+        near = bought.near(cells, around)
+        which, window = bought.closer(near)
+        if len(which):
+            counts, made = bought.cell_counts(numbers[:, at[which]], window, CLOSER), [*made, "closer"]
+            near = near.but(which, bought.nearer(bought.release_closer(counts, self._stream("closer")), window))
+        low, high = ranges(near)
+        for place, *ends, held in zip(at.tolist(), low.tolist(), high.tolist(), near.held.tolist(), strict=True):
+            found[wants[place].column] |= {"range": ends, "held": held}
+        return made
+
+    def names(self, wants: Sequence[Want], found: Released) -> list[str]:
+        """Names of those columns of these that are no numbers, and of a label; the names of the releases."""
+        named = [want for want in wants if want.what == "label" or found[want.column].get("kind") != KINDS[NUMBER]]
+        if not named:
+            return []
+        counts = [self._names(want) for want in named]
+        for want, names in zip(named, self.bought.release_names(counts, self._stream("names")), strict=True):
+            found[want.column]["names"] = [[str(name), votes] for name, votes in names.items()]
+        return ["names"]
+
+    def _stream(self, what: str) -> Any:
+        return self.noise.stream("bought", what)
+
+    def _marks(self, want: Want) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        if want.what == "items":
+            rows = np.bincount(self.seat, minlength=self.many).astype(np.float64)
+            return marks(rows, np.arange(self.many), self.many)
+        kinds = None if want.what == "number" else row_kinds.kinds(self.table, want.column)
+        return marks(columns.numbers(self.table, want.column), self.seat, self.many, kinds)
+
+    def _names(self, want: Want) -> dict[str | int, int]:
+        codes, names = row_kinds.codes(self.table, want.column)
+        own, _ = marks(codes, self.seat, self.many)
+        return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)

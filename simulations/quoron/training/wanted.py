@@ -1,0 +1,145 @@
+"""Which facts of a table nobody has declared: what is bought of which column, by names and types alone.
+
+Names of columns are public, and so are types where a schema declares them (Arrow, Parquet). Of a CSV file and of a
+pandas frame, whose types are made of values, a column's kind is bought as well.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from quoron.config import Config, TableSection
+from quoron.paths import dataset, table_file
+from quoron.simulation.patterns import roles, with_columns
+from quoron.training.votes import Want
+from quoron_client.data import columns, spans, tables
+from quoron_client.data.labels import Signs, read_label
+from quoron_client.data.tables import Opened
+from quoron_privacy.errors import ConfigError, DataError
+
+ALL = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is bought, and what is known without."""
+
+    features: tuple[Want, ...]  # in the order of the table
+    known: Mapping[str, tuple[float, float]]  # ranges that a type tells: of true and false
+    label: Want | None
+    items: Want | None
+    left_out: tuple[str, ...]  # columns that cannot be features, each with why
+
+    @property
+    def all(self) -> tuple[Want, ...]:
+        """Of everything, in one order."""
+        return (*self.features, *(each for each in (self.label, self.items) if each is not None))
+
+
+def is_wanted(config: Config) -> bool:
+    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is."""
+    section = config.population
+    return isinstance(section, TableSection) and bool(_asked(section))
+
+
+def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wanted:
+    """What of the table nobody has declared. DataError for a column that is asked for and holds nothing to buy."""
+    section, declared = config.population, with_columns(config, base, frame).population
+    assert isinstance(section, TableSection)
+    assert isinstance(declared, TableSection)
+    header = list(source.names)
+    if not header:
+        raise ConfigError(
+            "Expected declared columns of a table without a header, got none: what keys its rows have is private. "
+            "Declare numeric or categorical."
+        )
+    for name in (section.user, *([label_of(section)] if section.label else [])):
+        columns.check_name(name, header)
+    features: list[Want] = []
+    known: dict[str, tuple[float, float]] = {}
+    left: list[str] = []
+    for name, kind, asked in _resolved(section, declared, header):
+        type_ = source.schema.get(name)
+        try:
+            columns.check(source.empty([name]), name)
+        except DataError as error:
+            if asked:
+                raise
+            left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
+            continue
+        if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
+            known[name] = (0.0, 1.0)
+        elif kind == "any" and type_ is not None:
+            features.append(Want(name, "category" if _is_text(type_) else "number"))
+        else:
+            features.append(Want(name, kind))
+    items = Want("items per user", "items") if config.problem.items_per_user is None else None
+    return Wanted(tuple(features), known, _label(section, source.schema), items, tuple(left))
+
+
+def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
+    """What is read, in batches and as often as is needed: a file, a folder, a URL or a frame."""
+    if frame is not None:
+        return tables.opened(frame, section.dialect)
+    return tables.opened(dataset(section.path, base) or table_file(section.path, base), section.dialect)
+
+
+def label_of(section: TableSection) -> str:
+    """The label's column."""
+    assert section.label is not None
+    return _read(section).column
+
+
+def _asked(section: TableSection) -> dict[str, Any]:
+    """Columns and patterns of which something is bought, each with its kind."""
+    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
+        return {ALL: "any"}
+    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
+
+
+def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
+    """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
+    asked, own = _asked(section), roles(section)
+    named = [each for each in asked if each != ALL]
+    kinds = {
+        name: asked[given]
+        for given, some in zip(named, spans.meant(named, header, roles=own), strict=True)
+        for name in some
+    }
+    for name in kinds:
+        columns.check_name(name, header)
+        if name in own:
+            raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
+    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
+    said = {name for given in features for name in spans.named(given)}
+    left = [each for each in section.exclude if spans.WILD in each]
+    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
+    for name in dict.fromkeys(header):
+        if name in kinds:
+            yield name, kinds[name], True
+        elif ALL in asked and name not in own and name not in said:
+            yield name, asked[ALL], False
+
+
+def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
+    if section.label is None or not isinstance(_read(section), Signs):
+        return None
+    type_ = types.get(section.label)
+    return None if type_ is not None and pa.types.is_boolean(type_) else Want(section.label, "label")
+
+
+def _read(section: TableSection) -> Any:
+    assert section.label is not None
+    return read_label(
+        section.label,
+        positive=section.positive,
+        classes=tuple(section.classes),
+        label_range=section.label_range,
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -1,0 +1,191 @@
+"""A run whose class weights follow from its look, replayed: neighbours, the same release, and the same bits after it.
+
+table-health#h2: whatever the look has released, the run after it costs what its plan charges, since weights change what
+a user's own items count, within [0, 1], and nothing else. Broken twins: weights from shares that nobody released, and
+weights above one.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.charges import charges, require_charged
+from contracts.forced import FORCED
+from contracts.worlds import Complaint, World, same
+from quoron.config import from_tree
+from quoron.prepared import Prepared
+from quoron.training import lifetime, look, run
+from quoron.training.curator import CuratorEngine
+from quoron.training.table import HeldRows
+from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.gradients import average_gradient
+from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
+from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_privacy.counts.table_health import Shares
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Plan
+
+USERS, ROWS = 200, 3
+METHODS = {"one-pass-dp-sgd": {"rounds": 4}, "whitened-tracking": {"rounds": 4}}
+LABELS = ("a", "b", "c")  # of which the first two are the classes
+draw = np.random.Generator(np.random.Philox(8))
+X = draw.normal(size=(USERS * ROWS, 2))
+Y = np.where(X[:, 0] + draw.normal(size=USERS * ROWS) > 1.5, "b", "a")
+Rows = list[tuple[float, float, str]]
+
+
+def table(own: Rows) -> pa.Table:
+    """Everybody's rows, those of the last user being `own`."""
+    kept = slice(0, (USERS - 1) * ROWS)
+    columns = [[*X[kept, place].tolist(), *(row[place] for row in own)] for place in (0, 1)]
+    who = np.append(np.repeat(np.arange(USERS - 1), ROWS), np.full(len(own), USERS - 1))
+    labels = [*Y[kept].tolist(), *(row[2] for row in own)]
+    return pa.table({"who": who, "u": columns[0], "v": columns[1], "ill": labels})
+
+
+@cache
+def prepared(name: str) -> Prepared[Any]:
+    section = {"kind": "table", "path": "frame", "user": "who", "label": "ill", "classes": ["a", "b"]}
+    section |= {"numeric": {"u": [-3, 3], "v": [-3, 3]}, "class_weight": "balanced", "class_weight_cap": 1000}
+    tree = {"population": section, "privacy": {"epsilon": 8.0, "delta": 1e-4}, "domain": {"radius": 2.0}}
+    tree |= {"algorithm": {"name": name, "options": METHODS[name]}, "problem": {"items_per_user": ROWS}}
+    return run.prepare(from_tree(tree), Path.cwd(), name="replayed", frame=table([(0.0, 0.0, "a")]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(lifetime.VARIABLE, str(tmp_path_factory.mktemp("accounts") / "lifetime.sqlite"))
+        yield
+    prepared.cache_clear()
+
+
+Weighing = Callable[[HeldRows, Encoding], Encoding]
+
+
+def released(labels: list[float]) -> Weighing:
+    """By a release: the same in both worlds, whatever it is."""
+
+    def weighing(held: HeldRows, encoding: Encoding) -> Encoding:
+        del held
+        health = prepared("one-pass-dp-sgd").planned.plan.guarantee.health
+        assert health is not None
+        return look.weighed(encoding, health, Shares(0.0, np.array(labels), 0.0, np.zeros(3)))
+
+    return weighing
+
+
+def unreleased(held: HeldRows, encoding: Encoding) -> Encoding:
+    """The broken twin: by the shares themselves."""
+    parts = zip(*held.fitting(np.arange(USERS)), strict=True)
+    _, labels, _ = (np.concatenate(part) for part in parts)
+    weights = encoding.class_weight
+    assert isinstance(weights, Balanced)
+    return replace(encoding, class_weight=weights.by(labels.mean(axis=0), 1e-9))
+
+
+def items(name: str, own: Rows, weighing: Weighing) -> ItemBatch:
+    held = replace(prepared(name).scene.held, **_fields(own))
+    found = held.items()
+    return look.weigh(found, weighing(held, held.encoding))  # type: ignore[return-value]
+
+
+def _fields(own: Rows) -> dict[str, Any]:
+    rows = table(own)
+    return {"_table": rows, "_owners": rows["who"].to_numpy()}
+
+
+def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:
+    """A run on these items in a world, as everybody sees it."""
+    scene, plan = prepared(name).scene, world.plan
+    algorithm, found = ALGORITHMS[name].make(plan), []
+    engine = CuratorEngine(scene.held.declared, batch, SeededNoise(5), seed=plan.seed)
+    state = algorithm.init()
+    with ExitStack() as stack:
+        for owner, method, factory in FORCED:
+            stack.enter_context(patch.object(owner, method, factory(world, getattr(owner, method))))
+        while True:
+            with world.opened():
+                question = algorithm.request(state, world)
+            if question is None:
+                return [*found, ("model", algorithm.model(state))]
+            world.round = question.round
+            answers = engine.ask(question)
+            world.open = False
+            update = algorithm.update(state, answers, world)
+            state = update.state
+            found.append((question, dict(update.public), [dict(each.parameters) for each in update.releases]))
+
+
+def replayed(name: str, first: Rows, second: Rows, weighing: Weighing) -> list[float]:
+    """What of the charges forcing the second world took; Complaint where the worlds are told apart, or it is more."""
+    plan: Plan = prepared(name).planned.plan.without_health().simulated()
+    one, two = (items(name, own, weighing) for own in (first, second))
+    own = slice(0, (USERS - 1) * ROWS)
+    assert one.weights is not None
+    assert two.weights is not None
+    same("everybody else's items", (one.features[own], one.weights[own]), (two.features[own], two.weights[own]))
+    world = World(plan)
+    other = World(plan, world)
+    for at, (a, b) in enumerate(zip(shown(name, one, world), shown(name, two, other), strict=True)):
+        same(f"round {at}", a, b)
+    require_charged(plan, other.spent)
+    return [cost / charged for _, cost, charged in charges(plan, other.spent) if charged]
+
+
+numbers = st.floats(-4, 4) | st.sampled_from([0.0, 3.0, -3.0, np.inf, np.nan, 1e300])
+own_rows = st.lists(st.tuples(numbers, numbers, st.sampled_from(LABELS)), min_size=1, max_size=4)
+looks = st.lists(st.floats(-1, 2), min_size=2, max_size=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(derandomize=True, deadline=None, max_examples=12)
+@given(first=own_rows, second=own_rows, labels=looks)
+def test_whatever_a_look_released_the_run_after_it_costs_what_its_plan_charges(name, first, second, labels):
+    replayed(name, first, second, released(labels))
+
+
+FAR: tuple[Rows, Rows] = ([(3.0, 3.0, "b")] * 3, [(-3.0, -3.0, "b")] * 3)
+
+
+def test_the_farthest_users_use_what_is_charged_whatever_their_class_weighs():
+    rare = replayed("one-pass-dp-sgd", *FAR, released([0.9, 0.01]))
+    assert 0.1 < max(rare) <= 1 + 1e-9
+    common = [[(u, v, "a") for u, v, _ in own] for own in FAR]
+    light = replayed("one-pass-dp-sgd", *common, released([0.9, 0.01]))
+    assert max(light) < 0.1 * max(rare)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_from_shares_that_nobody_released_are_caught(name):
+    with pytest.raises(Complaint, match="everybody else's items"):
+        replayed(name, FAR[0], [(3.0, 3.0, "a")] * 3, unreleased)
+
+
+def test_weights_above_the_cap_are_refused_and_held_by_whoever_answers():
+    """Neither is left to the other; without both a user's gradient is longer than the plan's bound."""
+    with pytest.raises(ConfigError, match="in \\(0, 1\\]"):
+        ClassWeights((1.0, 10.0))
+    tenfold, loss = object.__new__(ClassWeights), prepared("one-pass-dp-sgd").scene.held.declared.loss
+    object.__setattr__(tenfold, "counts", (1.0, 10.0))
+    broken = items("one-pass-dp-sgd", FAR[0], lambda _, encoding: replace(encoding, class_weight=tenfold))
+    assert max(broken.item_weights) == 10.0
+    bound = prepared("one-pass-dp-sgd").planned.plan.problem.lipschitz
+    task = AverageGradient(np.zeros((1, broken.dimension)), (1.0,))
+    longest = [
+        np.linalg.norm(average_gradient(loss, batch, task), axis=1).max() for batch in (bounded(broken, loss), broken)
+    ]
+    assert longest[0] <= bound < longest[1]

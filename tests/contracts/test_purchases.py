@@ -1,0 +1,129 @@
+"""Declarations bought beside any Gaussian algorithm: paid within the promise, charged beforehand, re-checked, told."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
+from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
+from contracts.test_looks import NOISE, OTHERS
+from cover import by_default
+from quoron_privacy.counts import table_health
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.errors import LedgerError, VerificationError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.purchases import with_purchases
+from quoron_server.books.ledger import Ledger
+from quoron_server.plan import BOUGHT, PREFACE, Plan, Privacy
+from quoron_server.runs import charge_of
+from quoron_server.wording import plan_json, sentence
+
+SHARE, LOOK = 0.2, 0.05
+SOME = ("tracking-srgd", "whitened-tracking", "one-pass-dp-sgd", "phased-sgd", "mean-sgd")
+every_gaussian = pytest.mark.parametrize("name", by_default((*GAUSSIAN, *EVERYBODY), SOME))
+
+
+@cache
+def paid() -> Bought:
+    sizes = {"columns": 5, "names": 2, "share": SHARE}
+    return Bought.calibrate(users=PROBLEM.users, epsilon=PRIVACY.epsilon, delta=PRIVACY.delta, **sizes)
+
+
+@cache
+def planned(name: str, *, look: bool = True) -> Plan:
+    """Purchases, a look, and the algorithm."""
+    first = Privacy(paid().rest_epsilon, paid().rest_delta)
+    left = Privacy(*table_health.rest(first.epsilon, first.delta, LOOK)) if look else first
+    if name in EVERYBODY:
+        info = ALGORITHMS[name]
+        own = info.plan(PROBLEM, left, info.options(rounds=5, rate=1.0), "calibrated", 7)
+    else:
+        own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
+    looked = ALGORITHMS[name].looking(own, first, share=LOOK, columns=4, labels=2) if look else own
+    assert looked is not None
+    return with_purchases(looked, paid(), PRIVACY.epsilon, PRIVACY.delta)
+
+
+@every_gaussian
+def test_purchases_look_and_algorithm_are_one_promise_whose_charge_is_known_beforehand(name: str) -> None:
+    plan, info = planned(name), ALGORITHMS[name]
+    info.verify(plan)
+    promise = info.gaussian(plan)
+    assert promise is not None
+    assert (promise.mu, promise.variation) == paid().charged
+    (pair,) = info.pairs(plan)
+    assert 0.99 * promise.mu <= pair.mu <= promise.mu
+    assert 0.95 * PRIVACY.delta <= pair.delta(PRIVACY.epsilon, PRIVACY.delta) <= PRIVACY.delta
+    assert charge_of(plan) == charge_of(planned("mean-sgd", look=False)) | {"adjacency": plan.guarantee.adjacency}
+    assert "bought-run.md#b1" in sentence(plan.guarantee)
+    assert json.loads(json.dumps(plan_json(plan)))["guarantee"]["bought"]["share"] == SHARE
+
+
+@every_gaussian
+def test_a_run_whose_purchases_or_whose_rest_have_too_little_noise_is_refused(name: str) -> None:
+    """The last is a run that bought what its promise does not have room for: it is whole without."""
+    plan, info = planned(name), ALGORITHMS[name]
+    promise, bought = plan.guarantee, plan.guarantee.bought
+    assert bought is not None
+    whole = make_plan(name, PROBLEMS.get(name, PROBLEM)) if name not in EVERYBODY else plan
+
+    def other(**changed: object) -> Plan:
+        return replace(plan, guarantee=replace(promise, bought=replace(bought, **changed)))
+
+    wrong = {
+        "noise of the first release": other(scales=(0.97 * bought.scales[0], *bought.scales[1:])),
+        "noise of names": other(scales=(*bought.scales[:3], 0.97 * bought.scales[3])),
+        "a larger tail": other(tail=1e4 * bought.tail),
+        "fewer users": other(users=bought.users - 1),
+        "a rest of more than is left": other(rest_epsilon=PRIVACY.epsilon),
+        "less noise in the rest": replace(plan, parameters=shrunk(plan.parameters, NOISE)),
+        "a smaller epsilon": replace(plan, guarantee=replace(promise, epsilon=0.999 * promise.epsilon)),
+    }
+    if name not in EVERYBODY:
+        wrong["purchases beside a whole promise"] = replace(
+            whole, guarantee=replace(whole.guarantee, bought=replace(bought, rest_epsilon=PRIVACY.epsilon))
+        )
+    for broken in wrong.values():
+        for use in (info.verify, info.gaussian, info.make):
+            with pytest.raises(VerificationError):
+                use(broken)
+
+
+@every_gaussian
+def test_a_plan_announces_its_purchases_before_all_else(name: str) -> None:
+    plan = planned(name)
+    made = plan.releases()
+    first = made[: len(paid().entries())]
+    assert [(each.entry, each.rounds) for each in first] == [(entry, (BOUGHT,)) for entry in paid().entries()]
+    assert made[len(first)].rounds == (PREFACE,)
+    assert plan.without_purchases().releases() == made[len(first) :]
+    assert plan.without_health().guarantee.epsilon < plan.without_purchases().guarantee.epsilon < PRIVACY.epsilon
+
+
+@pytest.mark.parametrize("name", by_default(OTHERS, ("outlier-iterates", "local-model", "sgd")))
+def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
+    plan = with_purchases(make_plan(name), paid(), PRIVACY.epsilon, PRIVACY.delta)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[name].verify(plan)
+
+
+def test_a_ledger_keeps_what_was_bought_once_with_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").write_bytes(empty_ledger())
+    entries = paid().entries()
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert ledger.bought() is None
+        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}}, plan="the plan")
+        assert ledger.bought() == {"bought": {"age": [0.0, 1.0]}}
+        assert ledger.plan_json == "the plan"
+        assert ledger.resume_point() is None
+        with pytest.raises(LedgerError, match="to be new"):
+            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}}, plan="another")
+        assert ledger.plan_json == "the plan"
+        ledger.begin_with(entries[:1], {"table_health": []})
+        assert [number for number, _ in ledger.releases()] == [BOUGHT] * len(entries) + [PREFACE]
+        assert ledger.events() == []
+    with Ledger.open(tmp_path / "ledger.sqlite") as again:
+        assert again.bought() == {"bought": {"age": [0.0, 1.0]}}

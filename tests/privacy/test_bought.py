@@ -1,0 +1,355 @@
+"""Bought declarations: what one user moves, against exact references; calibration and its re-check; what is found."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import bought
+from quoron_privacy.counts.bought import (
+    CELLS,
+    CLOSER,
+    ERROR,
+    LEAST,
+    MOST,
+    SEEN,
+    Bought,
+    name_counts,
+    ranges,
+    released_ranges,
+    share_for,
+)
+from quoron_privacy.counts.marks import KINDS, MARKS, MISSING, NUMBER, PLACES, ZERO, edge, marks, places
+from quoron_privacy.counts.windows import Windows
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e308, 5e-324, 4.0, -(4.0**31)])
+WHOLE = {"epsilon": 2.0, "delta": 1e-6}
+
+
+def a_plan(users: int = 1000, columns: int = 3, names: int = 2, share: float = 0.3, **given) -> Bought:
+    return Bought.calibrate(users=users, columns=columns, names=names, share=share, **(WHOLE | given))  # type: ignore[arg-type]
+
+
+def windows(low: list[float], high: list[float]) -> Windows:
+    return Windows(np.array(low), np.array(high), np.ones(len(low)), np.ones(len(low), np.int64))
+
+
+class TestMarks:
+    @given(rows=st.lists(st.tuples(st.integers(0, MISSING), anything), max_size=20), more=st.integers(0, 3))
+    def test_a_users_marks_are_its_own_sorted_rows_at_even_places_whatever_others_hold(self, rows, more):
+        own = [(MISSING if kind == NUMBER and not math.isfinite(value) else kind, value) for kind, value in rows]
+        kept = sorted((kind, value if math.isfinite(value) else math.inf) for kind, value in own)
+        at = [kept[math.floor(Fraction(2 * i + 1, 2 * MARKS) * len(kept))] for i in range(MARKS)] if kept else []
+        owners = np.array([1] * len(rows) + [0] * more, np.int64)
+        values = np.array([value for _, value in rows] + [7.0] * more)
+        kinds = np.array([kind for kind, _ in rows] + [0] * more, np.int8)
+        numbers, found = marks(values, owners, 2, kinds)
+        assert found[1].tolist() == ([kind for kind, _ in at] or [MISSING] * MARKS)
+        expected = [value if math.isfinite(value) else math.nan for _, value in at] or [math.nan] * MARKS
+        np.testing.assert_array_equal(numbers[1], expected)
+
+    def test_the_order_of_rows_and_of_users_changes_nothing(self):
+        random = np.random.default_rng(0)
+        values, owners = random.normal(size=1000), random.integers(0, 50, 1000)
+        order = random.permutation(1000)
+        for one, other in zip(marks(values, owners, 50), marks(values[order], owners[order], 50), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    @given(number=st.floats(allow_nan=False, allow_infinity=False))
+    def test_a_place_holds_the_numbers_between_two_powers_of_four(self, number):
+        place, size = int(places(np.array(number))) - ZERO, abs(Fraction(number))
+        assert place * number >= 0
+        if place == 0:
+            assert size < Fraction(4) ** -20
+        else:
+            lower = Fraction(edge(abs(place) - 1))
+            assert lower <= size
+            assert size < 4 * lower or abs(place) == ZERO
+
+    @pytest.mark.parametrize(
+        ("values", "owners"), [([1.0], [0, 1]), ([[1.0]], [[0]]), ([1.0], [0.0]), ([1.0], [3]), ([1.0], [-1])]
+    )
+    def test_what_are_no_rows_of_users_is_refused(self, values, owners):
+        with pytest.raises(ConfigError, match="Expected"):
+            marks(np.array(values), np.array(owners), 3)
+
+
+@st.composite
+def rows_of_a_user(draw, columns: int):
+    """Marks of one user, true or not."""
+    rows = [
+        marks(
+            np.array(draw(st.lists(anything, min_size=many, max_size=many)), float),
+            np.zeros(many, int),
+            1,
+            np.array(draw(st.lists(st.integers(-2, 9), min_size=many, max_size=many)), np.int8),
+        )
+        for many in draw(st.lists(st.integers(0, 9), min_size=columns, max_size=columns))
+    ]
+    return tuple(np.stack(each, axis=1) for each in zip(*rows, strict=True))
+
+
+@given(data=st.data(), columns=st.integers(1, 4), adjacency=st.sampled_from(["replace-one", "zero-out"]))
+def test_no_user_moves_a_release_by_more_than_its_sensitivity(data, columns, adjacency):
+    """In whole numbers: a user's counts are not negative and add up to MARKS a column at most."""
+    plan = a_plan(users=3, columns=columns, adjacency=adjacency)
+    (mine, own), (other, theirs) = (data.draw(rows_of_a_user(columns)) for _ in range(2))
+    around = windows([-1e9, 0.0, 3.0, -(4.0**32)][:columns], [1e9, 1e-12, 3.5, 4.0**32][:columns])
+    for counted in (
+        lambda numbers, kinds: plan.place_counts(numbers, kinds),
+        lambda numbers, _: plan.cell_counts(numbers, around),
+        lambda numbers, _: plan.cell_counts(numbers, around, CLOSER),
+    ):
+        one, two = counted(mine, own), counted(other, theirs)
+        assert (one >= 0).all()
+        assert (one.sum(axis=1) <= MARKS).all()
+        moved = int(((one if adjacency == "zero-out" else one - two) ** 2).sum())
+        assert moved <= (1 if adjacency == "zero-out" else 2) * MARKS**2 * columns
+        unit = MARKS * math.sqrt(columns) * plan.users
+        far = math.sqrt(moved) / unit
+        assert far <= plan.entries()[0].parameters["sensitivity"]
+
+
+def test_the_farthest_two_users_use_all_of_it():
+    plan = a_plan(users=5, columns=4)
+    one, two = (
+        plan.place_counts(*(np.stack([each] * 4, axis=1) for each in marks(np.array([value]), np.zeros(1, int), 1)))
+        for value in (1.0, 100.0)
+    )
+    moved = np.linalg.norm(one - two) / (MARKS * math.sqrt(4) * plan.users)
+    assert moved == pytest.approx(plan.entries()[0].parameters["sensitivity"], rel=1e-9)
+
+
+@given(rows=st.lists(st.integers(0, 2), min_size=1, max_size=40), cut=st.integers(0, 40))
+def test_counts_of_parts_add_to_those_of_all(rows, cut):
+    plan, values = a_plan(columns=1), np.array([0.5, -3.0, np.nan])[rows]
+    numbers, kinds = (each[:, None] for each in marks(values, np.arange(len(rows)), len(rows)))
+    whole = plan.place_counts(numbers, kinds)
+    parts = [plan.place_counts(numbers[some], kinds[some]) for some in (slice(cut), slice(cut, None))]
+    np.testing.assert_array_equal(whole, parts[0] + parts[1])
+    assert whole.sum() == MARKS * len(rows)
+    assert whole[0, PLACES - 1 + MISSING] == MARKS * rows.count(2)
+
+
+def test_a_number_counts_in_the_cell_that_exact_arithmetic_says():
+    plan, low, high = a_plan(columns=1), 2.0, 10.0
+    values = np.array([1.999, 2.0, 2.2499, 2.25, 9.999, 10.0, 10.001, np.nan])
+    counts = plan.cell_counts(np.repeat(values[:, None, None], MARKS, axis=2), windows([low], [high]))
+    exact = Counter(
+        min(math.floor((Fraction(value) - 2) / 8 * CELLS), CELLS - 1) for value in values[:-1] if low <= value <= high
+    )
+    assert {cell: int(counts[0, cell]) // MARKS for cell in np.flatnonzero(counts[0])} == dict(exact)
+
+
+class TestCalibration:
+    @pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+    @pytest.mark.parametrize(("columns", "names"), [(1, 0), (0, 1), (12, 1), (2000, 0), (300, 60)])
+    @pytest.mark.parametrize("share", [1e-3, 0.3, 1.0])
+    def test_what_is_calibrated_is_verified_and_costs_its_share(self, columns, names, share, adjacency):
+        for epsilon, delta in ((0.1, 1e-9), (2.0, 1e-6), (10.0, 1e-3)):
+            plan = Bought.calibrate(
+                users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
+            )  # type: ignore[arg-type]
+            own = (gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else (0.0, 0.0)
+            bought.verify(plan, epsilon, delta, users=900, adjacency=adjacency, own=own)
+            both = gdp.compose(plan.mu, own[0])
+            assert plan.mu**2 / both**2 == pytest.approx(share, rel=1e-3)
+            assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
+            mu, variation = plan.charged
+            assert mu >= both * (1 - 1e-9)
+            assert variation >= plan.variation + own[1]
+            assert gdp.delta_for(mu, epsilon) + (1 + math.exp(epsilon)) * variation <= delta
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            lambda plan: (replace(plan, scales=(0.99 * plan.scales[0], *plan.scales[1:])), {}),
+            lambda plan: (replace(plan, scales=(*plan.scales[:3], 0.99 * plan.scales[3])), {}),
+            lambda plan: (replace(plan, users=1001), {}),
+            lambda plan: (plan, {"users": 999}),
+            lambda plan: (plan, {"adjacency": "zero-out"}),
+            lambda plan: (replace(plan, adjacency="zero-out"), {}),
+            lambda plan: (replace(plan, tail=1e3 * plan.tail), {}),
+            lambda plan: (replace(plan, share=0.25), {}),
+            lambda plan: (plan, {"own": (gdp.mu_for(**WHOLE), 0.0)}),
+            lambda plan: (plan, {"own": (gdp.mu_for(plan.rest_epsilon, 1e-6), 1e-7)}),
+            lambda plan: (plan, {"epsilon": 1.99}),
+        ],
+    )
+    def test_too_little_noise_or_other_numbers_are_refused(self, broken):
+        plan, given_ = broken(a_plan())
+        rest = (gdp.mu_for(plan.rest_epsilon, 1e-6) * (1 - 1e-9), 1e-40)
+        asked = {**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest} | given_
+        bought.verify(a_plan(), **({**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest}))
+        with pytest.raises(VerificationError, match="bought declarations"):
+            bought.verify(plan, **asked)
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"users": 0},
+            {"columns": -1},
+            {"names": 1.5},
+            {"columns": 0, "names": 0},
+            {"share": 0.0},
+            {"share": 1.1},
+            {"adjacency": "none"},
+        ],
+    )
+    def test_numbers_that_cannot_be_meant_are_refused(self, wrong):
+        with pytest.raises(ConfigError, match="Expected"):
+            a_plan(**wrong)
+
+    def test_scales_of_what_is_not_bought_are_refused(self):
+        for scales in ((1.0, 1.0, 1.0, 0.0), (1.0, 1.0), (0.0, 1.0, 1.0, 1.0)):
+            with pytest.raises(ConfigError, match="a scale for each"):
+                replace(a_plan(), scales=scales)
+
+
+class TestShares:
+    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+    @pytest.mark.parametrize(("columns", "names"), [(1, 0), (12, 1), (200, 20), (2000, 0)])
+    def test_more_users_leave_more_for_training_and_never_larger_errors(self, columns, names, epsilon):
+        last = (0.0, math.inf, math.inf)
+        for users in (30, 300, 1000, 3000, 10_000, 30_000, 100_000):
+            sizes = {"users": users, "columns": columns, "names": names, "epsilon": epsilon, "delta": 1e-6}
+            try:
+                share = share_for(**sizes)
+            except Infeasible:
+                assert last[0] == 0, "what was feasible stays so"
+                continue
+            plan = Bought.calibrate(**sizes, share=share)
+            error = plan.errors(columns=columns, names=1).places / users
+            seen = plan.threshold(names) / users if names else 0.0
+            assert LEAST <= share <= MOST
+            assert plan.rest_epsilon >= last[0] * (1 - 1e-9)
+            assert error <= last[1] * (1 + 1e-4)  # the grid of noise, seen from small scales
+            assert seen <= last[2] * (1 + 1e-4)
+            assert share == MOST or (error <= ERROR * 1.001 and seen <= SEEN * 1.02)
+            last = plan.rest_epsilon, error, seen
+
+    def test_what_is_refused_says_the_fewest_users_that_are_not(self):
+        sizes = {"columns": 12, "names": 1, **WHOLE}
+        with pytest.raises(Infeasible, match=r"needs ([\d,]+) users") as refused:
+            share_for(users=100, **sizes)
+        least = int(str(refused.value).split("needs ")[1].split(" users")[0].replace(",", ""))
+        assert share_for(users=least, **sizes) == MOST
+        with pytest.raises(Infeasible):
+            share_for(users=int(0.98 * least), **sizes)
+
+
+def columns_of(random, users: int, rows: int) -> dict[str, tuple[np.ndarray, float, float]]:
+    """Columns of every shape, with the ends of what holds most of them."""
+    size = (users, rows)
+    made = {
+        "normal": random.normal(size=size),
+        "age": random.uniform(18, 90, (users, 1)) + np.zeros(size),
+        "year": random.integers(2007, 2017, size).astype(float),
+        "timestamp": 1.6e9 + random.uniform(0, 3e7, size),
+        "income": np.exp(10 + 0.8 * random.normal(size=size)),
+        "tiny": 1e-9 * random.normal(size=size),
+        "huge": 1e12 * random.normal(1, 0.3, size),
+        "negative": -random.uniform(5, 20, size),
+        "two": (random.random(size) < 0.5) * 1.0,
+        "pressure": random.normal(120, 15, size),
+    }
+    return {name: (each.ravel(), *np.quantile(each, [0.05, 0.95])) for name, each in made.items()}
+
+
+def test_ranges_of_a_thousand_users_hold_most_and_waste_little():
+    """K = 10 and ε = 2 at the default share: errors are 3.5 % of the users. Seeds are fixed: no false alarm."""
+    users, rows, wide, outside = 1000, 3, [], []
+    share = share_for(users=users, columns=10, names=0, **WHOLE)
+    plan = a_plan(users=users, columns=10, names=0, share=share)
+    for seed in range(6):
+        held = columns_of(np.random.default_rng(seed), users, rows)
+        found = [marks(values, np.repeat(np.arange(users), rows), users) for values, _, _ in held.values()]
+        numbers, kinds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        shapes, low, high = released_ranges(plan, numbers, kinds, SeededNoise(seed))
+        assert set(shapes.kinds) == {"number"}
+        wide.append([(b - a) / (q - p) for a, b, (_, p, q) in zip(low, high, held.values(), strict=True)])
+        outside.append([((v < a) | (v > b)).mean() for a, b, (v, _, _) in zip(low, high, held.values(), strict=True)])
+    assert (np.median(wide, axis=0) < 4).all()
+    assert (np.median(wide, axis=0) > 0.5).all()
+    assert (np.median(outside, axis=0) < 0.2).all()
+
+
+def test_a_column_that_is_nearly_constant_has_a_narrow_range_around_its_value():
+    users = 3000
+    plan = a_plan(users=users, columns=2, names=0)
+    rare = np.where(np.arange(users) % 25 == 0, 60.0, 0.0)
+    found = [marks(each, np.arange(users), users) for each in (np.full(users, 7.0), rare)]
+    numbers, kinds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+    _, low, high = released_ranges(plan, numbers, kinds, SeededNoise(3))
+    assert 6.5 < low[0] <= 7 <= high[0] < 7.5
+    assert low[1] <= 0 <= high[1] < 1e-6  # whoever is above counts as that
+
+
+def test_the_kinds_of_columns_are_told_with_what_is_missing_aside():
+    users = 2000
+    plan = a_plan(users=users, columns=len(KINDS) - 1, names=0)
+    which = np.tile(np.arange(len(KINDS) - 1, dtype=np.int8), (users, 1))
+    which[: users // 2] = MISSING  # half of the rows are missing everywhere
+    found = [marks(np.ones(users), np.arange(users), users, which[:, each]) for each in range(len(KINDS) - 1)]
+    numbers, kinds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+    shapes, _, _ = released_ranges(plan, numbers, kinds, SeededNoise(1))
+    assert shapes.kinds == KINDS[:-1]
+    errors = plan.errors(columns=4, names=0)
+    assert abs(shapes.counts[:, MISSING] - users / 2).max() < 6 * errors.places  # but with probability 1e-8
+
+
+class TestNames:
+    def test_names_of_enough_users_are_shown_and_one_users_own_never(self):
+        """One user's is shown with probability 1e-10, one 12 errors above the threshold missed with less."""
+        plan = a_plan(users=2000, columns=0, names=2, share=0.3)
+        sure = math.ceil((plan.threshold(2) + 12 * plan.errors(columns=0, names=2).names) * MARKS)
+        counts = [{"yes": sure, "no": sure + MARKS, "me": MARKS}, {1: sure, 2: MARKS - 3}]
+        for seed in range(20):
+            shown = plan.release_names(counts, SeededNoise(seed).stream("names"))
+            assert [set(each) for each in shown] == [{"yes", "no"}, {1}]
+            assert list(shown[0].values()) == sorted(shown[0].values(), reverse=True)
+
+    def test_the_threshold_is_what_the_tail_of_all_lone_names_says(self):
+        plan = a_plan(users=500, columns=3, names=7)
+        for columns in (1, 7):
+            deviation = plan.errors(columns=3, names=columns).names
+            lone = columns * MARKS * norm.sf((plan.threshold(columns) - 1) / deviation)
+            assert lone == pytest.approx(plan.tail, rel=1e-6)
+            assert lone <= plan.tail
+
+    def test_marks_of_names_are_counted_by_name(self):
+        codes = np.array([[0] * 8, [0, 0, 0, 0, 2, 2, 2, -1], [9] * 8])
+        assert name_counts(codes, ["a", "b", "c"]) == {"a": 12, "c": 3}
+
+    def test_no_names_at_all_show_none(self):
+        assert a_plan(names=2).release_names([{}, {}], SeededNoise(1).stream("names")) == [{}, {}]
+
+    @pytest.mark.parametrize("counts", [[], [{}, {}, {}]])
+    def test_more_columns_than_planned_are_refused(self, counts):
+        with pytest.raises(ConfigError, match="names of 1 to 2 columns"):
+            a_plan(names=2).release_names(counts, SeededNoise(1).stream("names"))
+
+
+@pytest.mark.parametrize("shape", [(5, 2, MARKS), (5, 3, MARKS - 1), (5, 3)])
+def test_marks_of_other_columns_are_refused(shape):
+    with pytest.raises(ConfigError, match="Expected marks of shape"):
+        a_plan(columns=3).place_counts(np.zeros(shape), np.zeros(shape, np.int8))
+
+
+def test_counts_of_more_columns_than_planned_are_refused():
+    with pytest.raises(ConfigError, match="counts of 1 to 3 columns"):
+        a_plan(columns=3).release_cells(np.zeros((4, CELLS), np.int64), SeededNoise(1).stream("cells"))
+
+
+def test_a_range_is_half_a_cell_wider_on_either_side():
+    found = replace(windows([2.0], [6.0]), bins=np.array([2]))
+    assert [each.tolist() for each in ranges(found)] == [[1.0], [7.0]]

@@ -1,0 +1,385 @@
+"""Class weights and thresholds by the shares that a run's look releases: in training, in simulation, in predictions."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import quoron
+from quoron import config as configs
+from quoron.cli.app import invoke
+from quoron.model import LabelShares, Model
+from quoron.sections import Privacy
+from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
+from quoron.training import arrays, lifetime, look
+from quoron.training import run as training
+from quoron.training.answers import one_answer
+from quoron_client.data.encoding import (
+    Balanced,
+    Categorical,
+    Classes,
+    ClassWeights,
+    Comparison,
+    Encoding,
+    Numeric,
+    Signs,
+)
+from quoron_client.losses import make_loss
+from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.errors import ConfigError, DataError, QuoronError, UsageError
+from quoron_server.books.ledger import Ledger
+from said import said
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+USERS = 1500
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+TWO = {"classes": ["no", "yes"]}
+QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    """A tenth is ill."""
+    draw = np.random.Generator(np.random.Philox(3))
+    who = np.repeat(np.arange(USERS), 2)
+    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
+    ill = age + 10 * dose + draw.normal(0, 10, len(who)) > 120
+    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": np.where(ill, "yes", "no")})
+
+
+@pytest.fixture(autouse=True)
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    return path
+
+
+def train(people: Any, out: Path, **more: Any) -> Any:
+    return quoron.train(people, **said(out=out, **COLUMNS | TWO | QUICK | more))
+
+
+def config(path: str = "frame", **more: Any) -> configs.Config:
+    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
+    table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}})
+
+
+def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
+    trained = train(people, tmp_path / "run", class_weight="balanced")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        released = np.array(own.preface()["table_health"])
+    health = TableHealth.for_mu(users=USERS, columns=3, labels=2, mu=1.0)
+    shares = health.shares(released).labels
+    model = trained.model
+    assert model.label_shares.shares == tuple(shares)
+    assert model.encoding.class_weight == Balanced(10.0).by(shares, model.label_shares.error)
+    assert model.encoding.class_weight.counts[1] == 1.0
+    assert dict(trained.summary.rows())["a row counts"] == trained.summary.class_weights
+    assert "yes 1" in trained.summary.class_weights
+    again = quoron.load(tmp_path / "run")
+    assert again.encoding == model.encoding
+    assert again.label_shares == model.label_shares
+    assert quoron.resume(tmp_path / "run").summary == trained.summary
+
+
+@pytest.mark.parametrize("at", ["preface", "weights"])
+def test_a_run_that_is_killed_goes_on_with_the_weights_of_what_was_released(at, people, tmp_path, monkeypatch):
+    weigh, used = look.weigh, []
+
+    def noting(items: Any, encoding: Encoding) -> Any:
+        used.append((encoding.class_weight, weigh(items, encoding).weights.copy()))
+        if len(used) == 1 and at == "weights":
+            raise KeyboardInterrupt
+        return items
+
+    monkeypatch.setattr(look, "weigh", noting)
+    with monkeypatch.context() as once:
+        if at == "preface":
+            begin = Ledger.begin_with
+
+            def dying(self: Ledger, *given: Any) -> None:
+                begin(self, *given)
+                raise KeyboardInterrupt
+
+            once.setattr(Ledger, "begin_with", dying)
+        with pytest.raises(KeyboardInterrupt):
+            train(people, tmp_path / "run", class_weight="balanced")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        kept = own.preface()
+    with pytest.raises(QuoronError, match="the same table, but it began with another"):
+        train(people.assign(age=people.age / 2), tmp_path / "run", class_weight="balanced")
+    trained = train(people, tmp_path / "run", class_weight="balanced")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        assert own.preface() == kept
+    assert trained.model.encoding.class_weight == used[-1][0]
+    assert len({weights.tobytes() for _, weights in used}) == 1
+    assert set(used[-1][1]) == set(used[-1][0].counts)
+
+
+def test_where_nobody_looks_classes_count_alike_and_that_is_said(people, tmp_path, capsys):
+    few = people[people.who < 40]
+    trained = train(few, tmp_path / "run", class_weight="balanced", privacy=Privacy(1.0))
+    assert trained.health is None
+    assert trained.model.encoding.class_weight is None
+    assert trained.summary.class_weights is None
+    assert any("class_weight='balanced' weighs all classes alike" in each for each in trained.summary.warnings)
+    off = quoron.plan_training(people, **said(**COLUMNS | TWO | QUICK, class_weight="balanced", health=0.0))
+    assert any("train.health = 0" in each for each in off.remarks if each.startswith("class_weight"))
+    with pytest.raises(UsageError, match="nobody looked"):
+        trained.model.predict(few, threshold="share")
+
+
+def test_a_folder_of_files_is_weighed_as_the_same_rows_in_memory(people, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "people").mkdir()
+    pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
+    released = np.array([0.0, 0.56, 0.06, 0.0, 0.0, 0.0, 0.0])
+    monkeypatch.setattr(TableHealth, "release", lambda self, *_: released[: self.dimension])
+    models = []
+    for frame, given in ((people, config()), (None, config("people"))):
+        model, _, _ = training.rehearse(replaced(given, tmp_path), simulation_seed=3, frame=frame)
+        models.append(model)
+    assert models[0].encoding.class_weight == models[1].encoding.class_weight
+    np.testing.assert_array_equal(models[0].weights, models[1].weights)
+    plain, _, _ = training.rehearse(config(class_weight=None), simulation_seed=3, frame=people)
+    assert not np.array_equal(plain.weights, models[0].weights)
+
+
+def replaced(given: configs.Config, folder: Path) -> configs.Config:
+    if given.population.path == "frame":
+        return given
+    return configs.located(given, folder)
+
+
+def test_a_simulation_weighs_by_a_simulated_look(people, tmp_path):
+    run = quoron.simulate(people, **said(out=tmp_path / "run", **COLUMNS | TWO | QUICK, class_weight="balanced"))
+    counts = run.table_model.encoding.class_weight.counts
+    assert counts[1] == 1.0
+    assert counts[0] < 0.5
+    again = quoron.simulate(people, **said(out=tmp_path / "again", **COLUMNS | TWO | QUICK, class_weight="balanced"))
+    assert np.array_equal(run.model, again.model)
+    few = people[people.who < 40]
+    small: dict[str, Any] = {"epsilon": 1.0, "algorithm": "mean-sgd", "class_weight": "balanced"}
+    alike = quoron.simulate(few, **said(out=tmp_path / "few", **COLUMNS | TWO | small))
+    assert alike.table_model.encoding.class_weight is None
+    assert any("weighs all classes alike" in each for each in alike.summary.remarks_simulation_only)
+
+
+def test_declared_weights_move_a_model_as_weights_of_rows_do(people, tmp_path):
+    """The same bits as a column that says so."""
+    weights = {"no": 1, "yes": 8}
+    by_class, _, _ = training.rehearse(config(class_weight=weights), simulation_seed=3, frame=people)
+    counted = people.assign(counts=people.ill.map(weights))
+    column = {"class_weight": None, "weight": {"column": "counts", "most": 8}}
+    by_row, _, _ = training.rehearse(config(**column), simulation_seed=3, frame=counted)
+    assert by_class.label_shares != by_row.label_shares  # another column is looked at, with noise of its own
+    unlooked = configs.TrainSection(health=0)
+    both = [
+        training.rehearse(given.model_copy(update={"train": unlooked}), simulation_seed=3, frame=rows)
+        for given, rows in ((config(class_weight=weights), people), (config(**column), counted))
+    ]
+    np.testing.assert_array_equal(both[0][0].weights, both[1][0].weights)
+
+
+MODEL = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Classes("ill", ("no", "yes")))
+SHARES = LabelShares((0.96, 0.04), 0.001)
+ROWS = pd.DataFrame({"age": np.linspace(0, 100, 24), "ward": ["A", "B", "C"] * 8})
+
+
+def made(weights: list[float], encoding: Encoding = MODEL, loss: Any = None, **more: Any) -> Model:
+    return Model(np.array(weights, np.float64), encoding, loss or make_loss("logistic"), None, **more)
+
+
+def test_share_is_the_rule_of_the_largest_mean_recall():
+    """Chances over shares, weighed rows taken back: by the definition, row by row."""
+    for counts in (None, (0.2, 1.0)):
+        rules = replace(MODEL, class_weight=None if counts is None else ClassWeights(counts))
+        model = made([2.0, 0.3, -0.5, -1.5], rules, label_shares=SHARES)
+        weighed = model.predict_proba(ROWS) / (counts or (1.0, 1.0))
+        chances = weighed / weighed.sum(axis=1, keepdims=True)
+        wanted = np.array(["no", "yes"])[np.argmax(chances / SHARES.shares, axis=1)]
+        assert model.predict(ROWS, threshold="share").tolist() == wanted.tolist()
+        assert replace(model, threshold="share").predict(ROWS).tolist() == wanted.tolist()
+        half = np.array(["no", "yes"])[(model.predict_proba(ROWS)[:, 1] > 0.5).astype(int)]
+        assert model.predict(ROWS).tolist() == half.tolist()
+    third = np.array(["no", "yes"])[(model.predict_proba(ROWS)[:, 1] > 0.3).astype(int)]
+    assert model.predict(ROWS, threshold=0.3).tolist() == third.tolist()
+
+
+def test_share_of_many_classes_gives_each_its_due_and_a_share_below_zero_is_two_errors():
+    rules = replace(MODEL, label=Classes("kind", (1, 2, 3)))
+    draw = np.random.Generator(np.random.Philox(5))
+    loss = make_loss("softmax", classes=3)
+    model = made(draw.normal(size=12), rules, loss, label_shares=LabelShares((0.9, 0.12, -0.02), 0.01))
+    wanted = np.argmax(model.predict_proba(ROWS) / [0.9, 0.12, 0.02], axis=1) + 1
+    found = model.predict(ROWS, threshold="share")
+    assert found.tolist() == wanted.tolist()
+    assert found.dtype.kind == "i"
+    with pytest.raises(UsageError, match="'share' with 3 classes"):
+        model.predict(ROWS, threshold=0.3)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0, -1, 2.5, np.nan, True, "shares"])
+def test_a_threshold_that_cannot_be_meant_is_refused(threshold):
+    with pytest.raises(UsageError, match="Expected a threshold in"):
+        made([1.0, 0, 0, 0], label_shares=SHARES).predict(ROWS, threshold=threshold)
+
+
+def test_thresholds_need_probabilities_and_classes():
+    hinge = made([1.0, 0, 0, 0], loss=make_loss("smoothed_hinge"), label_shares=SHARES)
+    assert set(hinge.predict(ROWS)) <= {"no", "yes"}
+    with pytest.raises(UsageError, match="for probabilities"):
+        hinge.predict(ROWS, threshold="share")
+
+
+def test_a_model_file_keeps_shares_and_threshold(tmp_path):
+    model = made([1.0, 2.0, 0.5, 0.1], label_shares=SHARES, threshold="share")
+    model.save(tmp_path / "model.json")
+    again = quoron.load(tmp_path / "model.json")
+    assert (again.label_shares, again.threshold) == (SHARES, "share")
+    assert again.predict(ROWS).tolist() == model.predict(ROWS, threshold="share").tolist()
+    bad = replace(model, threshold=7.0)
+    bad.save(tmp_path / "bad.json")
+    with pytest.raises(DataError, match="threshold"):
+        quoron.load(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("weights", "unit_rows", "always"),
+    [
+        ([1.0, 0.5, -0.5, -1.6], False, "no"),
+        ([1.0, 0.5, -0.5, -1.4], False, None),
+        ([0.0, 0.0, 0.0, 0.0], False, "no"),  # a score of zero is not above it
+        ([1.0, 0.5, -0.5, 1.6], False, "yes"),
+        ([1.0, 0.5, -0.5, 1.4], True, None),
+        ([1.0, 0.5, -0.5, 1.6], True, "yes"),
+    ],
+)
+def test_a_model_of_one_answer_is_known_by_its_coefficients(weights, unit_rows, always):
+    model = made(weights, replace(MODEL, unit_rows=unit_rows), label_shares=SHARES)
+    assert model.always() == always
+    ages, wards = np.meshgrid([-50.0, 0, 40, 100, 1e9], ["A", "B", "C"])
+    rows = pd.DataFrame({"age": ages.ravel(), "ward": wards.ravel()})
+    if always is not None:
+        assert set(model.predict(rows)) == {always}
+    else:
+        assert len(set(model.predict(rows))) == 2
+    (warning,) = one_answer(model)
+    assert ("for every row" in warning) == (always is not None)
+    assert "--threshold share" in warning
+
+
+def test_a_rare_class_is_told_with_its_released_share_unless_it_is_weighed_or_common():
+    model = made([9.0, 0, 0, 0], label_shares=SHARES)
+    (warning,) = one_answer(model)
+    assert "about 4 % (± 0.1 %) of the labels are 'yes'" in warning
+    assert "8.4 % of rows at most" in warning
+    for other in (
+        replace(model, label_shares=LabelShares((0.7, 0.3), 0.001)),
+        replace(model, label_shares=LabelShares((0.9, 0.1), 0.1)),
+        replace(model, threshold="share"),
+        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))),
+        replace(model, label_shares=None),
+    ):
+        assert one_answer(other) == ()
+
+
+def test_files_are_predicted_in_the_labels_own_words(tmp_path, capsys):
+    ROWS.to_csv(tmp_path / "new.csv", index=False)
+    signs, delay = Signs("ill", truth=True), Comparison("delay", ">", 15.0)
+    for label, name, words in (
+        (MODEL.label, "ill", {"no", "yes"}),
+        (delay, "delay > 15", {"false", "true"}),
+        (Classes("k", (1, 2)), "k", {"1", "2"}),
+        (signs, "ill", {"false", "true"}),
+    ):
+        made([3.0, 0, 0, 0], replace(MODEL, label=label), label_shares=SHARES).save(tmp_path / "model.json")
+        for more in ([], ["--threshold", "share"], ["--threshold", "0.5"]):
+            command = ["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--scores", *more]
+            assert invoke(command) == 0
+            told = capsys.readouterr()
+            lines = [line.replace('"', "").split(",") for line in told.out.splitlines()]
+            ordered = [f"probability_{each}" for each in sorted(words)]
+            assert lines[0] == [name, *ordered]
+            found = {line[0] for line in lines[1:]}
+            assert found <= words
+            assert ("All 24 rows are predicted" in told.err) == (len(found) == 1)
+    assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--threshold", "half"]) == 2
+    assert "--threshold share or a number" in capsys.readouterr().err
+
+
+def test_a_boolean_column_of_parquet_is_predicted_as_true_and_false(people, tmp_path):
+    path = tmp_path / "people.parquet"
+    pq.write_table(pa.Table.from_pandas(people.assign(ill=people.ill == "yes"), preserve_index=False), path)
+    trained = quoron.train(path, **said(out=tmp_path / "run", **COLUMNS | QUICK))
+    assert trained.model.classes_ == (False, True)
+    assert trained.model.predict(people).dtype == np.bool_
+
+
+def test_the_command_line_takes_class_weights(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    words = ["--user", "who", "--label", "ill", "--classes", "no,yes", "--numeric", "age=0:100,dose=0:5"]
+    command = ["train", str(tmp_path / "people.csv"), *words, "--class-weight", "balanced", "-q", "--epsilon", "2"]
+    assert invoke([*command, "--class-weight-cap", "4", "--out", str(tmp_path / "run")]) == 0
+    assert "a row counts" in capsys.readouterr().out
+    assert min(quoron.load(tmp_path / "run").encoding.class_weight.counts) == 0.25
+    command[command.index("balanced")] = "no=1,yes=4"
+    assert invoke([*command, "--dry-run"]) == 0
+    capsys.readouterr()
+    command[command.index("no=1,yes=4")] = "ill=3"
+    assert invoke([*command, "--dry-run"]) == 2
+    assert "'ill'" in capsys.readouterr().err
+
+
+def test_a_federation_takes_declared_weights_and_refuses_those_that_wait_for_a_look():
+    from quoron.operate.submission import _encoding
+
+    rules = _encoding(config(class_weight={"yes": 3}), make_loss("logistic"))
+    assert Encoding.from_json(rules.as_json()).class_weight == ClassWeights((1 / 3, 1.0))
+    rules.check_public()
+    with pytest.raises(ConfigError, match="nobody looks"):
+        _encoding(config(), make_loss("logistic")).check_public()
+
+
+def estimator(**more: Any) -> PrivateLogisticRegression:
+    given = {"epsilon": 4.0, "bounds": (0, 100), "classes": ["no", "yes"], "random_state": 0, "items_per_user": 2}
+    return PrivateLogisticRegression(**given | {"algorithm": "one-pass-dp-sgd", "rounds": 3} | more)
+
+
+@pytest.mark.filterwarnings("ignore::quoron.sklearn.NoiseFromSeed")
+def test_estimators_weigh_by_class_and_by_row(people):
+    X, y, users = people[["age", "dose"]], people.ill, people.who
+    plain = estimator().fit(X, y, users)
+    balanced = estimator(class_weight="balanced").fit(X, y, users)
+    assert balanced.model_.encoding.class_weight.counts[1] == 1.0
+    assert (balanced.predict(X) == "yes").mean() > (plain.predict(X) == "yes").mean()
+    declared = estimator(class_weight={"no": 1, "yes": 9}, health=0).fit(X, y, users)
+    weights = np.where(y == "yes", 9.0, 1.0)
+    by_row = estimator(most_weight=9, health=0).fit(X, y, users, sample_weight=weights)
+    np.testing.assert_array_equal(declared.coef_, by_row.coef_)
+    assert (estimator(threshold="share").fit(X, y, users).predict(X) == "yes").any()
+    odd = weights.copy()
+    odd[:4] = [np.nan, -1.0, np.inf, 1e300]
+    assert np.isfinite(estimator(most_weight=9).fit(X, y, users, sample_weight=odd).coef_).all()
+    for bad in ({"maybe": 2}, "balance", 3):
+        with pytest.raises(arrays.InputError, match="class_weight"):
+            estimator(class_weight=bad).fit(X, y, users)
+    with pytest.raises(arrays.InputError, match="sample_weight"):
+        estimator(most_weight=9).fit(X, y, users, sample_weight=weights[:5])
+
+
+def test_an_estimator_that_cannot_balance_says_so(people):
+    few = people[people.who < 40]
+    asked = estimator(class_weight="balanced", random_state=None, epsilon=1.0, delta=1e-3)
+    with pytest.warns(UnfitRows, match="weighs all classes alike"):
+        asked.fit(few[["age", "dose"]], few.ill, few.who)
+    ridge = PrivateRidge(bounds=(0, 100), label_range=(0, 5), most_weight=3.0, random_state=0)
+    with pytest.warns(Warning, match="protects nobody"):
+        ridge.fit(people[["age"]], people.dose, people.who, sample_weight=np.full(len(people), 3.0))
+    assert ridge.model_.encoding.weight.most == 3.0

@@ -1,0 +1,119 @@
+"""What `quoron train` prints fits one screen, the rest stands behind `--details`; all doors count the same users."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron import Keep, Method, Privacy
+from quoron.cli import showing
+from quoron.cli.app import invoke
+from quoron.reports.terminal import Terminal
+
+USERS = 600
+WORDS = ["--user", "who", "--label", "ill", "--epsilon", "2", "--items-per-user", "2"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "ledger.sqlite"))
+    random = np.random.default_rng(5)
+    who = np.repeat(np.arange(USERS), 3)
+    values = {f"x{each}": random.uniform(0, 100, len(who)) for each in range(30)}
+    people = pd.DataFrame({"who": who, **values, "ill": random.random(len(who)) < values["x0"] / 100})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    people.to_parquet(tmp_path / "people.parquet")
+    (tmp_path / "folder").mkdir()
+    people.to_parquet(tmp_path / "folder" / "people.parquet")
+    return tmp_path
+
+
+def columns(many: int) -> list[str]:
+    return ["--numeric", ",".join(f"x{each}=0:100" for each in range(many))]
+
+
+def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    """Lines that a terminal of so many columns shows."""
+    shown = io.StringIO()
+    monkeypatch.setattr(showing, "console", lambda: Terminal(width=width, force_terminal=True, file=shown))
+    assert invoke(words) == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("many", [2, 30])
+def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
+    place: Path, monkeypatch: pytest.MonkeyPatch, many: int, width: int
+) -> None:
+    words = ["train", "people.csv", *WORDS, *columns(many), "--quiet"]
+    before, after = (screen([*words, *more], monkeypatch, width) for more in (["--dry-run"], []))
+    for lines in (before, after):
+        assert len(lines) <= 24
+        assert not re.search(r"\d\.\d{12}", "\n".join(lines))
+    said = " ".join(" ".join(before).split())
+    for needed in ("Promise: (2, 1e-06)-differential privacy", "pays for training", "rounds", "predicted excess risk"):
+        assert needed in said
+    assert "Dry run: nothing is charged" in said
+    assert "Next: the same without --dry-run" in said
+    assert "model.json" in "".join(after)
+
+
+def test_details_and_json_say_everything(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "people.csv", *WORDS, *columns(2), "--dry-run"]
+    said = " ".join(" ".join(screen([*words, "--details"], monkeypatch, 100)).split())
+    for needed in ("Infeasible here:", "gradient scales", "docs/privacy/"):
+        assert needed in said
+    assert not re.search(r"\d\.\d{12}", said)
+    assert invoke([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {"statement", "considered", "parameters", "problem", "choice"} <= set(told)
+    assert told["problem"]["users"] == USERS
+
+
+@pytest.mark.parametrize("source", ["people.csv", "people.parquet", "folder", "frame"])
+def test_every_door_counts_the_same_users(place: Path, source: str) -> None:
+    table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
+    said: dict[str, Any] = {
+        "user": "who",
+        "label": "ill",
+        "numeric": {"x0": (0, 100)},
+        "privacy": Privacy(2.0, 1e-6, health=0),
+        "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+    }
+    simulated = quoron.simulate(table, **said | {"privacy": Privacy(2.0, 1e-6)}, keep=Keep("simulated")).summary
+    counted = {
+        "plan": quoron.plan(table, **said).plan.problem.users,
+        "plan_training": quoron.plan_training(table, **said).plan.problem.users,
+        "train": quoron.train(table, **said, keep=Keep("trained")).summary.users,
+        "simulate, with those held out": simulated.users_asked + simulated.users_held_out,
+    }
+    assert counted == dict.fromkeys(counted, USERS)
+    assert simulated.users_held_out == USERS // 5
+    assert f"{USERS // 5:,} more are held out" in dict(simulated.rows())["users asked"]
+
+
+def test_slots_that_are_declared_count_in_every_plan(place: Path) -> None:
+    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x0": (0, 100)}}
+    said["settings"] = ["privacy.adjacency=zero-out", "train.users=1000"]
+    planned = quoron.plan("people.csv", **said), quoron.plan_training("people.csv", **said)
+    assert [each.plan.problem.users for each in planned] == [1000, 1000]
+
+
+def test_what_would_do_is_asked_of_everybody(place: Path) -> None:
+    said: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"x0": (0, 100)}, "method": Method("mean-sgd")}
+    curve = quoron.ask("people.csv", epsilons=True, epsilon=2.0, **said).curve
+    assert curve is not None
+    here = next(point for point in curve if point.epsilon == 2.0)
+    assert here.risk == pytest.approx(
+        quoron.plan("people.csv", epsilon=2.0, **said).plan.predicted_excess_risk, rel=1e-9
+    )
