@@ -1,4 +1,4 @@
-"""A run of `train` that is killed while its table is read, or indexed, goes on for one charge, whatever file it is in."""
+"""A run of `train` that is killed while its table is read or indexed goes on for one charge, whatever file it is in."""
 
 import gzip
 import signal
