@@ -95,7 +95,14 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
 
 LABEL = r"[A-Z]{1,2}\d+"
 QUORUMS = ("quorum", "quorum-free", "quorum-secret")
-PROMISES = ("bought-declarations", "srgd", "outlier-filter", "outlier-filter-charging", "outlier-filter-zero-out", *QUORUMS)
+PROMISES = (
+    "bought-declarations",
+    "srgd",
+    "outlier-filter",
+    "outlier-filter-charging",
+    "outlier-filter-zero-out",
+    *QUORUMS,
+)
 
 
 def labels(page: Path) -> list[str]:

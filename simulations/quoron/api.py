@@ -112,7 +112,8 @@ def plan_training(
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *prepared.scene.held.warnings))
+    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
 @door

@@ -186,11 +186,11 @@ def declare(
         declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
     if run is not None:
         _note(ledger, run, declared)
-    held = tables.opened(source)
+    told = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
     simulated = simulation_seed is not None
     return Declaration(
-        held.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, held.dialect or Dialect()
+        told.path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulated, told.dialect or Dialect()
     )
 
 

@@ -25,8 +25,8 @@ from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
-CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 SHOWN = 12  # facts that were bought, in a summary
+CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
 

@@ -227,9 +227,9 @@ def carry_out(
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     if isinstance(prepared.scene, Undeclared):
-        declared = _with_bought(cast(Prepared[Undeclared], prepared), folder)
+        declared = _with_bought(cast("Prepared[Undeclared]", prepared), folder)
     else:
-        declared = cast(Prepared[Curated], prepared)
+        declared = cast("Prepared[Curated]", prepared)
     return _trained(declared, folder, observers, begun=begun, sharing=sharing)
 
 

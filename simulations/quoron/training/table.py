@@ -200,10 +200,10 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
                 gathering.add(batch)
         gathered = gathering.end()
         public = declared(gathered.users)
-        items = gathered.items(public.users, zero_rows=zero_rows)
-        again = items.features.nbytes + BESIDE * len(items.labels)  # what a round may make of them
-        make_sure_of_items(then, again + items.features.nbytes, again, begun=begun)
-    return HeldTable(public, encoding, warnings, zero_rows, items, gathered.owners, gathered.marks)
+        made = gathered.items(public.users, zero_rows=zero_rows)
+        again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
+        make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
+    return HeldTable(public, encoding, warnings, zero_rows, made, gathered.owners, gathered.marks)
 
 
 def check_section(config: Config) -> configs.TableSection:
