@@ -259,7 +259,7 @@ class TableSection(Simulated):
     def _ordered(cls, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         for column, (low, high) in ranges.items():
             if not low < high:
-                raise ValueError(f"to hold [low, high] with low < high for column {column!r}")
+                raise ValueError(f"to hold [low, high] with low < high, the lower end first, for column {column!r}")
         return ranges
 
 
