@@ -109,11 +109,12 @@ def plan_training(
     Arguments and errors are those of `train`.
     """
     from quoron.training import run as training
+    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
     return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
