@@ -34,7 +34,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text
-from quoron.sections import Keep, Privacy, door, only
+from quoron.sections import Keep, Privacy, door, only, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, encoding, spans, tables
@@ -156,6 +156,13 @@ def declare(
     only("declare", ("group", "ledger"), keep)
     epsilon, delta = replace(privacy, delta=DELTA if privacy.delta is None else privacy.delta).needed("declare")
     ledger, simulation_seed = keep.ledger, privacy.simulation_seed
+    for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
+        if not (
+            isinstance(listed, Sequence)
+            and not isinstance(listed, str)
+            and all(isinstance(each, str) for each in listed)
+        ):
+            raise ConfigError(f"Expected {kind} as a list of columns, got {kind}={shortened(listed)}.")
     numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
     names = [name for some in found for name in some]
     parts = len(names) + items

@@ -156,7 +156,7 @@ class TableSection(Simulated):
     @field_validator("numeric", mode="before")
     @classmethod
     def _with_ranges(cls, given: object) -> object:
-        named = dict.fromkeys(given) if isinstance(given, list) else given
+        named = _as_mapping(given)
         if not isinstance(named, dict):
             return named
         if None in named.values():
@@ -169,13 +169,13 @@ class TableSection(Simulated):
     @field_validator("categorical", mode="before")
     @classmethod
     def _by_name(cls, given: object) -> object:
-        named = dict.fromkeys([given] if isinstance(given, str) else given) if isinstance(given, list | str) else given
+        named = _as_mapping([given] if isinstance(given, str) else given)
         return {k: () if v is None else v for k, v in named.items()} if isinstance(named, dict) else named
 
     @field_validator("dates", mode="before")
     @classmethod
     def _by_part(cls, given: object) -> object:
-        named = dict.fromkeys(given, ("month", "weekday")) if isinstance(given, list) else given
+        named = _as_mapping(given, ("month", "weekday"))
         if not isinstance(named, dict):
             return named
         said = {column: {"parts": each} if isinstance(each, list | tuple) else each for column, each in named.items()}
@@ -198,6 +198,12 @@ class TableSection(Simulated):
                     "Declare the least value first."
                 )
         return ranges
+
+
+def _as_mapping(given: object, meant: object = None) -> object:
+    """Columns that are listed, each with what is meant; anything else as it is."""
+    listed = isinstance(given, list) and all(isinstance(each, str) for each in given)
+    return dict.fromkeys(given, meant) if listed else given  # type: ignore[call-overload]
 
 
 def with_columns_listed(population: Mapping[str, Any]) -> Mapping[str, Any]:
