@@ -171,7 +171,10 @@ def declare(
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     # Together never more than ε, whatever the division rounds to.
-    ranged = [*(Numeric(name, 0, 1) for name in numeric), *(DateNumber(name, "year", 0, 1) for name in dates)]
+    ranged: list[Numeric | DateNumber] = [
+        *(Numeric(name, 0, 1) for name in numeric),
+        *(DateNumber(name, "year", 0, 1) for name in dates),
+    ]
     each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical) + bool(ranged), 1)
     bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
     if bins is not None:
