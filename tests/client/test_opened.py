@@ -135,7 +135,8 @@ class TestEveryFormat:
 
     def test_of_tables_and_frames_that_arrow_knows(self) -> None:
         polars = pytest.importorskip("polars")
-        for source in (TABLE, pa.concat_tables([TABLE.slice(0, 9), TABLE.slice(9)]), polars.from_arrow(TABLE)):
+        batch = TABLE.combine_chunks().to_batches()[0]
+        for source in (TABLE, batch, pa.concat_tables([TABLE.slice(0, 9), TABLE.slice(9)]), polars.from_arrow(TABLE)):
             held = tables.opened(source)
             assert (held.rows, {*held.schema}) == (len(ROWS), {"who", "age", "ward"})
             assert cells_of(held, 13) == cells_of(held) == EXPECTED
