@@ -238,6 +238,14 @@ class TestDialect:
             with pytest.raises(DataError, match="Expected no separator"):
                 tables.opened(source, Dialect(separator=";"))
 
+    def test_of_a_header_in_other_letters_is_asked_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        for encoding in ("latin-1", "utf-16-le"):
+            path.write_bytes("wärd,b\nx,1\n".encode(encoding))
+            with pytest.raises(DataError, match=r"to be UTF-8, got other bytes\. Declare encoding"):
+                tables.opened(path)
+            assert tables.opened(path, Dialect(encoding=encoding)).names == ("wärd", "b")
+
     def test_that_contradicts_the_first_bytes_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("a,b\n", encoding="utf-16")
         with pytest.raises(DataError, match="to be latin-1, as declared, got what begins like UTF-16"):
