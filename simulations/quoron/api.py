@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from quoron import engines
+from quoron.config import Config, is_wanted
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
@@ -61,7 +62,7 @@ def train(
     Args:
         source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
             `Config`, which describe one.
-        columns: of the table; nothing of them is taken from the data.
+        columns: of the table. What of them is not declared is bought within the promise (docs/train.md).
         epsilon: short for `privacy=Privacy(epsilon)`.
         privacy: the promise; `health` is the share of μ² for a look at how well the table fits its declarations, by
             default from 0.005 to 0.05; 0: nobody looks. What it says is in `health` of the result, and its warnings.
@@ -108,11 +109,12 @@ def plan_training(
     Arguments and errors are those of `train`.
     """
     from quoron.training import run as training
+    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
     return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
@@ -152,9 +154,12 @@ def simulate(
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
+    config, remarks = _with_bought(config, frame)
     config, table = where.people(config, needed(frame, config))
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
+    planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, *remarks))
+    prepared = replace(prepared, planned=planned)
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
@@ -199,7 +204,8 @@ def compare(
     from quoron.comparing.request import Request
 
     out = None if keep is None else keep.out
-    said = sections(privacy, None if keep is None else replace(keep, out=None), door="compare")
+    said = sections(privacy, keep, door="compare")
+    said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
@@ -237,6 +243,10 @@ def plan(
     """
     said = sections(privacy, method, door="plan", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
+    if is_wanted(config, simulated=True):
+        from quoron.training import run as training
+
+        return training.forecast(config, Path.cwd(), frame)
     table = needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
@@ -268,6 +278,7 @@ def ask(
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
+@door
 def resume(
     directory: str | Path,
     observers: Sequence[Observer] = (),
@@ -302,6 +313,7 @@ def resume(
         return engines.carry_out(where, prepared, folder, folder.path, observers)
 
 
+@door
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
     from quoron.comparing import comparison as comparisons
@@ -319,12 +331,23 @@ def report(directory: str | Path) -> Path:
     return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
 
 
+@door
 def load(path: str | Path) -> "Model":
     """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
     from quoron.model import Model
 
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)
+
+
+def _with_bought(config: Config, frame: Any) -> tuple[Config, tuple[str, ...]]:
+    """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
+    if not is_wanted(config, simulated=True):
+        return config, ()
+    from quoron.training import run as training
+
+    found, remark = training.simulated(config, Path.cwd(), frame)
+    return found, (remark,)
 
 
 def _engine(engine: str | EngineChoice) -> EngineChoice:

@@ -66,6 +66,12 @@ def _dates(typed: str) -> dict[str, Any]:
     return {column: said}
 
 
+def _bought(typed: str) -> dict[str, str]:
+    """`age=number,ward=category`, or `x*` and `*`, of which nobody says what they are."""
+    named = (each.partition("=") for each in _parts(typed))
+    return {column: kind or "any" for column, _, kind in named}
+
+
 def _vocabularies(typed: str) -> dict[str, Any] | list[str]:
     """`ward=north,south`, or `ward,clinic`, whose values nobody says."""
     column, equals, listed = typed.partition("=")
@@ -149,6 +155,12 @@ class TableColumns(TypedDict, total=False):
         ),
     ]
     exclude: Annotated[Sequence[str], Word("columns that patterns leave out", "COLUMN,...", _parts)]
+    buy: Annotated[
+        Mapping[str, Literal["number", "category", "any"]],
+        Word(
+            "columns whose range or values are bought; by default all, where no feature is", "COLUMN=KIND,...", _bought
+        ),
+    ]
     positive: Annotated[str | int | bool, Word("the label's value that counts as positive", "VALUE", _value)]
     classes: Annotated[Sequence[str | int | bool], Word("public values of the label", "VALUE,VALUE,...", _values)]
     label_range: Annotated[tuple[float, float], Word("public range of a label that is a number", "LOW:HIGH", _ends)]

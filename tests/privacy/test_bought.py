@@ -27,7 +27,7 @@ from quoron_privacy.counts.bought import (
     share_for,
 )
 from quoron_privacy.counts.marks import KINDS, MARKS, MISSING, NUMBER, PLACES, ZERO, edge, marks, places
-from quoron_privacy.counts.windows import Windows
+from quoron_privacy.counts.windows import CLOSE, HELD, Windows, of_cells
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -307,6 +307,38 @@ def test_the_kinds_of_columns_are_told_with_what_is_missing_aside():
     assert abs(shapes.counts[:, MISSING] - users / 2).max() < 6 * errors.places  # but with probability 1e-8
 
 
+def test_of_a_column_without_numbers_nothing_is_told_and_of_one_with_them_it_is():
+    """60 columns of nulls: that each is told of has probability 1.5e-3, of four 1e-6."""
+    users = 1000
+    plan = a_plan(users=users, columns=6, names=0)
+    nothing = marks(np.full(users, np.nan), np.arange(users), users)
+    quarter = marks(np.where(np.arange(users) % 4, np.nan, 17.0), np.arange(users), users)
+    numbers, kinds = (np.stack([one] * 5 + [other], axis=1) for one, other in zip(nothing, quarter, strict=True))
+    told = [released_ranges(plan, numbers, kinds, SeededNoise(seed))[0].told for seed in range(12)]
+    assert np.sum(told, axis=0)[:5].sum() < 4
+    assert all(each[5] for each in told)
+
+
+@given(data=st.data(), columns=st.integers(1, 3))
+def test_a_window_holds_what_the_bound_says(data, columns):
+    """bought-declarations#bd2, with z the largest of the noise of any window that was."""
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    error, many = data.draw(st.sampled_from([0.1, 10.0, 50.0])), 16
+    true = random.multinomial(1000, random.dirichlet(np.full(many, 0.2)), size=columns).astype(float)
+    noise = error * random.normal(size=true.shape)
+    around = Windows(np.zeros(columns), np.ones(columns), np.full(columns, 1000.0), np.full(columns, 1))
+    found = of_cells(true + noise, around, error)
+    first = np.rint(found.low * many).astype(int)
+    for column in range(columns):
+        spans = [(start, stop) for start in range(many) for stop in range(start + 1, many + 1)]
+        z = max(abs(noise[column, a:b].sum()) / error / math.sqrt(b - a) for a, b in spans)
+        size = int(found.bins[column])
+        held = true[column, first[column] : first[column] + size].sum()
+        for a, b in spans:
+            least = min(true[column, a:b].sum(), HELD * 1000)
+            assert held >= least - error * ((CLOSE + z) * math.sqrt(b - a) + (z - CLOSE) * math.sqrt(size)) - 1e-6
+
+
 class TestNames:
     def test_names_of_enough_users_are_shown_and_one_users_own_never(self):
         """One user's is shown with probability 1e-10, one 12 errors above the threshold missed with less."""
@@ -325,6 +357,20 @@ class TestNames:
             lone = columns * MARKS * norm.sf((plan.threshold(columns) - 1) / deviation)
             assert lone == pytest.approx(plan.tail, rel=1e-6)
             assert lone <= plan.tail
+
+    @pytest.mark.parametrize("columns", [1, 2, 3, 60])
+    def test_a_label_is_one_of_two_columns_however_many_others_are_named(self, columns):
+        plan = a_plan(names=60)
+        for label in (None, 0, columns - 1):
+            own = bought.weights(columns, label)
+            assert 1 - 1e-12 < sum(weight**2 for weight in own) < 1 + 1e-12
+            assert max(own) == (own[label] if label is not None else own[0])
+        assert plan.threshold(columns, bought.weights(columns, 0)[0]) < 1.2 * plan.threshold(2)
+        counts = [{"yes": 10**6, "me": MARKS}, *({"a": 10**7} for _ in range(columns - 1))]
+        found = [plan.release_names(counts, SeededNoise(7).stream("n"), label=label) for label in (None, 0)]
+        assert [[set(each) for each in shown] for shown in found] == [[{"yes"}, *[{"a"}] * (columns - 1)]] * 2
+        errors = [abs(shown[0]["yes"] - 10**6 / MARKS) for shown in found]  # of the same draw
+        assert errors[1] <= errors[0] * (1 + 1e-6) * math.sqrt(2 / min(columns, 2) / max(columns / 2, 1))
 
     def test_marks_of_names_are_counted_by_name(self):
         codes = np.array([[0] * 8, [0, 0, 0, 0, 2, 2, 2, -1], [9] * 8])

@@ -389,7 +389,6 @@ def arrow(people: pd.DataFrame, **columns: pa.Array) -> pa.Table:
 @pytest.mark.parametrize(
     ("change", "columns", "error", "why"),
     [
-        ({}, {"numeric": {}}, ConfigError, "numeric or categorical features, got none"),
         ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
         ({}, {"numeric": {"age": (0, 100), "who": (0, 1000)}}, ConfigError, "user column 'who'"),
         ({}, {"label": "who > 3"}, ConfigError, "user column 'who'"),

@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dying
 import quoron
 from dying import Moment
 from quoron import config as configs
 from quoron.cli.app import invoke
+from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
-from quoron.training import lifetime, run, votes
-from quoron.training.wanted import is_wanted, wanted
+from quoron.training import buying, lifetime, run, votes
+from quoron.training.found import Declarations, Found
+from quoron.training.votes import Want
+from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -105,6 +112,35 @@ def test_every_door_trains_on_a_table_of_which_nothing_is_declared(people, ledge
     assert "bought: ward" in capsys.readouterr().out
     assert len(charges(ledger)) == 4
     assert {each.epsilon for each in charges(ledger)} == {4.0}
+
+
+@pytest.mark.parametrize("kind", ["folder", "frame of dates", "reader"])
+def test_folders_frames_with_dates_and_readers_are_bought_of_too(kind, people, ledger, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source: Any = people
+    table = pa.Table.from_pandas(people, preserve_index=False)
+    if kind == "folder":
+        (tmp_path / "people").mkdir()
+        for number in range(3):
+            some = table.filter(pa.array(people.who.to_numpy() % 3 == number))
+            pq.write_table(some, tmp_path / "people" / f"{number}.parquet")
+        source = configs.from_tree(
+            {"population": {"kind": "table", "path": str(tmp_path / "people"), "user": "who", "label": "ill"}}
+        )
+    elif kind == "reader":
+        source = table.to_reader()
+    else:
+        born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
+        source = pa.Table.from_pandas(people.assign(born=born, text=born.astype(str)), preserve_index=False)
+    more = {} if kind != "folder" else {"user": None, "label": None}
+    given = said(out=tmp_path / "run", **{"user": "who", "label": "ill"} | QUICK | more)
+    found = {line.column: line.value for line in quoron.train(source, **given).bought}
+    assert found["ill"] == "classes = no, yes"
+    if kind == "frame of dates":
+        for name in ("born", "text"):
+            first, last = map(int, found[name].removeprefix("dates, years ").split(" to "))
+            assert 1890 <= first <= 1940
+            assert 1980 <= last <= 2110
 
 
 def test_what_was_bought_is_a_configuration_that_trains_without_buying(people, ledger, tmp_path):
@@ -225,8 +261,10 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
 def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
-    command = ["quoron", "train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run"), "-q"]
-    dead = subprocess.run(dying.command(Moment(at, when), *command), check=False, capture_output=True, timeout=300)
+    command = ["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run"), "-q"]
+    dead = subprocess.run(
+        dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
+    )
     assert dead.returncode == -signal.SIGKILL
     kept = bought(tmp_path / "run") if at != "charge" else None
     trained = quoron.resume(tmp_path / "run")
@@ -275,7 +313,7 @@ def test_columns_that_tell_nothing_are_left_out_by_name(people, ledger, tmp_path
     people["empty"] = None
     people["born"] = [f"19{place % 90 + 10}-05-01" for place in range(len(people))]
     warned = " ".join(train(people, tmp_path / "run").summary.warnings)
-    for name, why in (("name", "no word of it has"), ("empty", "fewer than"), ("born", "it holds dates")):
+    for name, why in (("name", "no word of it has"), ("empty", "fewer than")):
         assert f"Column {name!r} is left out: {why}" in warned
 
 
@@ -315,8 +353,8 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
     assert [(each.column, each.what) for each in found.features] == [
         ("age", "number"),
         ("dose", "number"),
-        ("ward", "category"),
-        ("ill", "category"),
+        ("ward", "any"),
+        ("ill", "any"),
     ]
     assert found.label is None
     assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
@@ -343,7 +381,60 @@ def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
         assert set(np.flatnonzero(apart)) <= {7}
 
 
+def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    given = said(user="who", label="ill", **QUICK)
+    runs = [quoron.simulate(tmp_path / "people.csv", **given, keep=quoron.Keep(tmp_path / each)) for each in "ab"]
+    np.testing.assert_array_equal(runs[0].model, runs[1].model)
+    (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
+    assert "ill: classes = no, yes" in remark
+    assert runs[0].config.privacy.epsilon < 4.0
+    assert set(runs[0].table_model.classes_) == {"no", "yes"}
+    told = ["simulate", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--out", str(tmp_path / "c")]
+    assert invoke([*told, "--epsilon", "4", "--set", "algorithm.name=one-pass-dp-sgd", "-q"]) == 0
+    assert "SIMULATED purchases" in " ".join(capsys.readouterr().out.split())
+    assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
+
+
 def test_a_simulation_refuses_columns_that_are_to_be_bought_by_name(people, tmp_path):
     people.to_parquet(tmp_path / "people.parquet")
     with pytest.raises(ConfigError, match="the range or the values of every column"):
         quoron.compare(tmp_path / "people.parquet", user="who", label="ill", numeric=["age"], algorithms=["dp-ftrl"])
+
+
+WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
+    ["0", "1", "-1", "true", "no", "07"]
+)
+ENDS = st.floats(-(4.0**32), 4.0**32)
+SAID = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(KINDS[:-1]),
+        "votes": st.lists(st.floats(-2000, 3000), min_size=len(KINDS), max_size=len(KINDS)),
+    },
+    optional={
+        "range": st.lists(ENDS, min_size=2, max_size=2),
+        "names": st.lists(st.tuples(WORDS, st.floats(20, 3000)).map(list), max_size=25, unique_by=lambda each: each[0]),
+    },
+)
+
+
+@given(SAID, SAID, SAID, SAID)
+def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, items):
+    """What is read off released numbers raises nothing that would end a run that has been charged."""
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    wants = [Want("age", "any"), Want("ward", "any"), Want("ill", "label"), Want("items per user", "items")]
+    asked = Wanted(tuple(wants[:2]), {}, wants[2], wants[3], ())
+    released = dict(zip(("age", "ward", "ill", "items per user"), (age, ward, ill, items), strict=True))
+    for said_ in released.values():
+        if "range" in said_:
+            said_["held"] = 1500.0
+            said_["range"].sort()
+    paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
+    try:
+        found = Found.of(asked, released, paid=paid, widest=8, known=False)
+        declared = buying.configured(config, asked, found)
+    except (NothingReleased, ConfigError):
+        return
+    assert not is_wanted(declared)
+    text = Declarations(paid, found, asked).toml(declared)
+    assert configs.parse(text).population == declared.population

@@ -79,7 +79,7 @@ class Numeric(Kind):
         outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
         fix = (
             "Declare its range in the column's own units; numbers are written with a decimal point, unless a comma is "
-            "declared."
+            "declared, and dates are declared as dates."
         )
         return "number", outside, fix
 

@@ -52,9 +52,10 @@ Integers = NDArray[np.int64]
 Name = str | int
 
 CELLS, CLOSER = 32, 64
-MOST, LEAST = 0.4, 0.01  # of μ², where nothing else is said
-ERROR, WORST = 0.035, 0.05  # standard error of a place in shares of users: what is paid for up to MOST, and refused
+MOST, LEAST = 0.5, 0.01  # of μ², where nothing else is said
+ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: what is paid for up to MOST, and refused
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
+HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
@@ -78,6 +79,7 @@ class Shapes:
 
     counts: Floats  # (K, len(KINDS)): users' votes for each kind, a number's as far as its window holds them
     windows: Windows  # of the numbers
+    told: NDArray[np.bool_]  # (K,): whether enough users have numbers there; else the window is noise
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -186,16 +188,16 @@ class Bought:
         width = math.sqrt(columns)
         return Errors(math.sqrt(self.columns) * places_, width * cells_, closer, math.sqrt(names) * named)
 
-    def threshold(self, columns: int) -> float:
-        """T: votes from which on a name is shown, where so many columns are named together."""
+    def threshold(self, columns: int, weight: float | None = None) -> float:
+        """T: votes from which on a name is shown, where so many columns are named; of a column of such a weight."""
         beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
-        return 1 + self.scales[3] * self.users * math.sqrt(columns) * beyond * (1 + 1e-9)
+        return 1 + self.scales[3] * self.users / (weight or columns**-0.5) * beyond * (1 + 1e-9)
 
     @property
     def needs(self) -> int:
         """The fewest users of whom errors are WORST and UNSEEN at most: in votes they are the same for any number."""
         error = math.sqrt(self.columns) * self.users * self.scales[0]
-        return math.ceil(max(error / WORST, (self.threshold(1) if self.names else 0.0) / UNSEEN))
+        return math.ceil(max(error / WORST, (self.threshold(min(self.names, 2)) if self.names else 0.0) / UNSEEN))
 
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
         """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
@@ -203,8 +205,12 @@ class Bought:
         Sums of parts of the users add.
         """
         self._check(numbers, self.columns)
-        which = np.where(kinds == NUMBER, places(numbers), PLACES - 1 + kinds)
-        return _counted(which, _BINS)
+        counts = np.zeros((self.columns, _BINS), np.int64)
+        for column in range(self.columns):
+            own, kind = numbers[:, column].ravel(), kinds[:, column].ravel()
+            which = np.where(kind == NUMBER, places(own), PLACES - 1 + kind)
+            counts[column] = np.bincount(which, minlength=_BINS)
+        return counts
 
     def release_places(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K, bins) of everybody's marks: once a run."""
@@ -216,12 +222,17 @@ class Bought:
         numbers = self.users - others.sum(axis=1)
         error = math.sqrt(len(released)) * self.scales[0] * self.users
         windows = of_places(released[:, :PLACES], np.clip(numbers, 0, self.users), error)
-        return Shapes(np.column_stack([windows.held, others]), windows)
+        told = windows.held >= HOLDERS * error * np.sqrt(windows.bins)
+        return Shapes(np.column_stack([windows.held, others]), windows, told)
 
     def cell_counts(self, numbers: Floats, around: Windows, many: int = CELLS) -> Integers:
         """Marks of each cell of a window, (K', many), of some users' marks (k, K', MARKS); parts add."""
         self._check(numbers, len(around.low))
-        return _counted(cells(numbers, around.low, around.high, many), many)
+        counts = np.zeros((len(around.low), many), np.int64)
+        for column, (low, high) in enumerate(zip(around.low.tolist(), around.high.tolist(), strict=True)):
+            which = cells(numbers[:, column].ravel(), low, high, many)
+            counts[column] = np.bincount(which[which >= 0], minlength=many)
+        return counts
 
     def release_cells(self, counts: Integers, stream: RandomStream) -> Floats:
         """The noisy votes (K', CELLS) of everybody's marks in the windows of the first release: once a run."""
@@ -246,21 +257,26 @@ class Bought:
         """Where they lie in those."""
         return self._closed(2, released, around)
 
-    def release_names(self, counts: Sequence[Mapping[Name, int]], stream: RandomStream) -> list[dict[Name, float]]:
+    def release_names(
+        self, counts: Sequence[Mapping[Name, int]], stream: RandomStream, *, label: int | None = None
+    ) -> list[dict[Name, float]]:
         """Of each column the names with enough votes, the most frequent first, each with its noisy votes.
 
-        `counts` are marks of each name, a mapping a column: whole numbers, of parts of the users added.
+        `counts` are marks of each name, a mapping a column: whole numbers, of parts of the users added. The column
+        `label` has as little noise as if it were one of two, however many the others are.
         """
         if not 0 < len(counts) <= self.names:
             raise ConfigError(f"Expected names of 1 to {self.names} columns, got {len(counts)}.")
+        own = weights(len(counts), label)
         held = [(column, name) for column, some in enumerate(counts) for name in sorted(some, key=_order)]
-        sums = np.array([counts[column][name] for column, name in held], np.int64)
-        votes = self._noisy(3, sums, len(counts), stream)
+        unit = np.array([own[column] for column, _ in held]) / (MARKS * self.users)
+        mean = np.array([counts[column][name] for column, name in held], np.float64) * unit
+        votes = self._gaussian(self.scales[3]).release(mean, stream) / unit / MARKS
         shown: list[dict[Name, float]] = [{} for _ in counts]
-        least = self.threshold(len(counts))
-        for place in np.argsort(-votes, kind="stable"):
-            if votes[place] >= least:
-                column, name = held[place]
+        least = [self.threshold(len(counts), weight) for weight in own]
+        for place in np.argsort(-votes, kind="stable").tolist():
+            column, name = held[place]
+            if votes[place] >= least[column]:
                 shown[column][name] = float(votes[place])
         return shown
 
@@ -334,6 +350,13 @@ def released_ranges(
     return shapes, *ranges(near)
 
 
+def weights(columns: int, label: int | None = None) -> list[float]:
+    """What a vote of each column weighs: all alike, or half of the squares for the label; squares add up to one."""
+    if label is None or columns == 1:
+        return [columns**-0.5] * columns
+    return [0.5**0.5 if column == label else (2 * columns - 2) ** -0.5 for column in range(columns)]
+
+
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
     """Marks of each name of one column, of some users' marks (k, MARKS) as places in `names`; others are none."""
     held = np.bincount(codes[(codes >= 0) & (codes < len(names))].ravel(), minlength=len(names))
@@ -371,10 +394,10 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     spent = plan.pair
     both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
     lone = 0.0
-    if plan.names:
-        votes = plan.users * math.sqrt(plan.names) * plan.scales[3]
-        far = (plan.threshold(plan.names) - 1) / votes - 2.0 ** (1 - GRID_BITS)
-        lone = plan.names * MARKS * math.erfc(far / math.sqrt(2)) / 2
+    for columns in {1, plan.names} if plan.names else ():
+        for weight in weights(columns, 0):
+            far = (plan.threshold(columns, weight) - 1) * weight / plan.users / plan.scales[3] - 2.0 ** (1 - GRID_BITS)
+            lone = max(lone, columns * MARKS * math.erfc(far / math.sqrt(2)) / 2)
     for what, holds, got in (
         (f"a divisor of {looked_at(users)} users", plan.users == looked_at(users), plan.users),
         (f"adjacency {adjacency}", plan.adjacency == adjacency, plan.adjacency),
@@ -385,15 +408,6 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
-
-
-def _counted(which: Integers, bins: int) -> Integers:
-    """How many of (k, K, MARKS) are each of `bins`, (K, bins); -1 is none."""
-    columns = which.shape[1]
-    offset = np.arange(columns)[:, None] * bins
-    flat = (which + offset)[which >= 0]
-    held: Integers = np.bincount(flat, minlength=columns * bins).reshape(columns, bins).astype(np.int64)
-    return held
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:

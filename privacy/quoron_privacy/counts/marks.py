@@ -48,8 +48,8 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
     finite = np.isfinite(values)
     given = np.zeros(len(values), np.int8) if kinds is None else np.asarray(kinds, np.int8)
     own = np.where((given < 0) | (given > MISSING) | ((given == NUMBER) & ~finite), MISSING, given).astype(np.int8)
-    held = np.where(finite, values, np.nan)
-    order = np.lexsort((held, own, owners))
+    held = np.where(finite, values, np.nan) + 0.0  # one zero
+    order = _sorted(owners.astype(np.int64) * len(KINDS) + own, held)
     rows = np.bincount(owners, minlength=users)
     first = np.r_[0, np.cumsum(rows)[:-1]]
     place = (2 * np.arange(MARKS) + 1) * rows[:, None] // (2 * MARKS)
@@ -58,6 +58,17 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
     taken = order[first[there, None] + place[there]]
     numbers[there], found[there] = held[taken], own[taken]
     return numbers, found
+
+
+def _sorted(groups: Integers, held: Floats) -> Integers:
+    """The order by group, and in each by what is held, NaN last; of equals in any order."""
+    by_value = np.argsort(held)
+    rank = np.empty(len(held), np.int64)
+    rank[by_value] = np.arange(len(held))
+    keys = groups * len(held) + rank
+    keys.sort()
+    order: Integers = by_value[keys % max(len(held), 1)]
+    return order
 
 
 def places(numbers: Floats) -> Integers:

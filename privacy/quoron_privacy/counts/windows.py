@@ -6,7 +6,7 @@
     >>> first = of_places(counts, np.array([100.0]), error=5.0)
     >>> first.low.item(), first.high.item(), first.held.item()
     (1024.0, 4096.0, 100.0)
-    >>> cells(np.array([[2007.0, 2016.0, 1e9]]), first.low, first.high, 64)[0].tolist()
+    >>> cells(np.array([2007.0, 2016.0, 1e9]), first.low.item(), first.high.item(), 64).tolist()
     [20, 20, -1]
 
 Everything here is a function of released numbers, or of one user's own.
@@ -99,14 +99,13 @@ def _best_of(size: int, sums: Floats, zero: Floats) -> Windows:
     return Windows(low[most], high[most], held[most], np.full(columns, size))
 
 
-def cells(numbers: Floats, low: Floats, high: Floats, many: int) -> Integers:
-    """The cell of each number (k, K, ...) among `many` from low to high, (K,); -1 outside and for NaN."""
-    shape = (1, -1, *(1,) * (numbers.ndim - 2)) if numbers.ndim > 1 else (-1,)
-    low, high = low.reshape(shape), high.reshape(shape)
-    with np.errstate(all="ignore"):
+def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:
+    """The cell of each number among `many` of equal width from low to high; -1 outside and for NaN."""
+    with np.errstate(invalid="ignore"):
         inside = (numbers >= low) & (numbers <= high)
-        place = np.floor((np.where(inside, numbers, low) - low) / (high - low) * many)
-    return np.where(inside, np.clip(place, 0, many - 1), -1).astype(np.int64)
+    place = np.floor((np.where(inside, numbers, low) - low) / (high - low) * many).astype(np.int64)
+    found: Integers = np.where(inside, np.minimum(place, many - 1), -1)
+    return found
 
 
 def of_cells(counts: Floats, around: Windows, error: float) -> Windows:

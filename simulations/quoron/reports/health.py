@@ -5,7 +5,7 @@ nothing is amiss is warned of with probability at most `FALSE_ALARM`.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
 LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
+WIDE = 0.25  # of a column whose range was bought, which leaves its tails at the ends, is spoken of from here on
 FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
@@ -63,8 +64,8 @@ class Health:
         return [(line.what, line.text(self.users)) for line in self.lines]
 
 
-def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
-    """What the released shares of a table with this encoding say."""
+def read(health: TableHealth, shares: Shares, encoding: Encoding, bought: Collection[str] = ()) -> Health:
+    """What the released shares of a table with this encoding say; of these columns the range or values were bought."""
     errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
     lines = [ShareLine("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
@@ -73,7 +74,7 @@ def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
         lines.append(ShareLine(f"{column.name!r} {column.misfit}", share, errors.column))
     for name, share in zip(labels, shares.labels.tolist(), strict=True):
         lines.append(ShareLine(f"rows with {name}", share, errors.unusable))
-    said = tuple(_warnings(health, shares, columns, labels, encoding))
+    said = tuple(_warnings(health, shares, columns, labels, encoding, bought))
     return Health(health.users, health.share, health.visible, tuple(lines), said)
 
 
@@ -97,13 +98,20 @@ def unseen(health: Health | None, why: str | None) -> str:
 
 
 def _warnings(
-    health: TableHealth, shares: Shares, columns: Sequence[Column], labels: Sequence[str], encoding: Encoding
+    health: TableHealth,
+    shares: Shares,
+    columns: Sequence[Column],
+    labels: Sequence[str],
+    encoding: Encoding,
+    bought: Collection[str],
 ) -> Iterator[str]:
     errors, users = _errors(health), health.users
     known = f"{users:,} users" + (" that were drawn" if users >= table_health.ENOUGH else "")
     lost = shares.unusable >= health.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
-    amiss = sorted((each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0])
+    spoken = [(each, WIDE if each[1].name in bought else 0.0) for each in found]
+    known_amiss = (each for each, least in spoken if each[0] >= max(least, health.threshold(errors.column)))
+    amiss = sorted(known_amiss, key=lambda each: -each[0])
     if lost:
         line = ShareLine("", shares.unusable, errors.unusable)
         see = "see the columns named below" if amiss else "no single column stands out of the noise"
@@ -111,7 +119,7 @@ def _warnings(
             f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
         )
-    much = shares.values >= health.threshold(errors.values)
+    much = shares.values >= max(WIDE if bought else 0.0, health.threshold(errors.values))
     if len(amiss) > FEW or (much and not amiss):
         share = (
             f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do"

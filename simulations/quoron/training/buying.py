@@ -191,6 +191,7 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
             **{name: list(ends) for name, ends in found.ranges.items()},
         },
         "categorical": {**words, **{name: list(values) for name, values in found.categories.items()}},
+        "dates": {**population["dates"], **found.dates},
         **found.label,
     }
     if "missing" not in section.model_fields_set:

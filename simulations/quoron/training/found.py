@@ -5,20 +5,21 @@ A function of released numbers alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot, sqrt
+from math import ceil, floor, hypot, sqrt
 from typing import Any
 
 from quoron import toml_text
 from quoron.config import Config
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.bought import HOLDERS, Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import NothingReleased
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
 MOST = 0.8  # of the users whose label is something: so many hold the classes that are told
-SURE = 5.0  # standard errors that what is found has to hold
+
+YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
@@ -30,6 +31,7 @@ class Found:
 
     ranges: Mapping[str, tuple[float, float]]
     categories: Mapping[str, Sequence[str | int]]
+    dates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as the section has them
     label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
     items: int | None = None
     missing: tuple[str, ...] = ()  # what was bought and tells nothing, in words with its fix
@@ -46,8 +48,9 @@ class Found:
         """What was released, read. NothingReleased where no model can be made of it; `known`: other features are."""
         ends: dict[str, tuple[float, float]] = {}
         categories: dict[str, list[str | int]] = {}
+        dates: dict[str, Mapping[str, Any]] = {}
         missing = []
-        least = SURE * paid.errors(columns=paid.columns, names=1).places
+        least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
@@ -57,16 +60,18 @@ class Found:
                 missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
             elif said["kind"] == "boolean":
                 ends[want.column] = (0.0, 1.0)
+            elif said["kind"] == "date" and "range" in said:
+                dates[want.column] = _dates(*said["range"])
             elif "range" in said and said["held"] > least / 2 and said["range"][0] < said["range"][1]:
                 low, high = said["range"]
                 ends[want.column] = (low, high)
             else:
                 missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
-        if not (ends or categories or asked.known or known):
+        if not (ends or categories or dates or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
         label = {} if asked.label is None else _label(asked.label.column, released[asked.label.column], paid)
         items = None if asked.items is None else _items(released[asked.items.column])
-        return cls(ends, categories, label, items, tuple(missing))
+        return cls(ends, categories, dates, label, items, tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,11 @@ class Declarations:
         )
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Those whose range or values were bought."""
+        return frozenset(each.column for each in self.wanted.all)
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """Columns that are no features, each with why."""
         return (*self.wanted.left_out, *self.found.missing)
@@ -114,8 +124,8 @@ class Declarations:
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
-            *(f"# {each.column}: {each.text()}" for each in self.lines()),
-            *(f"# {each}" for each in self.left_out),
+            *(_comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *map(_comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
 
@@ -129,6 +139,9 @@ class Declarations:
         if want.what == "label":
             said = (f"{key} = {_short(value)}" for key, value in found.label.items())
             return ", ".join(said) or "0 and 1, or false and true"
+        if column in found.dates:
+            parts = found.dates[column]
+            return ", ".join(["dates", *parts.get("parts", ()), "years {} to {}".format(*parts["year"])])
         if column in found.ranges:
             low, high = found.ranges[column]
             return f"[{low:.4g}, {high:.4g}]"
@@ -147,11 +160,15 @@ def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> st
     votes = said.get("votes")
     if votes and max(votes[:_MISSING]) < least:
         return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
-    if said.get("kind") == "date":
-        return "it holds dates. Declare what of them counts."
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
     return f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values, or leave it."
+
+
+def _dates(low: float, high: float) -> dict[str, Any]:
+    """Of dates between these years their parts, where a few years are told apart, else the year."""
+    first, last = floor(low), max(ceil(high), floor(low) + 1)
+    return {"year": [first, last]} if last - first > YEARS else {"parts": ["month", "weekday"], "year": [first, last]}
 
 
 def _items(said: Mapping[str, Any]) -> int:
@@ -184,6 +201,11 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
         f"The label {column!r} has no value with {least:,.0f} users' votes or more, and is no number. Declare its "
         "classes, positive = a value, or a label_range."
     )
+
+
+def _comment(text: str) -> str:
+    """On one line, of what TOML takes in a comment."""
+    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _short(value: Any) -> str:

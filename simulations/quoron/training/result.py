@@ -164,7 +164,11 @@ def _summary(
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
-    health = None if looked is None or seen is None else read(looked, seen, scene.held.encoding)
+    health = (
+        None
+        if looked is None or seen is None
+        else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
+    )
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account = ledger.spent(group), ledger.account(group)
     return TrainingSummary(

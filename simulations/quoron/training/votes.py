@@ -18,13 +18,15 @@ from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
-from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
+from quoron_privacy.counts.marks import KINDS, MARKS, marks
+from quoron_privacy.counts.windows import Windows
 from quoron_privacy.errors import DataError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 
 Integers = NDArray[np.int64]
-What = Literal["number", "category", "any", "label", "items"]
+What = Literal["number", "date", "category", "any", "label", "items"]
+CENTURIES = 1900.0, 2100.0  # within which years are told apart
 Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
 
@@ -103,11 +105,17 @@ class _Crowd:
         shapes = bought.shapes(bought.release_places(bought.place_counts(numbers, kinds), self._stream("places")))
         for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
             found[want.column] |= {"kind": kind, "votes": votes}
-        known = [want.what in ("number", "items") or found[want.column]["kind"] == KINDS[NUMBER] for want in wants]
-        if not any(known):
+        for want in wants:
+            if want.what in ("number", "items", "date"):
+                found[want.column]["kind"] = "date" if want.what == "date" else "number"
+        known = [found[want.column]["kind"] for want in wants]
+        at = np.flatnonzero([kind in ("number", "date") for kind in known])
+        if not len(at):
             return made
-        at = np.flatnonzero(known)
-        around, made = shapes.windows.where(at), [*made, "cells"]
+        days = np.flatnonzero([kind == "date" for kind in known])
+        low, high = (np.full(len(days), year) for year in CENTURIES)
+        years = Windows(low, high, shapes.counts[days, KINDS.index("date")], np.ones(len(days), np.int64))
+        around, made = shapes.windows.but(days, years).where(at), [*made, "cells"]
         cells = bought.release_cells(bought.cell_counts(numbers[:, at], around), self._stream("cells"))
         near = bought.near(cells, around)
         which, window = bought.closer(near)
@@ -120,8 +128,9 @@ class _Crowd:
         return made
 
     def names(self, wants: Sequence[Want], found: Released) -> list[str]:
-        """Names of those columns of these that are no numbers, and of a label; the names of the releases."""
-        named = [want for want in wants if want.what == "label" or found[want.column].get("kind") != KINDS[NUMBER]]
+        """Names of those columns of these that are text, and of a label; the names of the releases."""
+        kinds = {want.column: found[want.column].get("kind", "text") for want in wants}
+        named = [want for want in wants if want.what == "label" or kinds[want.column] == "text"]
         if not named:
             return []
         counts = [self._names(want) for want in named]
@@ -136,8 +145,10 @@ class _Crowd:
         if want.what == "items":
             rows = np.bincount(self.seat, minlength=self.many).astype(np.float64)
             return marks(rows, np.arange(self.many), self.many)
-        kinds = None if want.what == "number" else row_kinds.kinds(self.table, want.column)
-        return marks(columns.numbers(self.table, want.column), self.seat, self.many, kinds)
+        if want.what == "number":
+            return marks(columns.numbers(self.table, want.column), self.seat, self.many)
+        values, kinds = row_kinds.read(self.table, want.column)
+        return marks(values, self.seat, self.many, kinds)
 
     def _names(self, want: Want) -> dict[str | int, int]:
         codes, names = row_kinds.codes(self.table, want.column)

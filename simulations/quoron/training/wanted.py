@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from quoron.config import Config, TableSection
+from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
@@ -19,8 +19,6 @@ from quoron_client.data import columns, spans, tables
 from quoron_client.data.labels import Signs, read_label
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
-
-ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +37,6 @@ class Wanted:
         return (*self.features, *(each for each in (self.label, self.items) if each is not None))
 
 
-def is_wanted(config: Config) -> bool:
-    """Whether something of a table is to be bought: of a column that is named, or of all where no feature is."""
-    section = config.population
-    return isinstance(section, TableSection) and bool(_asked(section))
-
-
 def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wanted:
     """What of the table nobody has declared. DataError for a column that is asked for and holds nothing to buy."""
     section, declared = config.population, with_columns(config, base, frame).population
@@ -61,19 +53,22 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     features: list[Want] = []
     known: dict[str, tuple[float, float]] = {}
     left: list[str] = []
-    for name, kind, asked in _resolved(section, declared, header):
+    for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
+        if type_ is not None and (pa.types.is_date(type_) or pa.types.is_timestamp(type_)) and kind == "any":
+            features.append(Want(name, "date"))
+            continue
         try:
             columns.check(source.empty([name]), name)
         except DataError as error:
-            if asked:
+            if named:
                 raise
             left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
             continue
         if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
-            features.append(Want(name, "category" if _is_text(type_) else "number"))
+            features.append(Want(name, "any" if _is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
@@ -90,45 +85,42 @@ def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
 def label_of(section: TableSection) -> str:
     """The label's column."""
     assert section.label is not None
-    return _read(section).column
-
-
-def _asked(section: TableSection) -> dict[str, Any]:
-    """Columns and patterns of which something is bought, each with its kind."""
-    if not (section.buy or section.numeric or section.categorical or section.hashed or section.dates):
-        return {ALL: "any"}
-    return {**section.buy, **{name: "category" for name, values in section.categorical.items() if not values}}
+    return str(_read(section).column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
-    asked, own = _asked(section), roles(section)
-    named = [each for each in asked if each != ALL]
-    kinds = {
-        name: asked[given]
-        for given, some in zip(named, spans.meant(named, header, roles=own), strict=True)
-        for name in some
-    }
+    said_of, own = bought_of(section), roles(section)
+    named = [each for each in said_of if each != ALL]
+    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
+    said = {name for given in features for name in spans.named(given)} - {*named}
+    left = [each for each in section.exclude if spans.WILD in each]
+    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
+    found = spans.meant(named, header, roles=own | said)
+    kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header)
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
-    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
-    said = {name for given in features for name in spans.named(given)}
-    left = [each for each in section.exclude if spans.WILD in each]
-    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
     for name in dict.fromkeys(header):
         if name in kinds:
             yield name, kinds[name], True
-        elif ALL in asked and name not in own and name not in said:
-            yield name, asked[ALL], False
+        elif ALL in said_of and name not in own and name not in said:
+            yield name, said_of[ALL], False
 
 
 def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | None:
     if section.label is None or not isinstance(_read(section), Signs):
         return None
     type_ = types.get(section.label)
-    return None if type_ is not None and pa.types.is_boolean(type_) else Want(section.label, "label")
+    if type_ is not None and pa.types.is_boolean(type_):
+        return None
+    if isinstance(section.class_weight, dict):
+        raise ConfigError(
+            f"Expected the classes of label {section.label!r} beside a weight for each, got class_weight for "
+            f"{', '.join(section.class_weight)}. Declare classes = [...], or say class_weight = 'balanced'."
+        )
+    return Want(section.label, "label")
 
 
 def _read(section: TableSection) -> Any:
