@@ -162,7 +162,10 @@ def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> st
         return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
-    return f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values, or leave it."
+    return (
+        f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values; of numbers say how they are "
+        "written (decimal), or write them with a point and nothing else; or leave it."
+    )
 
 
 def _dates(low: float, high: float) -> dict[str, Any]:
