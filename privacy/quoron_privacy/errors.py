@@ -151,7 +151,7 @@ def non_negative(**values: float) -> None:
 def probability(**values: float) -> None:
     """Each value lies strictly between 0 and 1."""
     for name, value in values.items():
-        if not 0 < value < 1:
+        if not (_finite(value) and 0 < value < 1):
             raise ConfigError(f"Expected {name} in (0, 1), got {name}={value}.")
 
 
@@ -165,5 +165,5 @@ def count(**values: int) -> None:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond every float
+    except (OverflowError, TypeError):  # an integer beyond every float; what is no number
         return False

@@ -22,12 +22,39 @@ _EXPECTED = {
     "tuple_type": "to be a list",
     "list_type": "to be a list",
 }
+_KINDS = (
+    "bool",
+    "int",
+    "float",
+    "str",
+    "constrained-float",
+    "constrained-int",
+    "literal",
+    "tuple",
+    "dict",
+)  # pydantic's, in a union
 _BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """One sentence for each thing wrong, in the order of the configuration."""
-    return "\n".join(_sentence(dict(detail), model) for detail in error.errors())
+    told: dict[tuple[Path, str], str] = {}
+    for found in error.errors():
+        detail: dict[str, Any] = dict(found)
+        kind = detail["loc"][-1:]
+        if kind and str(kind[0]).partition("[")[0] in _KINDS:  # one of several that the value might have been
+            whole = {**detail, "loc": detail["loc"][:-1]}
+            key, _ = _locate(whole["loc"], model)
+            before = told.get((key, repr(detail["input"])))
+            one = _expected(detail)
+            told[key, repr(detail["input"])] = (
+                f"Expected {'.'.join(key)} {one}, got {'.'.join(key)}={detail['input']!r}."
+                if before is None
+                else before.replace(", got ", f" or {one.removeprefix('to be ')}, got ", 1)
+            )
+        else:
+            told[tuple(map(str, detail["loc"])), repr(detail["input"])] = _sentence(detail, model)
+    return "\n".join(told.values())
 
 
 def unknown(key: Path, known: Iterable[str]) -> str:
@@ -45,6 +72,9 @@ def _sentence(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
     dotted, kind, value, context = ".".join(key), detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         return unknown(key, owner.model_fields if owner else ())
+    if kind == "missing" and isinstance(detail["loc"][-1], int):
+        whole, many = ".".join(key[:-1]), detail["loc"][-1] + 1
+        return f"Expected {whole} to have {many} entries, got {whole}={list(value)!r}."
     if kind == "missing":
         field = owner.model_fields.get(key[-1]) if owner else None
         meaning = f" ({field.description})" if field and field.description else ""
@@ -53,15 +83,21 @@ def _sentence(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
         return f"Missing key {dotted}.kind; set it to one of {context['discriminator_options']}."
     if kind == "union_tag_invalid":
         return f"Expected {dotted}.kind to be one of {context['expected_tags']}, got {dotted}.kind={context['tag']!r}."
-    if kind in _BOUNDS:
-        expected = f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
-    elif kind in ("literal_error", "enum"):
-        expected = f"to be {context['expected']}"
-    elif kind == "value_error":
+    if kind == "value_error":
         return f"Expected {dotted} {context['error']}, got {dotted}={value!r}."
-    else:
-        expected = _EXPECTED.get(kind, f"to be valid ({detail['msg']})")
-    return f"Expected {dotted} {expected}, got {dotted}={value!r}."
+    return f"Expected {dotted} {_expected(detail)}, got {dotted}={value!r}."
+
+
+def _expected(detail: Mapping[str, Any]) -> str:
+    """What the value should have been."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in _BOUNDS:
+        return f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
+    if kind in ("literal_error", "enum"):
+        return f"to be {context['expected']}"
+    if kind == "too_long":
+        return f"to have {context['max_length']} entries"
+    return _EXPECTED.get(kind, f"to be valid ({detail['msg']})")
 
 
 def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Path, type[BaseModel] | None]:
@@ -73,6 +109,8 @@ def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Pa
         tagged = [section for section in sections if _tag(section) == part]
         if len(sections) > 1 and tagged:
             sections = (tagged[0],)
+            continue
+        if str(part).startswith(("tuple[", "dict[")):  # one of several that a value might have been
             continue
         key.append(str(part))
         owner = sections[0] if len(sections) == 1 else None

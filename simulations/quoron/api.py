@@ -109,11 +109,12 @@ def plan_training(
     Arguments and errors are those of `train`.
     """
     from quoron.training import run as training
+    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
     return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 
@@ -203,7 +204,8 @@ def compare(
     from quoron.comparing.request import Request
 
     out = None if keep is None else keep.out
-    said = sections(privacy, None if keep is None else replace(keep, out=None), door="compare")
+    said = sections(privacy, keep, door="compare")
+    said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
@@ -276,6 +278,7 @@ def ask(
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
+@door
 def resume(
     directory: str | Path,
     observers: Sequence[Observer] = (),
@@ -310,6 +313,7 @@ def resume(
         return engines.carry_out(where, prepared, folder, folder.path, observers)
 
 
+@door
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
     from quoron.comparing import comparison as comparisons
@@ -327,6 +331,7 @@ def report(directory: str | Path) -> Path:
     return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
 
 
+@door
 def load(path: str | Path) -> "Model":
     """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
     from quoron.model import Model

@@ -19,7 +19,7 @@ from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import Setup
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # only a table needs it
@@ -63,12 +63,26 @@ class EngineChoice:
         keep: bool = False,
     ) -> "EngineChoice":
         """A choice that makes sense; ConfigError otherwise."""
+        if isinstance(kills, str) or not isinstance(kills, Sequence):
+            raise ConfigError(f"Expected kills as a list of CLIENT@ROUND, got kills={kills!r}.")
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")
         if name in ("flower", "service") and find_spec(f"quoron.{_FOLDERS[name]}") is None:
             raise ConfigError(
                 f"Expected quoron with its network for the engine {name}, got quoron-core. pip install quoron."
             )
+        texts = {
+            "superlink": superlink,
+            "address": address,
+            "slow": slow,
+            **{f"kills[{i}]": each for i, each in enumerate(kills)},
+        }
+        for key, text in texts.items():
+            if not (text is None or isinstance(text, str)):
+                raise ConfigError(f"Expected {key} as a text, got {key}={text!r}.")
+        for key, switch in (("insecure", insecure), ("keep", keep)):
+            if not isinstance(switch, bool):
+                raise ConfigError(f"Expected {key} as true or false, got {key}={switch!r}.")
         served = [
             key for key, value in (("clients", clients), ("kills", kills), ("slow", slow), ("keep", keep)) if value
         ]
@@ -83,8 +97,8 @@ class EngineChoice:
         if name != "flower" and named:
             raise ConfigError(f"Expected {' and '.join(named)} with the engine flower only, got the engine {name}.")
         for key, value in (("nodes", nodes), ("cpus", cpus), ("workers", workers), ("clients", clients)):
-            if value is not None and value < 1:
-                raise ConfigError(f"Expected {key} >= 1, got {key}={value}.")
+            if value is not None:
+                count(**{key: value})
             if value is not None and superlink is not None:
                 raise ConfigError(f"Expected no {key} with a superlink, got {key}={value}: its SuperNodes are there.")
         if superlink is None and (authority is not None or insecure):

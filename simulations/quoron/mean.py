@@ -30,6 +30,7 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +40,7 @@ from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomne
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.means import truncated_mean
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
@@ -113,12 +114,17 @@ def private_mean(
     values = _user_means(users)
     privacy = Privacy(epsilon, delta)
     for name, number in (("bound", bound), ("spread", spread)):
-        if number is not None and not 1e-100 < number < 1e100:
+        usable = isinstance(number, Real) and 1e-100 < number < 1e100
+        if not usable and (name == "bound" or number is not None):
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
     if method not in ("auto", "robust", "local", *_CRUDE):
         raise ConfigError(f"Expected method in auto, clip, two-stage, range, robust, local, got method={method!r}.")
     if outliers is not None and method not in ("auto", "robust"):
         raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
+    if outliers is not None:
+        non_negative(outliers=outliers)
+    if not (simulation_seed is None or isinstance(simulation_seed, int)):
+        raise ConfigError(f"Expected simulation_seed as a whole number, got simulation_seed={simulation_seed!r}.")
     robust = method == "robust" or outliers is not None
     if (robust or method in ("two-stage", "range")) and spread is None:
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"

@@ -238,6 +238,8 @@ class Model:
 
     def save(self, path: str | Path) -> None:
         """Write the file, complete or not at all. RunError if it cannot be."""
+        if not isinstance(path, str | Path):
+            raise UsageError(f"Expected a path to save the model at, got {path!r}.")
         write(Path(path), self.as_text().encode(), advice="Choose another file.")
 
     @classmethod

@@ -9,17 +9,20 @@ refused there.
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
+from datetime import date, time
 from difflib import get_close_matches
-from numbers import Real
-from pathlib import Path
+from numbers import Integral, Real
+from pathlib import Path, PurePath
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from quoron import toml_text
 from quoron.table_columns import described, shown
 from quoron_privacy.errors import ConfigError
 
+GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
 P = ParamSpec("P")
 T = TypeVar("T")
 Setting = str | Mapping[str, Any]  # a text "dotted.key=value", or sections as nested mappings
@@ -132,7 +135,9 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
     Names of algorithms are laid first, so options given beside a name count wherever they stand.
     """
     merged = dict(tree)
-    layers = [toml_text.assignment(each) if isinstance(each, str) else dict(each) for each in settings]
+    layers = [
+        toml_text.assignment(each) if isinstance(each, str) else dict(plain(each, "settings")) for each in settings
+    ]
     for above in layers:
         own = above.get("algorithm")
         if not (isinstance(own, Mapping) and "name" in own):
@@ -143,8 +148,36 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, A
         merged = toml_text.merge(merged, {"algorithm": {"name": own["name"]}})
         above["algorithm"] = {key: value for key, value in own.items() if key != "name"}
     for above in layers:
+        for name, section in above.items():
+            if name in merged and isinstance(merged[name], Mapping) != isinstance(section, Mapping):
+                wrong = merged[name] if isinstance(section, Mapping) else section
+                raise ConfigError(f"Expected {name} to be a section with keys of its own, got {name}={wrong!r}.")
         merged = toml_text.merge(merged, above)
     return merged
+
+
+def plain(value: Any, name: str) -> Any:
+    """A value as TOML has it: sequences as lists, integers that count up as one text, numbers of numpy as Python's.
+
+    ConfigError for what it cannot have, by the name that it was given under: bytes, objects, and sets, whose order
+    differs from one start to the next.
+    """
+    if isinstance(value, Mapping):
+        named = {str(key).lower() if isinstance(key, bool) else str(key): each for key, each in value.items()}
+        return {key: plain(each, key) for key, each in named.items()}
+    if isinstance(value, range) and value.step == 1 and value:
+        return f"{value.start}:{value.stop}"
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, PurePath | date | time):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        raise ConfigError(f"Expected {name} in an order, got {shortened(value)}. Write a list.")
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray):
+        return [plain(each, name) for each in value]
+    raise ConfigError(f"Expected {name} as words, numbers, or lists and mappings of them, got {shortened(value)}.")
 
 
 def given(part: Section) -> dict[str, Any]:
@@ -182,7 +215,7 @@ def door(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:  # one that is needed and not there, or too many
             raise ConfigError(f"Expected the arguments of {function.__name__}, got: {error}.") from None
         for name, value in given.items():
-            _check(function.__name__, name, value)
+            _check(function.__name__, name, value, signature.parameters[name].default)
         return function(*args, **kwargs)
 
     opened.__doc__ = described(function.__doc__, own)
@@ -198,34 +231,86 @@ def _unknown(door: str, name: str, value: object, known: Sequence[str]) -> Confi
     return ConfigError(f"Expected one of {', '.join(known)} for {door}, got {name!r}.{meant}")
 
 
-def _check(door: str, name: str, value: object) -> None:
-    """ConfigError where a word that means the same to every door has a value of another kind."""
-    if name in _PLAIN and value is not None and not _PLAIN[name][1](value):
-        raise ConfigError(f"Expected {name} as {_PLAIN[name][0]} for {door}, got {name}={shortened(value)}.")
+def _check(door: str, name: str, value: object, default: object) -> None:
+    """ConfigError where a word, which means the same to every door, has a value of another kind."""
+    usual = (value is None and default is None) or (_is_text(value) and _is_text(default))
+    if name in _KINDS and not usual and not _KINDS[name][1](value):
+        raise ConfigError(f"Expected {name} as {_KINDS[name][0]} for {door}, got {name}={shortened(value)}.")
+    if isinstance(value, Section):
+        for each in fields(value):
+            _check(door, each.name, getattr(value, each.name), None)
 
 
 def shortened(value: object) -> str:
     """A value as it is told: what holds rows by its type."""
-    plain = value is None or isinstance(value, str | bytes | int | float | Path | Privacy | Method | Keep)
+    simple = value is None or isinstance(value, str | bytes | int | float | Path | Privacy | Method | Keep)
     listed = isinstance(value, list | tuple | dict) and len(str(value)) < 200
-    text = repr(value) if plain or listed else ""
-    return text if text and len(text) < 200 else f"a {type(value).__name__}"
+    text = repr(value) if simple or listed else ""
+    kind = type(value).__name__
+    return text if text and len(text) < 200 else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-_PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "epsilon": ("a number", _is_number),
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_NUMBERS = (
+    "epsilon",
+    "delta",
+    "quorum_epsilon",
+    "health",
+    "radius",
+    "clip_norm",
+    "bound",
+    "spread",
+    "outliers",
+    "accuracy",
+)
+_WHOLE = ("simulation_seed", "seed", "seeds", "items_per_user", "chunk", "dimension", "most_votes")
+_SWITCHES = ("allow_large_delta", "compiled", "epsilons", "items", "progress")
+_TEXTS = ("user", "label", "adjacency", "algorithm", "run")
+_KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
+    **dict.fromkeys(_NUMBERS, ("a number", _is_number)),
+    **dict.fromkeys(_WHOLE, ("a whole number", lambda value: isinstance(value, Integral) and _is_number(value))),
+    **dict.fromkeys(_SWITCHES, ("true or false", lambda value: isinstance(value, bool))),
+    **dict.fromkeys(_TEXTS, ("a text", _is_text)),
+    **dict.fromkeys(("most_outside", "most_below"), ("a share", _is_number)),
+    **dict.fromkeys(("rows", "watch"), ("a function", callable)),
+    **dict.fromkeys(("directory", "path", "out", "ledger"), ("a path", lambda value: isinstance(value, str | Path))),
+    **dict.fromkeys(
+        ("quorum", "smoothness", "risk"), ("a number, or as a text", lambda value: _is_text(value) or _is_number(value))
+    ),
+    "group": (
+        "a name of letters, digits, ' ', '.', '_' and '-'",
+        lambda value: _is_text(value) and bool(GROUP.match(value)),
+    ),
     "privacy": ("Privacy(epsilon, delta)", lambda value: isinstance(value, Privacy)),
     "method": ("Method(algorithm, options)", lambda value: isinstance(value, Method)),
     "keep": ("Keep(out, group=...)", lambda value: isinstance(value, Keep)),
-    "progress": ("true or false", lambda value: isinstance(value, bool)),
-    "observers": ("a list", lambda value: isinstance(value, Sequence) and not isinstance(value, str)),
+    "options": ("a mapping", lambda value: isinstance(value, Mapping)),
+    "engine": ("its name or EngineChoice.of(...)", lambda value: _is_text(value) or hasattr(value, "sharing")),
+    "observers": (
+        "a list of observers, with `started`, `told` and `finished`",
+        lambda value: _is_list(value) and all(hasattr(each, "started") for each in value),
+    ),
+    "algorithms": ("a list of names", lambda value: _is_list(value) and all(map(_is_text, value))),
+    "vary": (
+        "a mapping of keys to the values to try",
+        lambda value: isinstance(value, Mapping) and all(map(_is_list, value.values())),
+    ),
     "settings": (
         "a list of texts such as 'privacy.delta=1e-7', or sections as mappings",
-        lambda value: isinstance(value, Sequence | Mapping) and not isinstance(value, str),
+        lambda value: (
+            isinstance(value, Mapping) or (_is_list(value) and all(isinstance(each, str | Mapping) for each in value))
+        ),
     ),
 }
 

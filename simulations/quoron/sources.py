@@ -9,12 +9,11 @@ from quoron import toml_text
 from quoron.config import Config, TableSection
 from quoron.presets import preset, presets
 from quoron.run_folder import FRAME
-from quoron.sections import Setting, overlay, shortened
+from quoron.sections import Setting, overlay, plain, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.formats import SAID, is_table
-from quoron_client.data.labels import in_words
 from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -52,15 +51,21 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
                 f"{shortened(source)}.{_frame_of(source)}"
             )
         return _of_table(columns), "table", None, source
-    path = Path("run") if isinstance(source, Config) else Path(source)
+    path, text = Path("run") if isinstance(source, Config) else Path(source), str(source)
     given = [name for name, value in columns.items() if value is not None]
-    if not isinstance(source, Config) and is_table(str(source)) and (given or not _is_preset(str(source))):
-        return _of_table(columns, str(source)), path.stem or "table", Path.cwd(), None
-    if given:
-        what = "a configuration" if isinstance(source, Config) or path.suffix == ".toml" else repr(str(source))
+    configured = isinstance(source, Config) or path.suffix == ".toml" or _is_preset(text)
+    if not isinstance(source, Config) and is_table(text) and (given or not configured):
+        return _of_table(columns, text), path.stem or "table", Path.cwd(), None
+    if given and configured:
+        what = "a configuration" if isinstance(source, Config) else f"{text!r}, which has sections of its own"
         raise ConfigError(
-            f"Expected {', '.join(given)} with a DataFrame, or the path of a table ({SAID}, a folder), "
-            f"got {what}. Of what has sections of its own set population.{given[0]}."
+            f"Expected {', '.join(given)} with a DataFrame or the path of a table, got {what}. Say it there, or in "
+            f"settings: population.{given[0]}."
+        )
+    if given:
+        raise DataError(
+            f"Expected a table to be at {text!r} ({SAID}, or a folder), found none. Give a DataFrame or "
+            "the path of a file."
         )
     if isinstance(source, Config):
         return source.model_dump(mode="json", exclude_none=True), path.stem, Path.cwd(), None
@@ -88,8 +93,11 @@ def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
             f"Expected user and label with a table, the columns that say whose a row is and what is predicted, got "
             f"user={user!r} and label={label!r}."
         )
+    for name, value in (said := plain(given, "columns")).items():
+        if isinstance(value, list) and any(isinstance(each, list | dict) for each in value):
+            raise ConfigError(f"Expected {name} as a list of names or values, or as a mapping, got {shortened(value)}.")
     kind = TableSection.model_fields["kind"].default
-    return {"population": {**{name: _plain(value) for name, value in given.items()}, "kind": kind, "path": path}}
+    return {"population": {**said, "kind": kind, "path": path}}
 
 
 def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
@@ -105,14 +113,3 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
     return table
-
-
-def _plain(value: Any) -> Any:
-    """Sequences as lists, integers that count up as one text, also of each column; numbers of numpy as Python's."""
-    if isinstance(value, Mapping):
-        return {in_words(_plain(column)): _plain(each) for column, each in value.items()}
-    if isinstance(value, range) and value.step == 1 and value:
-        return f"{value.start}:{value.stop}"
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    return [_plain(each) for each in value] if isinstance(value, Iterable) and not isinstance(value, str) else value

@@ -25,7 +25,7 @@ WRONG = [
     ("population=3", "Expected population to be a table, got population=3."),
     ("population.kind=tabel", "one of 'synthetic', 'table', 'flights', 'cube', got population.kind='tabel'."),
     ("population={kind='table', user='who'}", "Missing key population.path ("),
-    (TABLE % "numeric={a=[3, 1]}", "with low < high for column 'a'"),
+    (TABLE % "numeric={a=[3, 1]}", "with low < high for numeric column 'a'"),
     ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
     ("privacy.epsilon=-1.5", "Expected privacy.epsilon > 0, got privacy.epsilon=-1.5."),
     ("privacy.epsilon=inf", "Expected privacy.epsilon to be finite, got privacy.epsilon=inf."),

@@ -101,4 +101,4 @@ def test_what_cannot_be_meant_is_refused_with_its_option(word: str, typed: list[
 
 def test_a_configuration_takes_no_words_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "quickstart", "--user", "who"]) == 2
-    assert "Expected user with a DataFrame, or the path of a table" in capsys.readouterr().err
+    assert "Expected user with a DataFrame or the path of a table" in capsys.readouterr().err

@@ -77,7 +77,10 @@ class Numeric(Kind):
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
         outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
-        fix = "Declare its range in the column's own units; numbers are written with a decimal point."
+        fix = (
+            "Declare its range in the column's own units; numbers are written with a decimal point, unless a comma is "
+            "declared, and dates are declared as dates."
+        )
         return "number", outside, fix
 
     def values(self, table: "pa.Table") -> Vector:

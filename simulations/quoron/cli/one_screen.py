@@ -4,7 +4,9 @@ Rounded, and without what only a reader of proofs asks for: that stands behind `
 report. The whole promise, with its theorem, is there too; what is said here of it is true and shorter.
 """
 
+import textwrap
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.box import Box
 from rich.markup import escape
@@ -17,8 +19,13 @@ from quoron.reports.summary import size
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.plan import Guarantee, Plan
 
-COEFFICIENTS = 4  # that are shown
-WARNINGS = 3
+if TYPE_CHECKING:
+    from quoron.training.result import TrainingSummary
+
+LINES = 24
+COEFFICIENTS, BOUGHT = 4, 3  # that are shown
+WARNINGS = 3  # of a plan
+FIXED = 16  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
 NEXT = "Next: the same without --dry-run. --details shows every number, the theorem, and what other methods would do."
 
@@ -68,9 +75,35 @@ def about(time: float) -> str:
 
 def paid_for(promised: Guarantee) -> list[str]:
     """What the promise is spent on, each with its share of μ²."""
-    looked = 0.0 if promised.health is None else promised.health.share
-    parts = [("training", 1 - looked), ("a look at the table", looked)]
+    bought = 0.0 if promised.bought is None else promised.bought.share
+    looked = 0.0 if promised.health is None else promised.health.share * (1 - bought)  # of what is left
+    parts = [
+        ("training", 1 - bought - looked),
+        ("declarations that nobody made", bought),
+        ("a look at the table", looked),
+    ]
     return [f"{what} {100 * share:.3g} %" for what, share in parts if share > 0]
+
+
+def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
+    """Of a complete run: its method, and what is not in its promise; of much that was bought the first."""
+    told = [row for row in summary.rows() if row[0] not in ("algorithm", "privacy of one user", "and more")]
+    bought = [row for row in told if row[0].startswith("bought: ")]
+    left = len(summary.bought) - BOUGHT
+    more = [("and more", f"{left:,} facts of the table: declared.toml")] if left > 0 else []
+    at = told.index(bought[0]) if bought else 0
+    others = [row for row in told if row not in bought]
+    return [("method", summary.algorithm), *others[:at], *bought[:BOUGHT], *more, *others[at:]]
+
+
+def fitting(summary: "TrainingSummary", width: int) -> tuple[str, ...]:
+    """The first warnings, as many as fit; one in any case."""
+    left = LINES - FIXED - min(len(summary.bought), BOUGHT + 1) - (0 if summary.health is not None else 3)
+    for shown, warning in enumerate(summary.warnings):
+        left -= len(textwrap.wrap(f"Warning: {warning}", width))
+        if shown and left < (shown + 1 < len(summary.warnings)):  # a line says that there are more
+            return summary.warnings[:shown]
+    return summary.warnings
 
 
 def pairs(told: Iterable[tuple[str, str]], *, around: Box | None = None) -> Table:

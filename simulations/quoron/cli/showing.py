@@ -77,15 +77,15 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
     if as_json:
         print(dumps(trained.summary.as_json() | {"directory": str(trained.directory)}))
         return
-    out, summary = console(), trained.summary
-    model, coefficients, warnings = trained.directory / "model.json", trained.model.table(), summary.warnings
+    out, summary, coefficients = console(), trained.summary, trained.model.table()
     if details:
         _say(out, summary.statement)
         if summary.choice is not None:
             _say(out, f"Chosen {summary.choice}")
+        out.print(_rows(summary.rows()))
     else:
         _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
-    out.print(one_screen.pairs(summary.rows()))
+        out.print(one_screen.pairs(one_screen.figures(summary)))
     shown = len(coefficients) if details else one_screen.COEFFICIENTS
     listed = table("feature", "coefficient, in the column's units", dense=not details)
     for name, value in coefficients[:shown]:
@@ -93,12 +93,14 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
     out.print(listed)
     if len(coefficients) > shown:
         _say(out, f"and {len(coefficients) - shown:,} more in the model's file.", style="dim")
-    said = len(warnings) if details else one_screen.WARNINGS
-    for warning in warnings[:said]:
+    warnings = summary.warnings if details else one_screen.fitting(summary, out.width)
+    for warning in warnings:
         _say(out, f"Warning: {warning}", style="yellow")
-    if len(warnings) > said:
-        _say(out, f"and {len(warnings) - said:,} warnings more in report.html.", style="yellow")
-    _say(out, summary.unseen, style="dim")
+    if left := len(summary.warnings) - len(warnings):
+        _say(out, f"and {left:,} more {'warning' if left == 1 else 'warnings'}, in report.html.", style="yellow")
+    if details or summary.health is None:
+        _say(out, summary.unseen, style="dim")
+    model = trained.directory / "model.json"
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
 
 

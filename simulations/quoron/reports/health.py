@@ -14,8 +14,8 @@ from quoron_client.data.misfits import Column, declared_columns, declared_labels
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
-WIDE = 0.25  # of a column whose range was bought, which leaves its tails at the ends, is spoken of from here on
 LEAST_COMMON = 2 / 3  # of labels, that are sure to be alike where they may well all be
+WIDE = 0.25  # of a column whose range was bought, which leaves its tails at the ends, is spoken of from here on
 FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
@@ -131,7 +131,7 @@ def _warnings(
         named = f"most in {', '.join(most)}{more}" if most else "in too many columns to name one"
         yield (
             f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all "
-            "categories; numbers are written with a decimal point."
+            "categories; numbers are written with a decimal point, unless a comma is declared."
         )
         amiss = []
     for part, column in amiss:

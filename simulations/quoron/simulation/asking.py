@@ -7,6 +7,7 @@ that are not trained on are averaged.
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +16,14 @@ import numpy as np
 
 from quoron.config import Config, TableSection
 from quoron.paths import PACKAGED
+from quoron.planning.plans import choose
 from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector
 from quoron.simulation.scene import problem_for_real, setup
 from quoron_client.losses import Classification
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, Infeasible, RunError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,8 @@ def ask(
         return Advice()
     scene = setup(config, folder, frame)
     problem = problem_for_real(config, scene.population)
+    with suppress(Infeasible, RunError):  # a wrong request is one for every number of users and every epsilon
+        choose(config, problem, alternatives=False)
     if accuracy is not None:
         found = replace(enough(config, problem, risk_of(scene.population, accuracy)), accuracy=accuracy)
     elif risk is not None:

@@ -18,6 +18,7 @@ from quoron.run_folder import FRAME
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
+from quoron.table_section import Dates
 from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
@@ -256,11 +257,12 @@ def encoding_of(table: configs.TableSection, loss: Loss) -> Encoding:
     )
 
 
-def _dates(column: str, said: configs.Dates) -> Iterator[DatePart | DateNumber]:
+def _dates(column: str, said: Dates) -> Iterator[DatePart | DateNumber]:
     for part in said.parts:
         yield DatePart(column, part, said.format, said.zone)
     if said.year is not None:
-        yield DateNumber(column, "year", *said.year, format=said.format, zone=said.zone)
+        low, high = said.year
+        yield DateNumber(column, "year", low, high, format=said.format, zone=said.zone)
     if said.days is not None:
         first, last = said.days
         length = day_number(column, last) - day_number(column, first)

@@ -36,7 +36,10 @@ def problem_of(method: Method, *, users: int, dimension: int, door: str) -> Prob
 
 def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
     """Where training starts, shape (d,): zero unless told. ConfigError for another shape or numbers not finite."""
-    origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
+    try:
+        origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(f"Expected start to be {dimension} finite numbers, got something else.") from None
     if origin.shape != (dimension,) or not np.isfinite(origin).all():
         raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
     return origin

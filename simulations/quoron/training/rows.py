@@ -241,6 +241,7 @@ def train_rows(
     gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
     only("train_rows", (*METHOD, "chunk"), method)
+    count(users=users, dimension=dimension)
     kept = None if start is not None or keep.out is None else Start.of_run(RunFolder(Path(keep.out)))
     begin = kept or Start(origin_of(start, dimension))
     setting = Setting.of(privacy, method, keep, users=users, start=begin, door="train_rows")

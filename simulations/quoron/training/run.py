@@ -4,7 +4,7 @@ What is written, and in which order, each step harmless to repeat after a crash:
 
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
-    lifetime ledger                      the charge, before any value of the table is looked at
+    lifetime ledger                      the charge, before anything is released that depends on a value of the table
     ledger.sqlite                        what a look at the table released, before it is told and before the first round
     summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
@@ -335,7 +335,7 @@ def _digest(items: "ItemBatch | Rows") -> bytes:
         return digest.digest()
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
-        data = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+        data = np.ascontiguousarray(array).view(np.uint8).ravel()
         found = [b""] * -(-len(data) // DIGESTED)
 
         def part(place: int, data: Any = data, found: list[bytes] = found) -> None:

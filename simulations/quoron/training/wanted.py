@@ -92,19 +92,16 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     """(column, kind, whether it is named or by a pattern of its own) in the order of the table."""
     said_of, own = bought_of(section), roles(section)
     named = [each for each in said_of if each != ALL]
-    kinds = {
-        name: said_of[given]
-        for given, some in zip(named, spans.meant(named, header, roles=own), strict=True)
-        for name in some
-    }
+    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
+    said = {name for given in features for name in spans.named(given)} - {*named}
+    left = [each for each in section.exclude if spans.WILD in each]
+    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
+    found = spans.meant(named, header, roles=own | said)
+    kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header)
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
-    features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
-    said = {name for given in features for name in spans.named(given)}
-    left = [each for each in section.exclude if spans.WILD in each]
-    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
     for name in dict.fromkeys(header):
         if name in kinds:
             yield name, kinds[name], True
@@ -116,7 +113,14 @@ def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | No
     if section.label is None or not isinstance(_read(section), Signs):
         return None
     type_ = types.get(section.label)
-    return None if type_ is not None and pa.types.is_boolean(type_) else Want(section.label, "label")
+    if type_ is not None and pa.types.is_boolean(type_):
+        return None
+    if isinstance(section.class_weight, dict):
+        raise ConfigError(
+            f"Expected the classes of label {section.label!r} beside a weight for each, got class_weight for "
+            f"{', '.join(section.class_weight)}. Declare classes = [...], or say class_weight = 'balanced'."
+        )
+    return Want(section.label, "label")
 
 
 def _read(section: TableSection) -> Any:
