@@ -22,6 +22,7 @@ import csv
 import gzip
 import io
 import math
+import re
 import sys
 import tempfile
 import unicodedata
@@ -146,6 +147,8 @@ class Mess:
     figure: Literal["auc", "accuracy over the commonest", "r2"] = "auc"
     only_users: bool = False  # the mess is in who somebody is: the table held out is clean
     rare: bool = False
+    null: bool = False  # whether nothing can be learnt of what is declared, so that any figure is luck
+    clear: float | None = None  # what nobody is told of has to reach, if not CLEAR
     label: str = "ill"
 
 
@@ -321,7 +324,7 @@ mess("label ' yes ', classes declared", says=("ill",), declared={"classes": ["no
 mess("label YES, classes declared in small letters", says=("ill",), declared={"classes": ["no", "yes"]})(
     labelled("NO", "YES")
 )
-mess("positive='Yes' of yes", says=("ill",), declared={"positive": "Yes"})(labelled("no", "yes"))
+mess("positive='Yes' of yes", says=("ill",), null=True, declared={"positive": "Yes"})(labelled("no", "yes"))
 
 
 @mess("label with a class of typing mistakes", says=("ill",), declared={"classes": ["no", "yes"]})
@@ -335,7 +338,7 @@ def _(sheet: Sheet, draw: Draw) -> None:
     sheet.change("ill", lambda cell: "", sheet.some(draw, 0.5))
 
 
-@mess("label constant", says=("ill",))
+@mess("label constant", says=("ill",), null=True)
 def _(sheet: Sheet, draw: Draw) -> None:
     sheet.change("ill", lambda cell: "0")
 
@@ -345,7 +348,7 @@ def _(sheet: Sheet, draw: Draw) -> None:
     sheet.change("ill", lambda cell: "")
 
 
-mess("rare label, 1 %", rare=True)(untouched)
+mess("rare label, 1 %", rare=True, says=("ill",))(untouched)
 
 
 @mess("label a probability", says=("ill",))
@@ -387,7 +390,10 @@ def _(sheet: Sheet, draw: Draw) -> None:
     del sheet.columns["ill"]
 
 
-@mess("regression, heavy tail", figure="r2", says=("amount",), label="amount", declared={"label_range": (0.0, 1e8)})
+HEAVY: dict[str, Any] = {"label": "amount", "declared": {"label_range": (0.0, 1e8)}, "clear": 0.05}  # a line fits badly
+
+
+@mess("regression, heavy tail", figure="r2", says=("amount",), **HEAVY)
 def _(sheet: Sheet, draw: Draw) -> None:
     sheet.amount = np.exp((sheet.amount - 40_000) / 9_000 + draw.normal(size=len(sheet.ill)) + 6)
     sheet.columns["amount"] = [f"{each:.2f}" for each in sheet.amount]
@@ -488,7 +494,7 @@ file("header with capitals and spaces", lambda sheet: odd_lines(
     sheet, lambda row, line: line if row else " Who , Age , Height , Income , Score , Ward , Ill "
 ))  # fmt: skip
 file("a quote that is never closed", lambda sheet: odd_lines(
-    sheet, lambda row, line: line.replace("north", '"north') if row == 40 else line
+    sheet, lambda row, line: line.replace(",", ',"', 1) if row == 40 else line
 ))  # fmt: skip
 file(".csv.gz", lambda sheet: gzip.compress(text_of(sheet).encode()), "table.csv.gz")
 file("an Excel file", lambda sheet: b"PK\x03\x04" + bytes(4000), "table.xlsx")
@@ -703,9 +709,20 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             each, run.model, other, plain(other, others) if each.only_users else each.write(other, others)
         )
     named = any(word in said for said in told for word in (*each.says, *NULL))
-    if figure >= (BETTER if named else CLEAR)[each.figure]:
+    if named and ((each.null and way == "declared") or any(map(nothing_learnt, told))):
+        return End("told", figure, told)
+    if figure >= (BETTER[each.figure] if named else each.clear or CLEAR[each.figure]):
         return End("model", figure, told)
     return End("told" if named else "SILENT", figure, told)
+
+
+def nothing_learnt(warning: str) -> bool:
+    """Whether a warning says that the model is null: a figure above one half is then luck."""
+    found = re.search(r"about ([\d,]+) of ([\d,]+) users .* have no row", warning)
+    if found is None:
+        return "no better off" in warning
+    lost, users = (int(each.replace(",", "")) for each in found.groups())
+    return lost > 0.9 * users
 
 
 def without_users(spoil: Spoil) -> Spoil:

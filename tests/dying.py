@@ -36,6 +36,7 @@ PLACES = {
     "read": "quoron_server.flower.users:Users.read",
     "read_box": "quoron_server.flower.black_boxes:BlackBoxes.read",
     "keep": "quoron_client.federation.record:Record.keep",
+    "encode": "quoron_client.data.fused:_Shape.encode",
     "write_json": "quoron.run_folder:RunFolder.write_json",
     "replace": "os:replace",
 }

@@ -62,7 +62,7 @@ def train(
     Args:
         source: a DataFrame with one item a row, or the path of such a table; or a TOML file's path, a preset's name, a
             `Config`, which describe one.
-        columns: of the table; nothing of them is taken from the data.
+        columns: of the table. What of them is not declared is bought within the promise (docs/train.md).
         epsilon: short for `privacy=Privacy(epsilon)`.
         privacy: the promise; `health` is the share of μ² for a look at how well the table fits its declarations, by
             default from 0.005 to 0.05; 0: nobody looks. What it says is in `health` of the result, and its warnings.
@@ -109,11 +109,12 @@ def plan_training(
     Arguments and errors are those of `train`.
     """
     from quoron.training import run as training
+    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = () if isinstance(prepared.scene, training.Undeclared) else prepared.scene.held.warnings
+    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
     return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
 
 

@@ -24,7 +24,7 @@ asked for, and charged before anything is told.
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ from quoron.sections import Keep, Privacy, door, only, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, encoding, spans, tables
+from quoron_client.data.dates import DateNumber
 from quoron_client.data.dialect import Dialect
+from quoron_client.data.features import Numeric
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import bought, facts
@@ -55,14 +57,15 @@ from quoron_server.budget import EVERYONE, check_delta
 
 DELTA = 1e-6  # of all ranges and categories, unless told
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
-SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
+SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
+SECTIONS |= {"items": "problem"}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the configuration, and what it cost."""
 
-    kind: str  # numeric, categorical or items
+    kind: str  # numeric, dates, categorical or items
     name: str  # of the column, or items_per_user
     value: Any  # None: nothing that could be declared
     epsilon: float
@@ -94,13 +97,20 @@ class Declaration:
     simulated: bool
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
+    @property
+    def proofs(self) -> str:
+        """The pages on which what it costs is proved."""
+        kinds = {each.kind for each in self.declared}
+        pages = {"bought-declarations": "numeric" in kinds, "votes": bool(kinds - {"numeric"})}
+        return ", ".join(f"docs/privacy/{page}.md" for page, needed in pages.items() if needed)
+
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
         remark = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
         head = [
             f"# {'SIMULATED, noise from a seed: r' if self.simulated else 'R'}eleased with ({self.epsilon:g}, "
             f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
-            f"# Proofs: docs/privacy/votes.md.{remark}",
+            f"# Proofs: {self.proofs}.{remark}",
         ]
         table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
         parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
@@ -119,6 +129,7 @@ def declare(
     privacy: Privacy,
     items: bool = False,
     numeric: Sequence[str] = (),
+    dates: Sequence[str] = (),
     categorical: Sequence[str] = (),
     most_votes: int = 1,
     most_below: float = facts.MOST_BELOW,
@@ -136,6 +147,8 @@ def declare(
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
         numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`: of all at once, where
             most of the numbers are.
+        dates: columns of dates, as they are stored or in ISO 8601, of which the first and the last year are released,
+            with the ranges; patterns and spans, too.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
         keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
@@ -157,24 +170,28 @@ def declare(
             and all(isinstance(each, str) for each in listed)
         ):
             raise ConfigError(f"Expected {kind} as a list of columns, got {kind}={shortened(listed)}.")
-    names, many = _named(source, user, [*numeric, *categorical], len(numeric))
-    numeric, categorical = names[:many], names[many:]
+    numeric, dates, categorical = found = _named(source, user, numeric, dates, categorical)
+    names = [name for some in found for name in some]
     parts = len(names) + items
     if not parts or len(set(names)) < len(names):
-        raise ConfigError(f"Expected items, numeric or categorical columns, each once, got {names}.")
+        raise ConfigError(f"Expected items, columns that are numeric, dates or categorical, each once, got {names}.")
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     # Together never more than ε, whatever the division rounds to.
-    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical) + bool(numeric), 1)
+    ranged: list[Numeric | DateNumber] = [
+        *(Numeric(name, 0, 1) for name in numeric),
+        *(DateNumber(name, "year", 0, 1) for name in dates),
+    ]
+    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical) + bool(ranged), 1)
     bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
     if bins is not None:
         verify(bins, each, each_delta)
-    table, owners, users = read(source, user, names)
-    if numeric or categorical:
+    table, owners, users = read(source, user, names, dates)
+    if ranged or categorical:
         check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
-    ranges = _ranges_plan(users, len(numeric), each, each_delta, parts) if numeric else None
+    ranges = _ranges_plan(users, len(ranged), each, each_delta, parts) if ranged else None
     choice = _items_choice(users, each, parts, most_below) if items else None
-    spent_delta = delta if numeric or categorical else 0.0
+    spent_delta = delta if ranged or categorical else 0.0
     mus = [fact.mu for fact in (ranges, choice) if fact is not None]
     mu = None if categorical else gdp.compose(*mus)
     run = None
@@ -182,7 +199,7 @@ def declare(
         variation = VARIATION if ranges is None else ranges.variation
         run = charge(ledger, keep.group or EVERYONE, epsilon=epsilon, delta=spent_delta, mu=mu, variation=variation)
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
-    declared = _ranges(ranges, table, numeric, owners, users, noise, (each, each_delta)) if ranges is not None else []
+    declared = _ranges(ranges, table, ranged, owners, users, noise, (each, each_delta)) if ranges is not None else []
     for name in categorical:
         words = columns.texts(table, name).to_pylist()
         declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
@@ -200,11 +217,12 @@ def declare(
     )
 
 
-def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:
-    """The columns that names, patterns and spans stand for, and how many those of the `first` entries are."""
-    header = tables.names(source) if any(spans.WILD in each for each in declared) else []
-    meant = spans.meant(declared, header, roles={user})
-    return [name for some in meant for name in some], sum(map(len, meant[:first]))
+def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
+    """The columns that names, patterns and spans of each kind stand for."""
+    entries = [each for some in declared for each in some]
+    header = tables.names(source) if any(spans.WILD in each for each in entries) else []
+    meant = iter(spans.meant(entries, header, roles={user}))
+    return [[name for _ in some for name in next(meant)] for some in declared]
 
 
 def charge(
@@ -231,7 +249,7 @@ def charge(
             delta=delta,
             mu=mu,
             variation=0.0 if mu is None else variation,
-            statement="facts of a table: docs/privacy/votes.md",
+            statement="facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md",
         )
     return run
 
@@ -244,7 +262,9 @@ def _note(ledger: str | Path | None, run: str, declared: Sequence[Line]) -> None
         kept.end(run, "complete")
 
 
-def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64], int]:
+def read(
+    source: Any, user: str, names: Sequence[str], dates: Collection[str] = ()
+) -> tuple[pa.Table, NDArray[np.int64], int]:
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
     Of a user as many count as of one item that is declared: `most_rows`.
@@ -252,7 +272,10 @@ def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArra
     most = most_rows(1, len(names), weighted=False)
     table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
     for name in names:
-        columns.check(table, name)
+        if name in dates:
+            DateNumber(name, "year", 0, 1).check(table)
+        else:
+            columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())
     users, owners = encoding.group(table, user, without_rows=True)
     if not users:
@@ -276,7 +299,7 @@ def _ranges_plan(users: int, many: int, each: float, delta: float, parts: int) -
 def _ranges(
     plan: Bought,
     table: pa.Table,
-    names: Sequence[str],
+    features: Sequence[Numeric | DateNumber],
     owners: NDArray[np.int64],
     users: int,
     noise: NoiseSource,
@@ -287,20 +310,23 @@ def _ranges(
     place[_stream(noise, "users").subset(users, plan.users)] = np.arange(plan.users)
     drawn = np.flatnonzero(place[owners] >= 0)
     own = place[owners[drawn]]
-    held = [marks(columns.numbers(table, name)[drawn], own, plan.users) for name in names]
+    held = [marks(each.values(table)[drawn], own, plan.users) for each in features]
     numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
     shapes, low, high = released_ranges(plan, numbers, kinds, noise)
     lines = []
-    for place_, name in enumerate(names):
-        value: list[float] | None = [float(low[place_]), float(high[place_])]
+    for place_, each in enumerate(features):
+        value: Any = [float(low[place_]), float(high[place_])]
         problem = ""
         if not shapes.told[place_]:
             value, problem = None, "too few users have numbers here"
         elif max(-low[place_], high[place_]) <= edge(1):
             value, problem = None, "zero for nearly everybody"
         entries = () if place_ else plan.entries()
-        mu = plan.mu / math.sqrt(len(names))
-        lines.append(Line("numeric", name, value, cost[0], cost[1] / len(names), mu, problem, entries))
+        mu, kind = plan.mu / math.sqrt(len(features)), "numeric" if isinstance(each, Numeric) else "dates"
+        if kind == "dates" and value is not None:
+            first = math.floor(value[0])
+            value = {"parts": ["month", "weekday"], "year": [first, max(math.ceil(value[1]), first + 1)]}
+        lines.append(Line(kind, each.column, value, cost[0], cost[1] / len(features), mu, problem, entries))
     return lines
 
 

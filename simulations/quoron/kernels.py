@@ -13,12 +13,16 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 import quoron_client
 from quoron import api
 from quoron.populations import Cube
 from quoron.sections import Keep, Method
 from quoron_client.compute.user_loops import UserLoop
+from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
+from quoron_client.data.gathering import Gathering
+from quoron_client.data.misfits import Tally
 from quoron_client.protocol.domains import Box
 from quoron_privacy.kernels.compiled import Pointwise
 from quoron_server.algorithms import ALGORITHMS, slots
@@ -51,6 +55,13 @@ def compile_all() -> None:
             zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
             settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
             api.simulate("quickstart", method=Method(name), keep=Keep(Path(folder) / str(number)), settings=settings)
+    rules = Encoding((Numeric("a", 0, 1), Categorical("b", ("x",))), Signs("c"), weight=Weight("d", 1.0))
+    rows = Gathering(rules, "b", most=1)
+    for kind in (pa.string(), pa.float64()):
+        number = pa.array([1, 0, 2]).cast(kind)
+        rows.add(pa.table({"a": number, "b": ["y", "y", "x"], "c": number, "d": number}))
+    Tally(rules, 2).add((gathered := rows.end()).owners, gathered.marks)
+    gathered.items(2)
     Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
     slots.partition(seed=0, users=slots.MANY)
 

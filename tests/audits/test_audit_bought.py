@@ -137,7 +137,7 @@ def test_the_threshold_of_one_name_for_those_of_eight_columns_is_caught():
     """Ten standard errors of noise are eight columns' and not one's: a lone name is shown far oftener than `tail`."""
 
     class OneColumn(Bought):
-        def threshold(self, columns: int) -> float:
+        def threshold(self, columns: int, weight: float | None = None) -> float:
             return Bought.threshold(self, 1)
 
     twin = OneColumn(**{name: getattr(NAMED, name) for name in NAMED.__dataclass_fields__})

@@ -12,7 +12,10 @@ from quoron_client.data.encoding import (
     Categorical,
     Classes,
     Comparison,
+    DateNumber,
+    DatePart,
     Encoding,
+    Hashed,
     Numeric,
     Positive,
     Range,
@@ -21,7 +24,10 @@ from quoron_client.data.encoding import (
 )
 from quoron_client.data.misfits import Tally, declared_columns, declared_labels
 
-FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1, 1))
+FEATURES = (
+    *(Numeric("age", 0, 100), Categorical("ward", ("a", "b")), Numeric("dose", -1, 1)),
+    *(DatePart("day", "weekday"), DateNumber("day", "year", 2000, 2020), Hashed("day", 4)),
+)
 LABELS = [
     Signs("y"),
     Comparison("y", ">", 15.0),
@@ -33,11 +39,12 @@ LABELS = [
 texts = st.sampled_from(
     ["50", "0", "1", "2", "-1", "130", "3,5", "old", "nan", "inf", "-inf", "", None, "true", "1e300"]
 )
-rows = st.tuples(texts, st.sampled_from(["a", "b", "c", "", None]), texts, texts, texts)
+days = st.sampled_from(["2024-02-29", "2010-01-01T13:00Z", "1.2.2010", "1999-12-31", "", None])
+rows = st.tuples(texts, st.sampled_from(["a", "b", "c", "", None]), texts, texts, texts, days)
 
 
 def table_of(drawn) -> pa.Table:
-    columns = zip(("age", "ward", "dose", "y", "w"), zip(*drawn, strict=True), strict=True)
+    columns = zip(("age", "ward", "dose", "y", "w", "day"), zip(*drawn, strict=True), strict=True)
     return pa.table({name: pa.array(values, pa.string()) for name, values in columns})
 
 
@@ -105,6 +112,7 @@ def test_tallies_of_tables_that_come_one_after_the_other_are_shares_of_each_user
 def test_every_column_and_label_is_named_with_its_fix(label):
     rules = Encoding(FEATURES, label=label, weight=Weight("w", 2.0))
     named = declared_columns(rules)
-    assert [each.name for each in named] == ["age", "ward", "dose", *([] if label is None else ["y"]), "w"]
+    features = ["age", "ward", "dose", "day weekday", "day year", "day"]
+    assert [each.name for each in named] == [*features, *([] if label is None else ["y"]), "w"]
     assert all(each.fix.endswith(".") and each.misfit for each in named)
     assert len(declared_labels(rules)) == (0 if label is None else 3 if label == LABELS[4] else 2)

@@ -5,6 +5,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_client.data import columns, csv_file, json_lines, tables
+from quoron_client.data import cells, columns, csv_file, json_lines, tables
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.files import unreadable
 from quoron_privacy.errors import ConfigError, DataError
@@ -307,6 +308,14 @@ class TestJSONLines:
         assert [row["who"] for row in found] == ["a", "7", "b", "c\ufffd" + 3 * "\ufffd", None, "d"]
         assert [row["n"] for row in found] == ["1", "1", None, "inf", "9" * 5000, None]
         assert {row["nowhere"] for row in found} == {None}
+
+    @given(numbers=st.lists(st.floats() | st.decimals(-1000, 1000, places=6).map(float) | st.integers(), min_size=1))
+    def test_numbers_are_text_as_those_of_any_table(self, numbers: list[float]) -> None:
+        for style in (repr, "{:.6f}".format, "{:.3e}".format):
+            texts = [style(each) if math.isfinite(each) else json.dumps(each) for each in numbers]
+            found = json_lines.table(b"".join(b'{"x": %s}\n' % each.encode() for each in texts), ["x"])["x"]
+            read = [int(each) if each.lstrip("-").isdigit() else float(each) for each in texts]
+            assert found.to_pylist() == [cells.text(each) for each in read]
 
     def test_have_no_header(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"

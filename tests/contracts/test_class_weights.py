@@ -26,7 +26,7 @@ from quoron.config import from_tree
 from quoron.prepared import Prepared
 from quoron.training import lifetime, look, run
 from quoron.training.curator import CuratorEngine
-from quoron.training.table import HeldRows
+from quoron.training.table import HeldRows, hold
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.encoding import Balanced, ClassWeights, Encoding
@@ -98,14 +98,8 @@ def unreleased(held: HeldRows, encoding: Encoding) -> Encoding:
 
 
 def items(name: str, own: Rows, weighing: Weighing) -> ItemBatch:
-    held = replace(prepared(name).scene.held, **_fields(own))
-    found = held.items()
-    return look.weigh(found, weighing(held, held.encoding))  # type: ignore[return-value]
-
-
-def _fields(own: Rows) -> dict[str, Any]:
-    rows = table(own)
-    return {"_table": rows, "_owners": rows["who"].to_numpy()}
+    held = hold(prepared(name).config, Path.cwd(), table(own))
+    return look.weigh(held.items(), weighing(held, held.encoding))  # type: ignore[return-value]
 
 
 def shown(name: str, batch: ItemBatch, world: World) -> list[tuple[Any, ...]]:

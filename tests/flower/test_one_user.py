@@ -17,6 +17,7 @@ from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
 from quoron.flower import simulated
+from quoron_client.data.dialect import Dialect
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import read_owner
@@ -155,6 +156,15 @@ def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> 
     assert (owner.lifetime_epsilon, owner.lifetime_delta) == (1.0, 1e-5)
     assert owner.accept_exposures == ("broadcast", "local")
     assert read_owner(config | {"simulation-seed": "none"}, {}).simulation_seed is None
+
+
+def test_the_owner_says_how_the_file_is_written(config: dict[str, Any]) -> None:
+    assert read_owner(config, {}).dialect == Dialect()
+    said = {"separator": ";", "decimal": ",", "encoding": "cp1252", "quoting": "none"}
+    assert read_owner(config | said, {}).dialect == Dialect(**said)
+    assert read_owner(config, {"QUORON_DECIMAL": ","}).dialect == Dialect(decimal=",")
+    with pytest.raises(ConfigError, match="Expected encoding to be one of"):
+        read_owner(config | {"encoding": "ebcdic"}, {})
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,17 @@ def test_the_farthest_two_users_use_all_of_it():
     assert moved == pytest.approx(plan.entries()[0].parameters["sensitivity"], rel=1e-9)
 
 
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, math.inf, math.nan, 0.0])
+def test_three_hundred_thousand_rows_of_one_user_are_eight_marks_and_leave_all_others_where_they_were(value):
+    plan, owners = a_plan(columns=1), np.arange(50)
+    alone, _ = marks(owners + 1.0, owners, 50)
+    values, flooded = np.r_[owners + 1.0, np.full(300_000, value)], np.r_[owners, np.full(300_000, 7)]
+    numbers, kinds = marks(values, flooded, 50)
+    np.testing.assert_array_equal(np.delete(numbers, 7, axis=0), np.delete(alone, 7, axis=0))
+    assert plan.place_counts(numbers[7:8, None], kinds[7:8, None]).sum() == MARKS
+    assert plan.cell_counts(numbers[7:8, None], windows([-1e308], [1e307])).sum() <= MARKS
+
+
 @given(rows=st.lists(st.integers(0, 2), min_size=1, max_size=40), cut=st.integers(0, 40))
 def test_counts_of_parts_add_to_those_of_all(rows, cut):
     plan, values = a_plan(columns=1), np.array([0.5, -3.0, np.nan])[rows]
@@ -358,6 +369,20 @@ class TestNames:
             assert lone == pytest.approx(plan.tail, rel=1e-6)
             assert lone <= plan.tail
 
+    @pytest.mark.parametrize("columns", [1, 2, 3, 60])
+    def test_a_label_is_one_of_two_columns_however_many_others_are_named(self, columns):
+        plan = a_plan(names=60)
+        for label in (None, 0, columns - 1):
+            own = bought.weights(columns, label)
+            assert 1 - 1e-12 < sum(weight**2 for weight in own) < 1 + 1e-12
+            assert max(own) == (own[label] if label is not None else own[0])
+        assert plan.threshold(columns, bought.weights(columns, 0)[0]) < 1.2 * plan.threshold(2)
+        counts = [{"yes": 10**6, "me": MARKS}, *({"a": 10**7} for _ in range(columns - 1))]
+        found = [plan.release_names(counts, SeededNoise(7).stream("n"), label=label) for label in (None, 0)]
+        assert [[set(each) for each in shown] for shown in found] == [[{"yes"}, *[{"a"}] * (columns - 1)]] * 2
+        errors = [abs(shown[0]["yes"] - 10**6 / MARKS) for shown in found]  # of the same draw
+        assert errors[1] <= errors[0] * (1 + 1e-6) * math.sqrt(2 / min(columns, 2) / max(columns / 2, 1))
+
     def test_marks_of_names_are_counted_by_name(self):
         codes = np.array([[0] * 8, [0, 0, 0, 0, 2, 2, 2, -1], [9] * 8])
         assert name_counts(codes, ["a", "b", "c"]) == {"a": 12, "c": 3}
@@ -383,5 +408,5 @@ def test_counts_of_more_columns_than_planned_are_refused():
 
 
 def test_a_range_is_half_a_cell_wider_on_either_side():
-    found = replace(windows([2.0], [6.0]), bins=np.array([2]))
-    assert [each.tolist() for each in ranges(found)] == [[1.0], [7.0]]
+    found = replace(windows([2.0, 0.5, -6.0], [6.0, 4.5, 0.0]), bins=np.array([2, 2, 3]))
+    assert [each.tolist() for each in ranges(found)] == [[1.0, 0.0, -7.0], [7.0, 5.5, 0.0]]  # and not beyond zero

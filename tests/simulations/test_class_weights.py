@@ -67,7 +67,8 @@ def train(people: Any, out: Path, **more: Any) -> Any:
 def config(path: str = "frame", **more: Any) -> configs.Config:
     table = {"kind": "table", "path": path, "user": "who", "label": "ill", "classes": ["no", "yes"]}
     table |= {"numeric": {"age": [0, 100], "dose": [0, 5]}, "class_weight": "balanced"} | more
-    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}})
+    method = {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}
+    return configs.from_tree({"population": table, "privacy": {"epsilon": 2.0}, "algorithm": method})
 
 
 def test_balanced_weights_are_those_of_the_released_shares_and_told(people, tmp_path):
@@ -284,10 +285,17 @@ def test_a_rare_class_is_told_with_its_released_share_unless_it_is_weighed_or_co
         replace(model, label_shares=LabelShares((0.7, 0.3), 0.001)),
         replace(model, label_shares=LabelShares((0.9, 0.1), 0.1)),
         replace(model, threshold="share"),
-        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))),
+        replace(model, encoding=replace(MODEL, class_weight=ClassWeights((0.9, 1.0)))),
         replace(model, label_shares=None),
     ):
         assert one_answer(other) == ()
+
+
+def test_what_class_weights_cost_is_said_where_it_is_much():
+    weighed = replace(MODEL, class_weight=ClassWeights((0.1, 1.0)))
+    (warning,) = one_answer(made([9.0, 0, 0, 0], weighed, label_shares=SHARES))
+    assert "a row counts 0.14 on average, and noise is 7.4 times as large beside it" in warning
+    assert one_answer(made([9.0, 0, 0, 0], weighed, label_shares=LabelShares((0.5, 0.5), 0.001))) == ()
 
 
 def test_files_are_predicted_in_the_labels_own_words(tmp_path, capsys):
@@ -383,3 +391,13 @@ def test_an_estimator_that_cannot_balance_says_so(people):
     with pytest.warns(Warning, match="protects nobody"):
         ridge.fit(people[["age"]], people.dose, people.who, sample_weight=np.full(len(people), 3.0))
     assert ridge.model_.encoding.weight.most == 3.0
+
+
+def test_classes_that_are_bought_are_balanced_and_take_no_declared_weights(people, tmp_path):
+    given = {"user": "who", "label": "ill", "epsilon": 8.0, "out": tmp_path / "run", "class_weight": "balanced"}
+    trained = quoron.train(people, **said(**given))
+    assert trained.model.classes_ == ("no", "yes")
+    assert trained.model.encoding.class_weight.counts[1] == 1.0
+    assert set(trained.model.predict(people, threshold="share")) <= {"no", "yes"}
+    with pytest.raises(ConfigError, match=r"Declare classes = \[\.\.\.\], or say class_weight = 'balanced'"):
+        quoron.plan_training(people, **said(**{**given, "class_weight": {"yes": 5}}))

@@ -239,7 +239,7 @@ def test_a_missing_user_is_nobody() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({}, "Expected items, numeric or categorical columns"),
+        ({}, "Expected items, columns that are numeric, dates or categorical"),
         ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
         ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
         ({"categorical": ["ward"], "delta": 1.0}, "Expected delta in"),

@@ -11,16 +11,20 @@ import pytest
 import quoron
 from quoron import config as configs
 from quoron.datasets.population import from_dataset
+from quoron.declare import declare
 from quoron.operate.submission import specify
 from quoron.populations import DateNumber, DatePart, Hashed, Numeric, from_table
+from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.table_columns import read
 from quoron.training.table import hold
+from quoron.training.wanted import source_of, wanted
+from quoron_client.data.declared import check_types
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.own_table import read_own_table
 from quoron_client.losses import Logistic
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, DataError
 from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -153,6 +157,28 @@ class TestAConfiguration:
             rules(with_columns(configs.parse(text.replace(old, new)), place)).check_meant("who")
 
 
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.string(), pa.int8()])
+def test_true_and_false_are_numbers_categories_and_classes_of_any_type(kind: pa.DataType, place: Path) -> None:
+    given = configs.parse("""
+        [population]
+        kind = "table"
+        path = "v.csv"
+        user = "who"
+        label = "sick"
+        classes = [false, true]
+        numeric = { a = [0, 1] }
+        categorical = { b = [true, false], c = ["yes"] }
+    """)
+    found = rules(given)
+    assert Encoding.from_json(found.as_json()) == found
+    flags = pa.array([True, False, None]).cast(kind)
+    table = pa.table({"a": flags, "b": flags, "c": ["yes", "no", None], "sick": flags})
+    check_types(found, dict(zip(table.column_names, table.schema.types, strict=True)))
+    encoded = found.encode(table)
+    assert encoded.labels.tolist() == [1, -1, 0]
+    assert np.sign(encoded.features).tolist() == [[1, 1, 0, 1, 1], [-1, 0, 1, 0, 1], [0] * 5]
+
+
 class TestEveryDoor:
     def test_has_the_same_items(self, place: Path) -> None:
         """Of a file of text, of one of types, of a folder, a DataFrame and Arrow: bit for bit."""
@@ -223,6 +249,40 @@ class TestEveryDoor:
         own = given.columns.encode(read_own_table(place / "own.csv"))
         whole = given.columns.encode(pa.table(table.iloc[:2]))
         assert np.array_equal(own.features, whole.features)
+
+
+class TestWhatNobodyDeclared:
+    def test_is_bought_of_columns_that_are_listed_and_have_no_range(self, place: Path) -> None:
+        """A name's own range, an excluded column and one that another entry has are nothing to buy."""
+        frame().to_csv(place / "v.csv", index=False)
+        text = TOML.format(path="v.csv").replace('{ age = [0, 100], "*" = [0, 1] }', "{ x1 = [0, 1] }", 1)
+        given = configs.parse(text)
+        assert isinstance(given.population, configs.TableSection)
+        found = wanted(given, place, source_of(given.population, place))
+        assert [each.column for each in found.features] == ["age", "x2"]
+
+    def test_of_dates_is_released_as_the_years_between_which_they_lie(self, place: Path) -> None:
+        found = declare(
+            frame(),
+            user="who",
+            privacy=Privacy(40.0, 1e-6, simulation_seed=3),
+            numeric=["age"],
+            dates=["admi*", "born"],
+        )
+        lines = {each.name: each for each in found.declared}
+        assert [each.kind for each in found.declared] == ["numeric", "dates", "dates"]
+        low, high = lines["admitted"].value["year"]
+        assert 2010 <= low <= 2020 < 2025 <= high <= 2035
+        assert "[population.dates]" in found.toml()
+        section = configs.parse(found.toml().replace("[population]", '[population]\nlabel = "sick"\npath = "v.csv"', 1))
+        assert rules(section).names[1:3] == ("admitted month=January", "admitted month=February")
+        with pytest.raises(DataError, match="Expected column 'size' to hold dates, times or text, got type list"):
+            declare(
+                pa.table({"who": ["a"], "size": pa.array([[1]])}),
+                user="who",
+                privacy=Privacy(8.0, 1e-6),
+                dates=["size"],
+            )
 
 
 class TestTheCommandLine:

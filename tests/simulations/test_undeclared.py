@@ -11,6 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dying
 import quoron
@@ -19,10 +21,13 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
-from quoron.training import lifetime, run, votes
-from quoron.training.wanted import wanted
+from quoron.training import buying, lifetime, run, votes
+from quoron.training.found import Declarations, Found
+from quoron.training.votes import Want
+from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -395,3 +400,41 @@ def test_a_simulation_refuses_columns_that_are_to_be_bought_by_name(people, tmp_
     people.to_parquet(tmp_path / "people.parquet")
     with pytest.raises(ConfigError, match="the range or the values of every column"):
         quoron.compare(tmp_path / "people.parquet", user="who", label="ill", numeric=["age"], algorithms=["dp-ftrl"])
+
+
+WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
+    ["0", "1", "-1", "true", "no", "07"]
+)
+ENDS = st.floats(-(4.0**32), 4.0**32)
+SAID = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(KINDS[:-1]),
+        "votes": st.lists(st.floats(-2000, 3000), min_size=len(KINDS), max_size=len(KINDS)),
+    },
+    optional={
+        "range": st.lists(ENDS, min_size=2, max_size=2),
+        "names": st.lists(st.tuples(WORDS, st.floats(20, 3000)).map(list), max_size=25, unique_by=lambda each: each[0]),
+    },
+)
+
+
+@given(SAID, SAID, SAID, SAID)
+def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, items):
+    """What is read off released numbers raises nothing that would end a run that has been charged."""
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    wants = [Want("age", "any"), Want("ward", "any"), Want("ill", "label"), Want("items per user", "items")]
+    asked = Wanted(tuple(wants[:2]), {}, wants[2], wants[3], ())
+    released = dict(zip(("age", "ward", "ill", "items per user"), (age, ward, ill, items), strict=True))
+    for said_ in released.values():
+        if "range" in said_:
+            said_["held"] = 1500.0
+            said_["range"].sort()
+    paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
+    try:
+        found = Found.of(asked, released, paid=paid, widest=8, known=False)
+        declared = buying.configured(config, asked, found)
+    except (NothingReleased, ConfigError):
+        return
+    assert not is_wanted(declared)
+    text = Declarations(paid, found, asked).toml(declared)
+    assert configs.parse(text).population == declared.population

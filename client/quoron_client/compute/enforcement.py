@@ -37,17 +37,16 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
         labels = np.where(np.isfinite(weights), labels, np.nan)
         if not np.all((weights >= 0) & (weights <= 1)):
             weights = np.clip(weights, 0.0, 1.0)
-    factors, largest = np.empty(len(labels)), np.empty(len(labels))
-    _factors(
-        ItemBatch(batch.features, _or_nan(batch.labels, labels), batch.offsets), loss.feature_norm, factors, largest
-    )
+    factors = np.empty(len(labels))
+    _factors(ItemBatch(batch.features, _or_nan(batch.labels, labels), batch.offsets), loss.feature_norm, factors)
     bad = np.isnan(factors)
     features = batch.features
     changed = np.flatnonzero(factors != 1.0)  # NaN is unequal to 1
     if len(changed):
         features = features.copy()
         # Divided by its largest entry first: that entry may be too large to square.
-        rows = features[changed].astype(np.float64) / largest[changed, None]
+        rows = features[changed].astype(np.float64)
+        rows /= np.where(bad[changed], 1.0, np.abs(rows).max(axis=1, initial=0.0))[:, None]
         features[changed] = rows * factors[changed, None]
         labels = np.where(bad, np.nan, labels)
     features = _fewer(_held(features, loss.feature_bound), loss.active_features)
@@ -87,7 +86,7 @@ def _or_nan(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[
     return np.where(lost, np.nan, given) if lost.any() else given
 
 
-@user_loop(float64, writable(float64, 1), writable(float64, 1))
+@user_loop(float64, writable(float64, 1))
 def _factors(
     features: Any,
     labels: Any,
@@ -95,7 +94,6 @@ def _factors(
     ends: Any,
     bound: float,
     factors: Any,
-    largest: Any,
     start: int,
     stop: int,
 ) -> None:
@@ -108,7 +106,7 @@ def _factors(
         squares = 0.0
         for j in range(dimension):
             squares += np.float64(features[i, j]) * np.float64(features[i, j])
-        factors[i] = largest[i] = 1.0
+        factors[i] = 1.0
         if np.sqrt(squares) <= bound and np.isfinite(labels[i]):
             continue
         # Too long, or not finite, or so large that its square is: divided by its largest magnitude first, none of its
@@ -121,4 +119,3 @@ def _factors(
             scaled += (features[i, j] / top) * (features[i, j] / top)
         usable = np.isfinite(scaled) and np.isfinite(top) and np.isfinite(labels[i])
         factors[i] = bound * (1.0 - rounding) / np.sqrt(scaled) if usable else np.nan
-        largest[i] = top if usable else 1.0

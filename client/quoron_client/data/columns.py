@@ -10,6 +10,8 @@ A missing or repeated column, and one that holds neither numbers nor text, is an
 A value is not.
 """
 
+import difflib
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -21,6 +23,12 @@ from numpy.typing import NDArray
 from quoron_client.data import cells, text_numbers
 from quoron_client.data.dialect import DECIMAL
 from quoron_privacy.errors import DataError
+
+NO_ROWS = (
+    "Expected a table with rows, got an empty one, or one in which no row has as many cells as the first, which names "
+    "the columns. Write it so."
+)
+MANY, LONG = 20, 60  # columns, and letters of a name, in an error
 
 Vector = NDArray[np.float64]
 
@@ -218,7 +226,25 @@ def _place(table: pa.Table, name: str) -> int:
 def check_name(name: str, names: Collection[str]) -> None:
     """DataError unless a table with these `names` of columns has this one, once."""
     if name not in names:
-        raise DataError(f"Expected column {name!r} in the table, got columns {', '.join(names)}.")
+        raise DataError(f"Expected column {name!r} in the table, got {_names(list(names))}. {_mend(name, names)}")
     repeats = [*names].count(name)
     if repeats > 1:
         raise DataError(f"Expected one column {name!r} in the table, got {repeats}. Rename them.")
+
+
+def _names(names: list[str]) -> str:
+    """The columns of a table for people; a first row with numbers is somebody's row, and is not told."""
+    if any(not math.isnan(cells.number(each)) for each in names):
+        return "columns whose names are numbers"
+    shown = [each if each.isprintable() and len(each) <= LONG else repr(each[:LONG]) for each in names[:MANY]]
+    more = f" and {len(names) - MANY:,} more" if len(names) > MANY else ""
+    return f"columns {', '.join(shown)}{more}"
+
+
+def _mend(name: str, names: Collection[str]) -> str:
+    """What to do where a column is not there."""
+    alike = [each for each in names if each.strip().casefold() == name.strip().casefold()]
+    near = alike or difflib.get_close_matches(name, names, 1)
+    if near:
+        return f"Did you mean {near[0]!r}? Names are compared letter by letter, spaces too."
+    return "The table's first row has to name its columns; a name that is said has to be one of them."

@@ -94,7 +94,9 @@ class _Pieces:
         except csv.Error:
             raise _malformed(called, "a first row that is not quoted so") from None
         if not found:
-            raise DataError(f"Expected {called!r} to begin with the names of its columns, got nothing.")
+            raise DataError(
+                f"Expected {called!r} to begin with the names of its columns, got nothing. Write them above its rows."
+            )
         return cls(found, read, called, dialect, line, head[end:])
 
     @property

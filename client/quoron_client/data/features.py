@@ -78,8 +78,8 @@ class Numeric(Kind):
         """What it is, what a value is that does not fit, in words, and the fix."""
         outside = "no number" if self.edges else f"outside [{self.low:g}, {self.high:g}], or no number"
         fix = (
-            "Declare its range in the column's own units; numbers are written with a decimal point, and dates are "
-            "declared as dates."
+            "Declare its range in the column's own units; numbers are written with a decimal point, unless a comma is "
+            "declared, and dates are declared as dates."
         )
         return "number", outside, fix
 

@@ -66,7 +66,7 @@ class Block:
     @property
     def width(self) -> int:
         """Bytes of a row."""
-        return 4 * self.features.shape[1] + 8 + 8 * self.weighted + self.marks.shape[1]
+        return int(4 * self.features.shape[1] + 8 * (1 + self.weighted) + self.marks.shape[1])
 
     @property
     def kept(self) -> NDArray[np.bool_]:
@@ -76,7 +76,8 @@ class Block:
 
     def part(self, first: int, last: int) -> "Block":
         """Some neighbouring rows."""
-        return Block(*(each[first:last] for each in self.arrays), self.weighted)
+        some = slice(first, last)
+        return Block(self.features[some], self.labels[some], self.weights[some], self.marks[some], self.weighted)
 
     def resize(self, rows: int, *, marks: bool = True) -> None:
         """Room for so many rows, where it is if the system can: new ones are zeros. Nobody may have a part of it."""

@@ -9,7 +9,6 @@ import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}  # bits are promised: no sum is reordered
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
 # How Arrow stores numbers, by what `numbers` is told.
@@ -26,20 +25,20 @@ def _at(context: Any, address: Any, like: Any) -> Any:
 _column: Any = intrinsic(_at)  # _column(address, like): numbers of the type of `like`, where they are
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _bit(bits: Any, place: int) -> bool:
     found: bool = (bits[place >> 3] >> np.uint8(place & 7)) & 1 == 1
     return found
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _cast(address: int, like: Any, first: int, out: Any) -> None:
     values = carray(_column(address, like), first + len(out))[first:]
     for i in range(len(out)):
         out[i] = np.float64(values[i])
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _read(address: int, kind: int, valid: int, first: int, out: Any) -> None:
     """Values from `first` on as float64, NaN where there is none; `valid` is where their bits are, 0 if all are."""
     if kind == 0:
@@ -73,13 +72,13 @@ def _read(address: int, kind: int, valid: int, first: int, out: Any) -> None:
                 out[i] = np.nan
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _scale(value: float, low: float, high: float, scale: float) -> Any:
     held = min(max((2.0 * value - low - high) / (high - low), -1.0), 1.0)
     return np.float32(np.float64(np.float32(held)) * scale)
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def numbers(
     stored: Any, ends: Any, places: Any, drop: bool, scale: float, features: Any, marks: Any, counts: Any
 ) -> None:
@@ -121,7 +120,7 @@ def numbers(
                 features[start + i, places[j, 0]] = tile[j, i]
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def one_hot(
     codes: Any, first: int, width: int, bit: int, middle: int, drop: bool, one: float, features: Any, marks: Any
 ) -> int:
@@ -145,7 +144,7 @@ def one_hot(
     return without
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def mark(chosen: Any, bit: int, marks: Any) -> None:
     """Set one bit of the chosen rows (N,)."""
     for i in range(len(chosen)):
@@ -153,7 +152,7 @@ def mark(chosen: Any, bit: int, marks: Any) -> None:
             marks[i, bit >> 3] |= np.uint8(1 << (bit & 7))
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def clear(features: Any, labels: Any, weights: Any, marks: Any) -> None:
     """Rows that cannot be used are zero throughout."""
     for i in range(len(marks)):
@@ -164,7 +163,7 @@ def clear(features: Any, labels: Any, weights: Any, marks: Any) -> None:
                 weights[i] = 0.0
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def first_of(owners: Any, seen: Any, most: int, kept: Any) -> bool:
     """Which rows are among the first `most` of their user, of whom seen[u] were met before; whether all are."""
     everything = True
@@ -175,7 +174,7 @@ def first_of(owners: Any, seen: Any, most: int, kept: Any) -> bool:
     return everything
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def squeeze(kept: Any, rows: Any) -> int:
     """The kept rows of (N, ...), one after the other from the first on; how many they are."""
     at = 0
@@ -187,7 +186,7 @@ def squeeze(kept: Any, rows: Any) -> int:
     return at
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def settle(owners: Any, marks: Any, offsets: Any, held: Any, zero_rows: bool, to: Any) -> bool:
     """Where each row goes so that usable ones lie user by user, `to` (M,); whether all are there already.
 
@@ -219,7 +218,7 @@ def settle(owners: Any, marks: Any, offsets: Any, held: Any, zero_rows: bool, to
     return there
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def deal(to: Any, bits: int, firsts: Any, nexts: Any, features: Any, labels: Any, weights: Any) -> None:
     """Rows to the stretch of 2^bits places that each goes to, in place: a stretch fills up from its first place on."""
     row = np.empty(features.shape[1], np.float32)
@@ -234,7 +233,7 @@ def deal(to: Any, bits: int, firsts: Any, nexts: Any, features: Any, labels: Any
             nexts[goes] += 1
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def permute(first: int, last: int, to: Any, features: Any, labels: Any, weights: Any) -> None:
     """Row i of these to place to[i], which is among them, in place."""
     row = np.empty(features.shape[1], np.float32)
@@ -243,7 +242,7 @@ def permute(first: int, last: int, to: Any, features: Any, labels: Any, weights:
             _swap(i, to[i], row, to, features, labels, weights)
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _swap(i: int, j: int, row: Any, to: Any, features: Any, labels: Any, weights: Any) -> None:
     for k in range(len(row)):
         row[k] = features[j, k]
@@ -257,7 +256,7 @@ def _swap(i: int, j: int, row: Any, to: Any, features: Any, labels: Any, weights
     to[i], to[j] = to[j], to[i]
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def tally(owners: Any, place: Any, marks: Any, columns: int, rows: Any, usable: Any, unfit: Any, labelled: Any) -> None:
     """Adds up marks of the rows of users u with place[u] >= 0: rows, usable ones, unfit by column, usable by label."""
     for i in range(len(owners)):

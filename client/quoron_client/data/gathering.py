@@ -23,6 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import fused, fused_loops
+from quoron_client.data.columns import NO_ROWS
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.fused import Block
 from quoron_client.data.items import ItemBatch
@@ -72,7 +73,7 @@ class Gathering:
             self._count()
         users, ranks = self._numbering.ranks(without_rows=True)
         if not self._owners:
-            raise DataError("Expected a table with rows, got an empty one.")
+            raise DataError(NO_ROWS)
         pa.default_memory_pool().release_unused()  # what batches were in
         owners = np.concatenate([ranks[each] for each in self._owners])
         self._owners.clear()

@@ -17,6 +17,7 @@ that are declared, and one that no row has is missing in all.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterat
             if len(left) > LONGEST:
                 raise DataError(f"Expected {file.name!r} to be JSON lines, got a line of more than 256 MiB.")
             if lines.strip():
-                yield _table(lines, list(wanted))
+                yield table(lines, list(wanted))
             if not more:
                 break
         file.check()
@@ -59,31 +60,38 @@ def keys(file: TextFile, dialect: Dialect) -> list[str]:
         return list(dict.fromkeys(key for row in rows for key in row))
 
 
-def _table(lines: bytes, wanted: list[str]) -> pa.Table:
-    found = [row for row in map(_row, lines.split(b"\n")) if row is not None]
-    return pa.table({name: pa.array([row.get(name) for row in found], pa.large_string()) for name in wanted})
+def table(lines: bytes, wanted: list[str]) -> pa.Table:
+    """What whole lines say of these columns, as large text: a row for each that is an object."""
+    rows = [row for row in map(_row, lines.split(b"\n")) if row is not None]
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in wanted})
 
 
-def _row(line: bytes) -> dict[str, str | None] | None:
-    """What a line says, key by key, as text; None where it is no object."""
+def _row(line: bytes) -> dict[str, Any] | None:
+    """What a line says, key by key, numbers being text; None where it is no object."""
     try:
-        said = json.loads(line.decode(errors="replace"), parse_int=_whole)
+        said = _DECODER.decode(line.decode(errors="replace"))
     except Exception:  # no JSON, or nested more deeply than can be read
         return None
-    return {key: _said(value) for key, value in said.items()} if isinstance(said, dict) else None
+    return said if isinstance(said, dict) else None
 
 
-def _said(value: Any) -> str | None:
-    if isinstance(value, _Whole):
-        return str(value)
-    return None if isinstance(value, dict | list) else cells.text(value)
+def _column(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values, pa.large_string())
+    except (pa.ArrowException, UnicodeEncodeError, TypeError):  # some are neither text nor numbers, or half a letter
+        return cells.texts(None if isinstance(each, dict | list) else each for each in values)
 
 
-class _Whole(str):
-    """Digits of a whole number, of which there may be more than an integer is read from."""
+def _whole(digits: str) -> str:
+    """An integer of JSON as text: there may be more digits than an integer is read from."""
+    return "0" if digits == "-0" else digits
 
-    __slots__ = ()
+
+def _fraction(digits: str) -> str | None:
+    """Any other number of JSON as text, as of its float64."""
+    return digits if _SHORTEST.fullmatch(digits) else cells.text(float(digits))
 
 
-def _whole(digits: str) -> _Whole:
-    return _Whole("0" if digits == "-0" else digits)
+# A number of 15 digits or fewer that `repr` would write so, too.
+_SHORTEST = re.compile(r"-?(?!0\.0000)(0|[1-9]\d{0,8})\.\d{0,5}[1-9]", re.ASCII)
+_DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_fraction)

@@ -315,10 +315,12 @@ class ClassWeights:
         places = (labels > 0) if len(self.counts) == 2 else np.where(np.isnan(labels), 0.0, labels)
         return np.where(np.isnan(labels), np.nan, np.array(self.counts)[places.astype(np.int64)])
 
-    def weigh(self, labels: Vector, weights: Vector) -> None:
-        """Multiply the weights (N,) of items with these labels (N,), in place and a part at a time."""
+    def weighed(self, labels: Vector, weights: Vector) -> Vector:
+        """The weights (N,) of items with these labels (N,), multiplied a part at a time."""
+        found = weights.copy()
         for first in range(0, len(labels), _PART):
-            weights[first : first + _PART] *= self.of(labels[first : first + _PART])
+            found[first : first + _PART] *= self.of(labels[first : first + _PART])
+        return found
 
 
 @dataclass(frozen=True, slots=True)

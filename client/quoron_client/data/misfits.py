@@ -78,7 +78,7 @@ class Tally:
         self._labelled = np.zeros((users, len(declared_labels(rules))), np.int32)
         self._unfit = np.zeros((users, len(declared_columns(rules))), np.int32)
 
-    def add(self, owners: Owners, marks: Marks, place: Owners | None = None) -> None:
+    def add(self, owners: Owners | NDArray[np.int32], marks: Marks, place: Owners | None = None) -> None:
         """Row i, with marks[i] (`fused`), is of user owners[i], or of place[owners[i]] where that is not -1."""
         own = np.arange(len(self.rows)) if place is None else place
         loops.tally(owners, own, marks, self._unfit.shape[1], self.rows, self.usable, self._unfit, self._labelled)
@@ -105,7 +105,7 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
         return "none of the declared classes, or missing", "Declare all classes; texts are compared letter by letter."
     if isinstance(label, Positive):
         return "missing", "If it is missing, all is well."
-    return "no number", "Numbers are written with a decimal point."
+    return "no number", "Numbers are written with a decimal point, unless a comma is declared."
 
 
 def label_places(

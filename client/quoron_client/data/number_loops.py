@@ -186,8 +186,9 @@ def _loop(
         unsure[i] = 0 if sure else 1
 
 
-_POINTERS: Any = [types.CPointer(kind) for kind in (int64, uint8, uint64, uint64, uint8)]
-_ADDRESS = numba.cfunc(void(*_POINTERS[:3], int64, int64, *_POINTERS[3:], int64, int64), cache=True)(_loop).address
+_CPointer: Any = types.CPointer
+_POINTERS: Any = [_CPointer(kind) for kind in (int64, uint8, uint64, uint64, uint8)]
+_ADDRESS: Any = numba.cfunc(void(*_POINTERS[:3], int64, int64, *_POINTERS[3:], int64, int64), cache=True)(_loop).address
 _ARRAYS: Any = [read_only(int64, 1), read_only(uint8, 1), read_only(uint64, 1)]
 _RESULTS: Any = [writable(uint64, 1), writable(uint8, 1)]
 

@@ -27,7 +27,7 @@ from typing import Any
 import pyarrow as pa
 
 from quoron_client.data import arrow_file, csv_file, frames, json_lines
-from quoron_client.data.columns import check_name
+from quoron_client.data.columns import NO_ROWS, check_name
 from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
@@ -145,7 +145,7 @@ def read(
         kept.add(batch)
     table = kept.table()
     if table.num_rows == 0:
-        raise DataError("Expected a table with rows, got an empty one.")
+        raise DataError(NO_ROWS)
     return table
 
 
@@ -168,7 +168,8 @@ def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 
 def _of_schema(schema: pa.Schema) -> Empty:
-    return lambda names, places: pa.schema([schema.field(place) for place in places]).empty_table()
+    told = schema.metadata
+    return lambda names, places: pa.schema([schema.field(place) for place in places], told).empty_table()
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:

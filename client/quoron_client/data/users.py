@@ -51,7 +51,8 @@ class Numbering:
         """
         if self._unnamed:
             raise DataError(
-                f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty."
+                f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
+                "Leave these rows out, or say whose they are."
             )
         known = self._known if self._known is not None else pa.array([], pa.large_string())
         read = (columns.column(pa.table({self._user: each}), self._user) for each in self._declared)

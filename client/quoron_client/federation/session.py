@@ -63,8 +63,8 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
     that does not take this client.
     """
-    said = {"one_user": config.one_user, "items_per_user": config.items_per_user, "dialect": config.dialect}
-    await asyncio.to_thread(check_one_user, config.data, **said)
+    alone, items = config.one_user, config.items_per_user
+    await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=config.dialect)
     await converse(config, stop=stop)
 
 

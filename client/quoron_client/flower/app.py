@@ -57,8 +57,8 @@ class OneUser:
 def _ask(owner: Owner) -> None:
     """Say in the owner's log if the data look like those of several people."""
     try:
-        said = {"one_user": owner.one_user, "items_per_user": owner.items_per_user, "dialect": owner.dialect}
-        check_one_user(owner.data, **said)
+        items = owner.items_per_user
+        check_one_user(owner.data, one_user=owner.one_user, items_per_user=items, dialect=owner.dialect)
     except DataError as error:
         _LOG.error("%s", error)
     except Exception:  # the answer must not depend on it

@@ -188,16 +188,16 @@ class Bought:
         width = math.sqrt(columns)
         return Errors(math.sqrt(self.columns) * places_, width * cells_, closer, math.sqrt(names) * named)
 
-    def threshold(self, columns: int) -> float:
-        """T: votes from which on a name is shown, where so many columns are named together."""
+    def threshold(self, columns: int, weight: float | None = None) -> float:
+        """T: votes from which on a name is shown, where so many columns are named; of a column of such a weight."""
         beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
-        return 1 + self.scales[3] * self.users * math.sqrt(columns) * beyond * (1 + 1e-9)
+        return 1 + self.scales[3] * self.users / (weight or columns**-0.5) * beyond * (1 + 1e-9)
 
     @property
     def needs(self) -> int:
         """The fewest users of whom errors are WORST and UNSEEN at most: in votes they are the same for any number."""
         error = math.sqrt(self.columns) * self.users * self.scales[0]
-        return math.ceil(max(error / WORST, (self.threshold(1) if self.names else 0.0) / UNSEEN))
+        return math.ceil(max(error / WORST, (self.threshold(min(self.names, 2)) if self.names else 0.0) / UNSEEN))
 
     def place_counts(self, numbers: Floats, kinds: NDArray[np.int8]) -> Integers:
         """Marks of each place and of each other kind, (K, bins), of some users' marks (k, K, MARKS) of all columns.
@@ -257,21 +257,26 @@ class Bought:
         """Where they lie in those."""
         return self._closed(2, released, around)
 
-    def release_names(self, counts: Sequence[Mapping[Name, int]], stream: RandomStream) -> list[dict[Name, float]]:
+    def release_names(
+        self, counts: Sequence[Mapping[Name, int]], stream: RandomStream, *, label: int | None = None
+    ) -> list[dict[Name, float]]:
         """Of each column the names with enough votes, the most frequent first, each with its noisy votes.
 
-        `counts` are marks of each name, a mapping a column: whole numbers, of parts of the users added.
+        `counts` are marks of each name, a mapping a column: whole numbers, of parts of the users added. The column
+        `label` has as little noise as if it were one of two, however many the others are.
         """
         if not 0 < len(counts) <= self.names:
             raise ConfigError(f"Expected names of 1 to {self.names} columns, got {len(counts)}.")
+        own = weights(len(counts), label)
         held = [(column, name) for column, some in enumerate(counts) for name in sorted(some, key=_order)]
-        sums = np.array([counts[column][name] for column, name in held], np.int64)
-        votes = self._noisy(3, sums, len(counts), stream)
+        unit = np.array([own[column] for column, _ in held]) / (MARKS * self.users)
+        mean = np.array([counts[column][name] for column, name in held], np.float64) * unit
+        votes = self._gaussian(self.scales[3]).release(mean, stream) / unit / MARKS
         shown: list[dict[Name, float]] = [{} for _ in counts]
-        least = self.threshold(len(counts))
-        for place in np.argsort(-votes, kind="stable"):
-            if votes[place] >= least:
-                column, name = held[place]
+        least = [self.threshold(len(counts), weight) for weight in own]
+        for place in np.argsort(-votes, kind="stable").tolist():
+            column, name = held[place]
+            if votes[place] >= least[column]:
                 shown[column][name] = float(votes[place])
         return shown
 
@@ -318,9 +323,13 @@ class Bought:
 
 
 def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width."""
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width.
+
+    Not beyond zero, where that is an end of the window or all of it is on one side.
+    """
     half = (found.high - found.low) / found.bins / 2
-    ends = found.low - half, found.high + half
+    low, high = found.low - half, found.high + half
+    ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
     places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
     low, high = (
         np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
@@ -343,6 +352,13 @@ def released_ranges(
         counts = plan.cell_counts(numbers[:, which], window, CLOSER)
         near = near.but(which, plan.nearer(plan.release_closer(counts, noise.stream("bought", "closer")), window))
     return shapes, *ranges(near)
+
+
+def weights(columns: int, label: int | None = None) -> list[float]:
+    """What a vote of each column weighs: all alike, or half of the squares for the label; squares add up to one."""
+    if label is None or columns == 1:
+        return [columns**-0.5] * columns
+    return [0.5**0.5 if column == label else (2 * columns - 2) ** -0.5 for column in range(columns)]
 
 
 def name_counts(codes: Integers, names: Sequence[Name]) -> dict[Name, int]:
@@ -382,10 +398,10 @@ def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency:
     spent = plan.pair
     both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
     lone = 0.0
-    if plan.names:
-        votes = plan.users * math.sqrt(plan.names) * plan.scales[3]
-        far = (plan.threshold(plan.names) - 1) / votes - 2.0 ** (1 - GRID_BITS)
-        lone = plan.names * MARKS * math.erfc(far / math.sqrt(2)) / 2
+    for columns in {1, plan.names} if plan.names else ():
+        for weight in weights(columns, 0):
+            far = (plan.threshold(columns, weight) - 1) * weight / plan.users / plan.scales[3] - 2.0 ** (1 - GRID_BITS)
+            lone = max(lone, columns * MARKS * math.erfc(far / math.sqrt(2)) / 2)
     for what, holds, got in (
         (f"a divisor of {looked_at(users)} users", plan.users == looked_at(users), plan.users),
         (f"adjacency {adjacency}", plan.adjacency == adjacency, plan.adjacency),

@@ -92,7 +92,7 @@ def client(
     from quoron_client.federation.own_table import check_one_user
 
     core_dumps.switch_off()
-    dialect = Dialect(separator, decimal, encoding, quoting)  # type: ignore[arg-type]  # it says what is wrong
+    dialect = Dialect(separator, decimal, encoding, quoting)
     if check:
         check_one_user(data, one_user=one_user, items_per_user=items_per_user, dialect=dialect)
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one person, as far as they show'}.")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -60,13 +60,15 @@ Separator = Annotated[
     typer.Option(metavar="CHARACTER", help="What separates cells of the table's text, if its header does not say."),
 ]
 Decimal = Annotated[
-    str, typer.Option(metavar=".|,", help="How numbers in the table's text are written: 3.14, or 3,14 and 1.234,5.")
+    Literal[".", ","],
+    typer.Option(metavar=".|,", help="How numbers in the table's text are written: 3.14, or 3,14 and 1.234,5."),
 ]
 Encoding = Annotated[
     str | None, typer.Option(metavar="NAME", help="Of the table's text, if not UTF-8: utf-16, latin-1 or cp1252.")
 ]
 Quoting = Annotated[
-    str, typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes.")
+    Literal["double", "none"],
+    typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes."),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")

@@ -21,6 +21,9 @@ def declare(
     numeric: Annotated[
         Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
     ] = None,
+    dates: Annotated[
+        Columns, typer.Option("--dates", metavar="COLUMN,...", help="Columns of dates of which to tell the years.")
+    ] = None,
     categorical: Annotated[
         Columns,
         typer.Option(
@@ -59,6 +62,7 @@ def declare(
         privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
         items=items,
         numeric=_names(numeric),
+        dates=_names(dates),
         categorical=_names(categorical),
         most_votes=most_votes,
         keep=Keep(group=group, ledger=ledger),

@@ -336,8 +336,9 @@ class _Placer:
         """Rows `first` to `last` of a span, the first in the block being row `begun` of it."""
         run, some = int(np.searchsorted(ends, first, side="right")), self._block.part(first - begun, last - begun)
         done = first - int(ends[run] - span.lengths[run])
+        place: Any = place_rows
         runs = (run, done, span.places, span.lengths, base, kept)
-        if not place_rows(*some.arrays, self._rules.feature_norm, *runs, *buffer.arrays):
+        if not place(*some.arrays, self._rules.feature_norm, *runs, *buffer.arrays):
             self.within = False
 
 

@@ -131,7 +131,7 @@ def _warnings(
         named = f"most in {', '.join(most)}{more}" if most else "in too many columns to name one"
         yield (
             f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all "
-            "categories; numbers are written with a decimal point."
+            "categories; numbers are written with a decimal point, unless a comma is declared."
         )
         amiss = []
     for part, column in amiss:

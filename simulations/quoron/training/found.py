@@ -12,13 +12,13 @@ from quoron import toml_text
 from quoron.config import Config
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted
-from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.bought import HOLDERS, Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import NothingReleased
 
 MOST_CLASSES = 20  # of a label; with more it is a number, or nothing
 MOST = 0.8  # of the users whose label is something: so many hold the classes that are told
-SURE = 5.0  # standard errors that what is found has to hold
+
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
@@ -50,7 +50,7 @@ class Found:
         categories: dict[str, list[str | int]] = {}
         dates: dict[str, Mapping[str, Any]] = {}
         missing = []
-        least = SURE * paid.errors(columns=paid.columns, names=1).places
+        least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
@@ -124,8 +124,8 @@ class Declarations:
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
-            *(f"# {each.column}: {each.text()}" for each in self.lines()),
-            *(f"# {each}" for each in self.left_out),
+            *(_comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *map(_comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
 
@@ -140,9 +140,8 @@ class Declarations:
             said = (f"{key} = {_short(value)}" for key, value in found.label.items())
             return ", ".join(said) or "0 and 1, or false and true"
         if column in found.dates:
-            said = found.dates[column]
-            years = "years {} to {}".format(*said["year"]) if "year" in said else ""
-            return ", ".join(filter(None, ["dates", *said.get("parts", ()), years]))
+            parts = found.dates[column]
+            return ", ".join(["dates", *parts.get("parts", ()), "years {} to {}".format(*parts["year"])])
         if column in found.ranges:
             low, high = found.ranges[column]
             return f"[{low:.4g}, {high:.4g}]"
@@ -202,6 +201,11 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
         f"The label {column!r} has no value with {least:,.0f} users' votes or more, and is no number. Declare its "
         "classes, positive = a value, or a label_range."
     )
+
+
+def _comment(text: str) -> str:
+    """On one line, of what TOML takes in a comment."""
+    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _short(value: Any) -> str:

@@ -134,10 +134,9 @@ def weigh(items: "ItemBatch | Rows", encoding: Encoding) -> "ItemBatch | Rows":
     """Items that all counted alike, weighed by class, or as they will be read."""
     if not isinstance(items, ItemBatch):
         return replace(items, encoding=encoding)
-    if isinstance(encoding.class_weight, ClassWeights) and items.weights is not None:
-        items = replace(items, weights=items.weights.copy())
-        encoding.class_weight.weigh(items.labels, items.weights)
-    return items
+    if not isinstance(encoding.class_weight, ClassWeights) or items.weights is None:
+        return items
+    return replace(items, weights=encoding.class_weight.weighed(items.labels, items.weights))
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:

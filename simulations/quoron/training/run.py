@@ -4,7 +4,7 @@ What is written, and in which order, each step harmless to repeat after a crash:
 
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
-    lifetime ledger                      the charge, before any value of the table is looked at
+    lifetime ledger                      the charge, before anything is released that depends on a value of the table
     ledger.sqlite                        what a look at the table released, before it is told and before the first round
     summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ from quoron.training.start import Identity
 from quoron.training.table import Curated, HeldTable, hold
 from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
 from quoron_privacy.kernels.threads import all_threads, at_once
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
@@ -222,12 +222,12 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
 def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Prepared[Curated] | None, str]:
     """The run for what was released, or why there is none."""
     scene = prepared.scene
-    try:
+    try:  # whatever is wrong with what was found is a function of it: a statement, never a run that cannot go on
         bought = buying.read(prepared, released)
         config = buying.configured(prepared.config, scene.wanted, bought.found)
         given = config, scene.base, scene.identity, scene.frame, scene.assumptions
         run = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
-    except (NothingReleased, Infeasible) as error:
+    except (NothingReleased, Infeasible, ConfigError, BudgetExceeded, VerificationError) as error:
         return None, str(error)
     return run, ""
 
@@ -251,10 +251,7 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    if isinstance(prepared.scene, Undeclared):
-        declared = _with_bought(cast("Prepared[Undeclared]", prepared), folder)
-    else:
-        declared = cast("Prepared[Curated]", prepared)
+    declared = _with_bought(prepared, folder) if isinstance(prepared.scene, Undeclared) else prepared
     return _trained(declared, folder, observers, begun=begun, sharing=sharing)
 
 
@@ -338,7 +335,7 @@ def _digest(items: "ItemBatch | Rows") -> bytes:
         return digest.digest()
     for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
-        data = memoryview(np.ascontiguousarray(array)).cast("B") if array.size else b""
+        data = np.ascontiguousarray(array).view(np.uint8).ravel()
         found = [b""] * -(-len(data) // DIGESTED)
 
         def part(place: int, data: Any = data, found: list[bytes] = found) -> None:

@@ -18,7 +18,7 @@ from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
-from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, marks
+from quoron_privacy.counts.marks import KINDS, MARKS, marks
 from quoron_privacy.counts.windows import Windows
 from quoron_privacy.errors import DataError
 from quoron_privacy.noise.streams import NoiseSource
@@ -128,8 +128,9 @@ class _Crowd:
         return made
 
     def names(self, wants: Sequence[Want], found: Released) -> list[str]:
-        """Names of those columns of these that are no numbers, and of a label; the names of the releases."""
-        named = [want for want in wants if want.what == "label" or found[want.column].get("kind") != KINDS[NUMBER]]
+        """Names of those columns of these that are text, and of a label; the names of the releases."""
+        kinds = {want.column: found[want.column].get("kind", "text") for want in wants}
+        named = [want for want in wants if want.what == "label" or kinds[want.column] == "text"]
         if not named:
             return []
         counts = [self._names(want) for want in named]

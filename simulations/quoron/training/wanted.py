@@ -85,7 +85,7 @@ def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
 def label_of(section: TableSection) -> str:
     """The label's column."""
     assert section.label is not None
-    return _read(section).column
+    return str(_read(section).column)
 
 
 def _resolved(section: TableSection, declared: TableSection, header: list[str]) -> Iterator[tuple[str, Any, bool]]:
@@ -113,7 +113,14 @@ def _label(section: TableSection, types: Mapping[str, pa.DataType]) -> Want | No
     if section.label is None or not isinstance(_read(section), Signs):
         return None
     type_ = types.get(section.label)
-    return None if type_ is not None and pa.types.is_boolean(type_) else Want(section.label, "label")
+    if type_ is not None and pa.types.is_boolean(type_):
+        return None
+    if isinstance(section.class_weight, dict):
+        raise ConfigError(
+            f"Expected the classes of label {section.label!r} beside a weight for each, got class_weight for "
+            f"{', '.join(section.class_weight)}. Declare classes = [...], or say class_weight = 'balanced'."
+        )
+    return Want(section.label, "label")
 
 
 def _read(section: TableSection) -> Any:
