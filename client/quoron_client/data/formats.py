@@ -73,7 +73,7 @@ def format_of(name: str) -> Format:
     """Of a file of that name. DataError for a name that says nothing."""
     found = _known(name)
     if found is None:
-        raise DataError(f"Expected a table that ends in {SAID}, got {Path(name).name!r}.")
+        raise DataError(f"Expected a table that ends in {SAID}, got {Path(name).name!r}. Write it so.")
     return found
 
 
