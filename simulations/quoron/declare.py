@@ -97,13 +97,20 @@ class Declaration:
     simulated: bool
     dialect: Dialect = field(default_factory=Dialect)  # of the table's text, as declared
 
+    @property
+    def proofs(self) -> str:
+        """The pages on which what it costs is proved."""
+        kinds = {each.kind for each in self.declared}
+        pages = {"bought-declarations": "numeric" in kinds, "votes": bool(kinds - {"numeric"})}
+        return ", ".join(f"docs/privacy/{page}.md" for page, needed in pages.items() if needed)
+
     def toml(self) -> str:
         """Sections for a configuration file, each line with its cost."""
         remark = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
         head = [
             f"# {'SIMULATED, noise from a seed: r' if self.simulated else 'R'}eleased with ({self.epsilon:g}, "
             f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
-            f"# Proofs: docs/privacy/votes.md.{remark}",
+            f"# Proofs: {self.proofs}.{remark}",
         ]
         table = {"kind": "table", "path": self.path, "user": self.user, **self.dialect.declared()}
         parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
@@ -242,7 +249,7 @@ def charge(
             delta=delta,
             mu=mu,
             variation=0.0 if mu is None else variation,
-            statement="facts of a table: docs/privacy/votes.md",
+            statement="facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md",
         )
     return run
 

@@ -129,6 +129,17 @@ def test_the_farthest_two_users_use_all_of_it():
     assert moved == pytest.approx(plan.entries()[0].parameters["sensitivity"], rel=1e-9)
 
 
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, math.inf, math.nan, 0.0])
+def test_three_hundred_thousand_rows_of_one_user_are_eight_marks_and_leave_all_others_where_they_were(value):
+    plan, owners = a_plan(columns=1), np.arange(50)
+    alone, _ = marks(owners + 1.0, owners, 50)
+    values, flooded = np.r_[owners + 1.0, np.full(300_000, value)], np.r_[owners, np.full(300_000, 7)]
+    numbers, kinds = marks(values, flooded, 50)
+    np.testing.assert_array_equal(np.delete(numbers, 7, axis=0), np.delete(alone, 7, axis=0))
+    assert plan.place_counts(numbers[7:8, None], kinds[7:8, None]).sum() == MARKS
+    assert plan.cell_counts(numbers[7:8, None], windows([-1e308], [1e307])).sum() <= MARKS
+
+
 @given(rows=st.lists(st.integers(0, 2), min_size=1, max_size=40), cut=st.integers(0, 40))
 def test_counts_of_parts_add_to_those_of_all(rows, cut):
     plan, values = a_plan(columns=1), np.array([0.5, -3.0, np.nan])[rows]
@@ -397,5 +408,5 @@ def test_counts_of_more_columns_than_planned_are_refused():
 
 
 def test_a_range_is_half_a_cell_wider_on_either_side():
-    found = replace(windows([2.0], [6.0]), bins=np.array([2]))
-    assert [each.tolist() for each in ranges(found)] == [[1.0], [7.0]]
+    found = replace(windows([2.0, 0.5, -6.0], [6.0, 4.5, 0.0]), bins=np.array([2, 2, 3]))
+    assert [each.tolist() for each in ranges(found)] == [[1.0, 0.0, -7.0], [7.0, 5.5, 0.0]]  # and not beyond zero

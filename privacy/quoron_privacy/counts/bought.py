@@ -323,9 +323,13 @@ class Bought:
 
 
 def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width."""
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width.
+
+    Not beyond zero, where that is an end of the window or all of it is on one side.
+    """
     half = (found.high - found.low) / found.bins / 2
-    ends = found.low - half, found.high + half
+    low, high = found.low - half, found.high + half
+    ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
     places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
     low, high = (
         np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
