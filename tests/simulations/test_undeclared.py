@@ -289,6 +289,7 @@ def test_a_rehearsal_buys_the_same_for_the_same_seed_and_another_for_another(peo
     [
         (lambda people: "no", "for all users but"),
         (lambda people: [f"case {place}" for place in range(len(people))], "no value with"),
+        (lambda people: None, "have a label 'ill'"),
     ],
 )
 def test_a_label_that_teaches_nothing_ends_the_run_with_a_statement_every_time(ill, words, people, ledger, tmp_path):
@@ -364,7 +365,7 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
 
 
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):
-    more = {"adjacency": "zero-out", "algorithm": "mean-sgd", "settings": [f"train.users={USERS + 200}"]}
+    more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"train.users={USERS + 200}"]}
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200

@@ -162,7 +162,10 @@ def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> st
         return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
-    return f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values, or leave it."
+    return (
+        f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values; of numbers say how they "
+        "are written (decimal), or write them with a point and nothing else; or leave it."
+    )
 
 
 def _dates(low: float, high: float) -> dict[str, Any]:
@@ -182,6 +185,12 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
     names, votes = [word for word, _ in said.get("names", [])], said["votes"]
     held = sum(vote for _, vote in said.get("names", []))
     there = max(paid.users - votes[_MISSING], 1.0)
+    least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
+    if not names and max(votes[:_MISSING]) < least:
+        raise NothingReleased(
+            f"Fewer than {least:,.0f} users have a label {column!r}, as far as noise tells: there is nothing to learn. "
+            "Choose another column, or declare its classes."
+        )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
         return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}
@@ -196,10 +205,9 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
         return {} if any(names[0].lower() in each for each in SIGNS) else {"positive": integers(names)[0]}
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
         return {"label_range": list(said["range"])}
-    least = paid.threshold(1)
     raise NothingReleased(
-        f"The label {column!r} has no value with {least:,.0f} users' votes or more, and is no number. Declare its "
-        "classes, positive = a value, or a label_range."
+        f"The label {column!r} has no value with {paid.threshold(1):,.0f} users' votes or more, and is no number. "
+        "Declare its classes, positive = a value, or a label_range."
     )
 
 
