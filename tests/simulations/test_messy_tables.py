@@ -58,6 +58,7 @@ def test_what_is_no_table_is_refused_before_the_charge_with_a_fix_and_no_row(nam
     assert re.search(r"(got|needs) .+[.;,] \S.+", said), said  # a sentence more than what is wrong
     assert len(said) < 600
     assert not re.search(r"p0\d{4}", said), said
+    assert name != "an Excel file" or "ends in .csv" in said
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def format_of(name: str) -> Format:
     """Of a file of that name. DataError for a name that says nothing."""
     found = _known(name)
     if found is None:
-        raise DataError(f"Expected a table that ends in {SAID}, got {name_of(name)!r}.")
+        raise DataError(f"Expected a table that ends in {SAID}, got {name_of(name)!r}. Write it so.")
     return found
 
 
