@@ -135,7 +135,7 @@ class TestEveryFormat:
 
     def test_of_frames_whose_index_cannot_be_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """pandas compares values of an index when it is cut, and of categories that are one."""
-        frame = pd.DataFrame({"x": pd.Series(list("abca"), dtype="category"), "n": range(4)}, index=list("wxyz"))
+        frame = pd.DataFrame({"x": pd.Categorical(list("abca")), "n": range(4)}, index=list("wxyz"))
 
         def cut(*_: object) -> None:
             raise TypeError("argument must be an integer")
