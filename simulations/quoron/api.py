@@ -115,7 +115,8 @@ def plan_training(
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
-    return replace(prepared.planned, remarks=(*prepared.planned.remarks, *warnings))
+    planned = prepared.planned.beside(prepared.config)
+    return replace(planned, remarks=(*planned.remarks, *warnings))
 
 
 @door

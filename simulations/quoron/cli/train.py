@@ -21,6 +21,7 @@ from quoron.cli.common import (
     Workers,
     interruptible,
     progress,
+    sources,
 )
 from quoron.table_columns import TableColumns
 
@@ -29,6 +30,7 @@ Table = Annotated[
     typer.Argument(
         metavar="TABLE|CONFIG.TOML",
         help="A table with one item a row, and what its columns are; or a TOML file that says it, or a preset.",
+        autocompletion=sources,
     ),
 ]
 

@@ -127,6 +127,11 @@ def automatic(
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
 
 
+def ruled(candidate: Candidate, algorithms: Mapping[str, Registered], allowed: Allowance) -> bool:
+    """Whether a candidate is taken by its own rule, whatever others there are."""
+    return _verdict(algorithms[candidate.algorithm], candidate, allowed).taken
+
+
 def _rule(
     candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
@@ -206,7 +211,9 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     asked = plan.cost.messages / plan.problem.users
     often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
     risk = risk_sentence(chosen.predicted, chosen.guess)
-    predicts = f"predicts an excess risk of {risk}, {_beside(chosen, allowed)}" if risk else "predicts nothing"
+    others = [each for each in allowed if each.plan]
+    beside = f", {_beside(chosen, others)}" if len(others) > 1 else ""
+    predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
     return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
 
 

@@ -10,7 +10,7 @@ from quoron.config import Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.paths import dataset
 from quoron.planning.choosing import Candidate as Candidate
-from quoron.planning.choosing import automatic
+from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.projection import Projection, of_plan
 from quoron_privacy.counts.quorum import spent_on
@@ -75,6 +75,12 @@ class Planned:
     remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
     costs: tuple[Costs, ...] = ()  # of every feasible candidate over each network that is given
 
+    def beside(self, config: Config) -> "Planned":
+        """The same with what every algorithm of `config` would do, and the chosen one's own plan."""
+        own = {self.plan.algorithm: Candidate(self.plan.algorithm, self.plan)}
+        others = [_worthwhile(each, self.plan.problem) for each in _candidates(config, self.plan.problem, ALGORITHMS)]
+        return replace(self, candidates=tuple(own.get(each.algorithm, each) for each in others))
+
     def over(self, networks: Mapping[str, Network], *, everybody: bool) -> "Planned":
         """The same with what rounds cost over networks: the plan's, and with `everybody` those of all candidates."""
         chosen = {text: of_plan(self.plan, text, network) for text, network in networks.items()}
@@ -120,7 +126,8 @@ def choose(
 
     With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
     otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
-    gives the plan's rounds curve. Without `alternatives` a refusal of the named one does not look for others.
+    gives the plan's rounds curve. Without `alternatives` they are not planned where that changes no plan: a refusal of
+    the named one does not look for others, and `auto` not beyond a method whose own rule takes the problem.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
@@ -134,7 +141,7 @@ def choose(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
         )
     if name == "auto":
-        planned = _automatic(config, problem, algorithms, federated=federated)
+        planned = _automatic(config, problem, algorithms, alternatives=alternatives, federated=federated)
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
@@ -177,12 +184,25 @@ def privacy_of(config: Config) -> Privacy:
     return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency)
 
 
-def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federated: bool) -> Planned:
+def _automatic(
+    config: Config, problem: Problem, algorithms: Registry, *, alternatives: bool, federated: bool
+) -> Planned:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
-    candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     allowed = Allowance(budget_of(config)) if federated else _on_one_machine(config)
+    if not alternatives and config.privacy.trust_server and problem.beliefs.hostile_share == 0:
+        for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
+            if info.choosing.rule is None:
+                continue
+            alone = _worthwhile(_candidate(info, config, problem), problem)
+            if ruled(alone, algorithms, allowed):
+                with suppress(VerificationError):  # never seen; another algorithm will do
+                    plan, choice = automatic((alone,), algorithms, problem, allowed=allowed)
+                    info.verify(plan)
+                    return Planned(plan, (alone,), choice=choice)
+                break
+    candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     while True:
         plan, choice = automatic(
             candidates, algorithms, problem, trust_server=config.privacy.trust_server, allowed=allowed

@@ -46,9 +46,11 @@ def plan(
 ) -> tuple[Planned, str | None]:
     """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
 
-    Nothing is infeasible, and no method is refused, for the sake of the look. Raises what `choose` raises.
+    Nothing is infeasible, and no method is refused, for the sake of the look. Methods that the rule cannot take are not
+    planned. Raises what `choose` raises.
     """
-    privacy, chosen = privacy_of(config), partial(choose, algorithms=algorithms)
+    privacy = privacy_of(config)
+    chosen = partial(choose, algorithms=algorithms, alternatives=config.algorithm.name != "auto")
     sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
     share, why = _share(config, problem, privacy, sizes)
     if not share:
