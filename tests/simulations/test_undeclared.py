@@ -28,7 +28,7 @@ from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, RunError
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import BOUGHT
@@ -209,6 +209,7 @@ MOMENTS = [
     (Ledger, "create"),
     (PopulationLedger, "charge"),
     (Ledger, "buy"),
+    (Ledger, "go_by"),
     (RunFolder, "write_text"),
     (Ledger, "begin_with"),
     (Ledger, "spend"),
@@ -255,9 +256,56 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
         assert drawn[0] != drawn[1]
 
 
+@pytest.mark.parametrize("wrong", [RunError, DataError, ConfigError, OSError, MemoryError, KeyboardInterrupt])
+def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_release(
+    wrong, people, ledger, tmp_path, monkeypatch
+):
+    """An error in planning is a function of what was bought: told of a release of its own at every start, k starts
+    would have told of k."""
+    out, heard = tmp_path / "run", []
+
+    def fails(*_: Any, bought: Declarations, **__: Any) -> None:
+        heard.append(bought.found.ranges["age"])
+        raise wrong(f"of ages {heard[-1]}")
+
+    with monkeypatch.context() as twice:
+        twice.setattr(run, "_planned", fails)
+        for _ in range(2):
+            with pytest.raises(NothingReleased if wrong is ConfigError else wrong, match="of ages"):
+                train(people, out)
+    assert len(set(heard)) == len(charges(ledger)) == 1
+    assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
+    if wrong is not ConfigError:  # which is a statement
+        assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
+
+
+def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wrong_later(
+    people, ledger, tmp_path, monkeypatch
+):
+    plain = Ledger.commit
+
+    def dies(own: Ledger, at: int, *given: Any, **more: Any) -> None:
+        if at >= 0:
+            raise KeyboardInterrupt
+        plain(own, at, *given, **more)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConfigError("of another table, perhaps")
+
+    for place, name, does, wrong in (
+        (Ledger, "commit", dies, KeyboardInterrupt),
+        (run, "_planned", fails, ConfigError),
+    ):
+        with monkeypatch.context() as once:
+            once.setattr(place, name, does)
+            with pytest.raises(wrong):
+                train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", ["charge", "buy", "begin_with", "finish"])
+@pytest.mark.parametrize("at", ["charge", "buy", "go_by", "begin_with", "finish"])
 def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
