@@ -29,6 +29,7 @@ from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, RunError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import BOUGHT
@@ -416,6 +417,38 @@ def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, led
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200
+
+
+@pytest.mark.parametrize("held", [{"who": ["a"], "x": [1.0], "w": ["b"]}, {"who": [], "x": [], "w": []}])
+def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
+    """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
+    kinds = {"who": pa.string(), "x": pa.float64(), "w": pa.string()}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in held.items()})
+    paid = Bought.calibrate(users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out")
+    wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
+    owners = np.arange(table.num_rows)
+    for seed in range(8):  # of whom some draw the one that is there, and some do not
+        found, entries = votes.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
+        assert set(found) == {"x", "w", "items per user"}
+        assert len(entries) >= 3
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("s", "Mars/Phobos"), pa.list_(pa.int64())])
+@pytest.mark.parametrize("column", ["ill", "age"])
+def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column, kind, people, ledger, tmp_path):
+    """It was told by the reading, once all of it had been charged; a feature of it is left out where it may be."""
+    table = pa.Table.from_pandas(people, preserve_index=False)
+    some = pa.array([[1]] * USERS, kind) if pa.types.is_list(kind) else pa.array(range(USERS), kind)
+    table = table.set_column(table.column_names.index(column), column, some)
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    if column == "age":
+        found = wanted(config, Path(), tables.opened(table))
+        readable = kind == pa.timestamp("s")
+        assert [each.startswith("Column 'age' is left out") for each in found.left_out] == [True] * (not readable)
+        return
+    with pytest.raises(DataError, match="'ill'"):
+        train(table, tmp_path / "run")
+    assert not ledger.exists() or not charges(ledger)
 
 
 def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
