@@ -469,6 +469,9 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     np.testing.assert_array_equal(runs[0].model, runs[1].model)
     (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
     assert "ill: classes = no, yes" in remark
+    written = (tmp_path / "a" / "config.toml").read_text()
+    assert written.startswith("# SIMULATED purchases")  # or they would be declared to a real run as if they were public
+    assert configs.parse(written).population.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].table_model.classes_) == {"no", "yes"}
     told = ["simulate", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--out", str(tmp_path / "c")]
