@@ -28,7 +28,7 @@ from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, RunError
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -278,6 +278,32 @@ def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_relea
     assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
     if wrong is not ConfigError:  # which is a statement
         assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
+
+
+def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_with(
+    people, ledger, tmp_path, monkeypatch
+):
+    """Of another version, whose purchases have other shares; and of a plan that forgets them, which is whole alone."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RunError("no memory")
+
+    def forgets(*given: Any, released: Any = votes.release, within: Any = buying.within) -> Any:
+        monkeypatch.setattr(buying, "within", lambda *given: within(*given[:3], None))
+        return released(*given)
+
+    with monkeypatch.context() as once:
+        once.setattr(run, "_planned", fails)
+        with pytest.raises(RunError):
+            train(people, tmp_path / "run")
+    with monkeypatch.context() as once:
+        once.setattr(buying.bought, "share_for", lambda **_: 0.4)
+        with pytest.raises(OtherVersion):
+            train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+    monkeypatch.setattr(votes, "release", forgets)
+    with pytest.raises(NothingReleased, match="a promise of what was bought"):
+        train(people, tmp_path / "forgetful")
 
 
 def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wrong_later(

@@ -220,13 +220,13 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
 
 
 def _books(prepared: Prepared[Undeclared], folder: RunFolder) -> Ledger:
-    """Its ledger, to be closed: that of another plan than the forecast from when it was planned for what was bought."""
+    """Its ledger, to be closed. Until it is planned for what was bought its plan is the forecast; OtherVersion else."""
     if folder.ledger.exists():
         own = Ledger.open(folder.ledger)
         if own.config_digest != prepared.digest:
             own.close()
             raise other_run(folder.path, "configuration")
-        if own.bought() is not None:
+        if own.planned() is not None:
             return own
         own.close()
     return prepared.begin(folder, asdict(prepared.scene.identity))
@@ -245,7 +245,10 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    return _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+    made = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+    if made.run.plan.guarantee.bought is not bought.paid:
+        raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
+    return made
 
 
 def carry_out(
