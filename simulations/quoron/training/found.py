@@ -124,8 +124,8 @@ class Declarations:
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
-            *(_comment(f"{each.column}: {each.text()}") for each in self.lines()),
-            *map(_comment, self.left_out),
+            *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *map(toml_text.comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
 
@@ -209,11 +209,6 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
         f"The label {column!r} has no value with {paid.threshold(1):,.0f} users' votes or more, and is no number. "
         "Declare its classes, positive = a value, or a label_range."
     )
-
-
-def _comment(text: str) -> str:
-    """On one line, of what TOML takes in a comment."""
-    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
 
 
 def _short(value: Any) -> str:
