@@ -493,7 +493,7 @@ def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(peo
     for source in (people, tmp_path / "people.csv"):
         given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
         planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
-        assert [each.what for each in planned.plan.guarantee.bought.costs][0].startswith("the kind of 2 columns")
+        assert next(iter(planned.plan.guarantee.bought.costs)).what.startswith("the kind of 2 columns")
 
 
 def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
@@ -508,3 +508,15 @@ def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, 
     shown = " ".join(capsys.readouterr().out.split())
     for each in plan["purchases"]:
         assert f"{each['share']:.2g} of μ²: ± {each['error']:,.0f} users" in shown
+
+
+def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):
+    """A frame's type of dates may be made of values: the plan is that of the same column as text."""
+    born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
+    plans = [
+        quoron.plan_training(people.assign(born=some), **said(user="who", label="ill", **QUICK)).plan.guarantee.bought
+        for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
+    ]
+    assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
+    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").bought}
+    assert found["born"].startswith("dates, years ")

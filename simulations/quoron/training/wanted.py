@@ -15,7 +15,7 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
-from quoron_client.data import columns, spans, tables
+from quoron_client.data import columns, row_kinds, spans, tables
 from quoron_client.data.labels import Signs, read_label
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
@@ -55,10 +55,11 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
-        if type_ is not None and (pa.types.is_date(type_) or pa.types.is_timestamp(type_)) and kind == "any":
-            features.append(Want(name, "date"))
-            continue
         try:
+            found = columns.kind(source.empty([name]), name)
+            if kind == "any" and row_kinds.is_day(found):  # a frame's own type costs what not knowing it would
+                features.append(Want(name, "any" if type_ is None else "date"))
+                continue
             columns.check(source.empty([name]), name)
         except DataError as error:
             if named:
