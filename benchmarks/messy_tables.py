@@ -697,7 +697,7 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             if charged:
                 with lifetime.opened(ledger) as kept:
                     charged = kept.spent("everyone").epsilon > 0
-            named = any(word in str(error) for word in each.says)
+            named = "Nothing was trained" in str(error) and any(word in str(error) for word in each.says)
             return End("refused" if not charged else "told" if named else "CHARGED", said=(str(error),))
         except Exception as error:
             return End("CRASH", said=(f"{type(error).__name__}: {error}",))

@@ -133,6 +133,19 @@ class TestEveryFormat:
         assert (held.schema, held.rows) == ({}, len(ROWS))
         assert cells_of(held, 13) == cells_of(held) == EXPECTED
 
+    def test_of_frames_whose_index_cannot_be_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """pandas compares values of an index when it is cut, and of categories that are one."""
+        frame = pd.DataFrame({"x": pd.Categorical(list("abca")), "n": range(4)}, index=list("wxyz"))
+
+        def cut(*_: object) -> None:
+            raise TypeError("argument must be an integer")
+
+        monkeypatch.setattr(pd.Index, "_getitem_slice", cut)
+        held = tables.opened(frame)
+        assert held.empty().column_names == ["x", "n"]
+        found = [row for batch in held.batches(rows=3) for row in batch.to_pylist()]
+        assert found == [{"x": each, "n": place} for place, each in enumerate("abca")]
+
     def test_of_tables_and_frames_that_arrow_knows(self) -> None:
         polars = pytest.importorskip("polars")
         batch = TABLE.combine_chunks().to_batches()[0]

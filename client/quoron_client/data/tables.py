@@ -249,7 +249,7 @@ def _of_pandas(frame: Any) -> Opened:
             yield pa.table([each.rows(first, first + rows) for each in found], names)
 
     def empty(names: list[str], places: list[int]) -> pa.Table:
-        return pa.table([frames.PandasColumn(called[at], frame.iloc[:0, at]).rows(0, 0) for at in places], names)
+        return pa.table([frames.PandasColumn(called[at], frame.iloc[:, at]).rows(0, 0) for at in places], names)
 
     return Opened(called, {}, len(frame), True, empty, batches)
 

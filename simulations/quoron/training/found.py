@@ -136,8 +136,8 @@ class Declarations:
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
-            *(_comment(f"{each.column}: {each.text()}") for each in self.lines()),
-            *map(_comment, self.left_out),
+            *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *map(toml_text.comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
 

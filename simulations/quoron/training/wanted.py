@@ -56,24 +56,29 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
         try:
-            found = columns.kind(source.empty([name]), name)
-            if kind == "any" and row_kinds.is_day(found):  # a frame's own type costs what not knowing it would
-                features.append(Want(name, "any" if type_ is None else "date"))
-                continue
-            columns.check(source.empty([name]), name)
+            dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
+            if dated:
+                row_kinds.kinds(source.empty([name]), name)
+            else:
+                columns.check(source.empty([name]), name)
         except DataError as error:
             if named:
                 raise
             left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
             continue
-        if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
+        if dated:  # a frame's own type costs what not knowing it would
+            features.append(Want(name, "any" if type_ is None else "date"))
+        elif type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
             features.append(Want(name, "any" if is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
-    return Wanted(tuple(features), known, _label(section, source.schema), items, tuple(left))
+    label = _label(section, source.schema)
+    if label is not None:
+        columns.check(source.empty([label.column]), label.column)
+    return Wanted(tuple(features), known, label, items, tuple(left))
 
 
 def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
