@@ -18,6 +18,7 @@ import dying
 import quoron
 from dying import Moment
 from quoron import config as configs
+from quoron.cli import one_screen
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
@@ -593,6 +594,7 @@ def test_a_parquet_label_of_signs_in_text_is_trained_on(people, ledger, tmp_path
     people.to_parquet(tmp_path / "people.parquet", index=False)
     trained = train(tmp_path / "people.parquet", tmp_path / "run")
     assert [*trained.model.classes_] == ["0", "1"]
+    assert one_screen.coefficient(trained.model) == "coefficient for 1"
 
 
 def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(people, ledger, tmp_path):

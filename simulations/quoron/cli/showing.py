@@ -88,7 +88,7 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
         out.print(one_screen.pairs(one_screen.figures(summary)))
     shown = len(coefficients) if details else one_screen.COEFFICIENTS
-    listed = table("feature", "coefficient, in the column's units", dense=not details)
+    listed = table("feature", f"{one_screen.coefficient(trained.model)}, in the column's units", dense=not details)
     for name, value in coefficients[:shown]:
         listed.add_row(escape(name), escape(value))
     out.print(listed)
