@@ -32,8 +32,8 @@ from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted, source_of, wanted
 from quoron_client.data import tables
-from quoron_client.data.encoding import group
 from quoron_client.data.tables import Opened
+from quoron_client.data.users import group
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
