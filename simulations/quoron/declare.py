@@ -308,7 +308,7 @@ def _ranges(
 ) -> list[Line]:
     """A line for each column; the release is all of them together, and stands with the first."""
     place = np.full(users, -1)
-    place[_stream(noise, "users").subset(users, plan.users)] = np.arange(plan.users)
+    place[noise.stream("bought", "users").subset(users, plan.users)] = np.arange(plan.users)
     drawn = np.flatnonzero(place[owners] >= 0)
     own = place[owners[drawn]]
     held = [marks(each.values(table)[drawn], own, plan.users) for each in features]

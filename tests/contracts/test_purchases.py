@@ -110,17 +110,22 @@ def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
         ALGORITHMS[name].verify(plan)
 
 
-def test_a_ledger_keeps_what_was_bought_once_with_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
+def test_a_ledger_keeps_what_was_bought_once_and_then_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(empty_ledger())
     entries = paid().entries()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        forecast = ledger.plan_json
         assert ledger.bought() is None
-        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}}, plan="the plan")
+        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}})
         assert ledger.bought() == {"bought": {"age": [0.0, 1.0]}}
-        assert ledger.plan_json == "the plan"
+        assert (ledger.planned(), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
+        ledger.go_by("the plan", {"refused": ""})
+        assert (ledger.planned(), ledger.plan_json) == ({"refused": ""}, "the plan")
         assert ledger.resume_point() is None
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}}, plan="another")
+            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}})
+        with pytest.raises(LedgerError, match="to be new"):
+            ledger.go_by("another", {"refused": ""})
         assert ledger.plan_json == "the plan"
         ledger.begin_with(entries[:1], {"table_health": []})
         assert [number for number, _ in ledger.releases()] == [BOUGHT] * len(entries) + [PREFACE]

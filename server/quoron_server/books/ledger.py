@@ -35,7 +35,7 @@ from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
 from quoron_server.books.fingerprint import digest
-from quoron_server.plan import BOUGHT, PREFACE
+from quoron_server.plan import BOUGHT, PLANNED, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -75,11 +75,12 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; -2, -3: before
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; others below 0: before
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("seal", sa.Text),
 )
+_BEFORE = {(), (PREFACE,), (BOUGHT,), (BOUGHT, PLANNED), (BOUGHT, PLANNED, PREFACE)}  # rounds before the initial state
 _SEALED = {  # what each seal is of
     "seal": ("run", "config_digest", "plan"),
     "model_seal": ("run", "model"),
@@ -262,7 +263,7 @@ class Ledger:
 
     def preface(self) -> dict[str, Any] | None:
         """What was released before the first round, as `begin_with` wrote it; None if nothing was."""
-        return next((json.loads(row.event) for row in self._committed() if row.round == PREFACE), None)
+        return self._before(PREFACE)
 
     def begin_with(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
         """Write what is released before the first round; once, and before `commit` writes the initial state."""
@@ -270,11 +271,19 @@ class Ledger:
 
     def bought(self) -> dict[str, Any] | None:
         """What was released before the run was planned, as `buy` wrote it; None if nothing was."""
-        return next((json.loads(row.event) for row in self._committed() if row.round == BOUGHT), None)
+        return self._before(BOUGHT)
 
-    def buy(self, releases: Sequence[Release], event: dict[str, Any], *, plan: str) -> None:
-        """Write what is released before all else, and the `plan` that is made of it, in one transaction; once."""
-        self.commit(BOUGHT, None, releases, event, plan=plan)
+    def buy(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        """Write what is released before all else; once, and before anything is made of it: a plan, an error, a file."""
+        self.commit(BOUGHT, None, releases, event)
+
+    def planned(self) -> dict[str, Any] | None:
+        """What was said of the plan that is made of what was bought, as `go_by` wrote it; None if none was made yet."""
+        return self._before(PLANNED)
+
+    def go_by(self, plan: str, event: dict[str, Any]) -> None:
+        """Write the `plan` that is made of what was bought, by which the run goes on; once."""
+        self.commit(PLANNED, None, (), event, plan=plan)
 
     def commit(
         self,
@@ -371,7 +380,7 @@ class Ledger:
     def _committed(self) -> Sequence[Any]:
         rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
         before = [row for row in rows if row.round < -1]
-        if [row.round for row in before] not in ([], [PREFACE], [BOUGHT], [BOUGHT, PREFACE]):
+        if tuple(row.round for row in before) not in _BEFORE:
             raise self._changed()
         for row in before:
             self._check("commits", row._mapping)
@@ -380,6 +389,9 @@ class Ledger:
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
             raise self._changed()
         return rows
+
+    def _before(self, round_: int) -> dict[str, Any] | None:
+        return next((json.loads(row.event) for row in self._committed() if row.round == round_), None)
 
     def _check_all(self, which: str, rows: Sequence[Any], *, first: int) -> None:
         """LedgerError unless these are all rounds from the first on, as they were written."""
