@@ -23,9 +23,9 @@ from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
 from quoron.training import buying, lifetime, run, votes
 from quoron.training.found import Declarations, Found
-from quoron.training.votes import Want, read_kinds
+from quoron.training.votes import Want
 from quoron.training.wanted import Wanted, wanted
-from quoron_client.data import tables
+from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
@@ -485,7 +485,7 @@ def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
     hostile.loc[7, ["age", "dose", "ward", "ill"]] = ["1e308", "north", "\x00", "nan"]
     other = pa.Table.from_pandas(hostile, preserve_index=False)
     for name in ("age", "dose", "ward", "ill"):
-        apart = read_kinds(table, name)[1] != read_kinds(other, name)[1]
+        apart = row_kinds.kinds(table, name) != row_kinds.kinds(other, name)
         assert set(np.flatnonzero(apart)) <= {7}
 
 

@@ -12,11 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import columns
-from quoron_client.data.dates import DateNumber
+from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
 from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
@@ -29,8 +27,6 @@ from quoron_privacy.release import Release
 Integers = NDArray[np.int64]
 What = Literal["number", "date", "category", "any", "label", "items"]
 CENTURIES = 1900.0, 2100.0  # within which years are told apart
-_NOTHING = frozenset({"na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "unknown", "missing"})
-_NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boolean", "text", "missing"))
 Released = dict[str, Any]  # by column: its kind, the votes of each kind, its range, its names
 
 
@@ -151,61 +147,10 @@ class _Crowd:
             return marks(rows, np.arange(self.many), self.many)
         if want.what == "number":
             return marks(columns.numbers(self.table, want.column), self.seat, self.many)
-        values, kinds = read_kinds(self.table, want.column)
+        values, kinds = row_kinds.read(self.table, want.column)
         return marks(values, self.seat, self.many, kinds)
 
     def _names(self, want: Want) -> dict[str | int, int]:
-        codes, names = read_names(self.table, want.column)
+        codes, names = row_kinds.codes(self.table, want.column)
         own, _ = marks(codes, self.seat, self.many)
         return name_counts(np.where(np.isnan(own), -1, own).astype(np.int64), names)
-
-
-def read_kinds(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """What every row says as a number, of a date its year, NaN for none, and its kind's place among `KINDS`; both (N,).
-
-    >>> table = pa.table({"age": ["50", "2024-05-01", "true", "old", "n/a", ""]})
-    >>> [KINDS[each] for each in read_kinds(table, "age")[1]]
-    ['number', 'date', 'boolean', 'text', 'missing', 'missing']
-
-    A function of each value alone, and private: it is for a release with noise. Raises DataError.
-    """
-    type_ = columns.kind(table, name)
-    if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
-        years = _years(table, name)
-        return years, np.where(np.isnan(years), _MISSING, _DAY).astype(np.int8)
-    values = columns.numbers(table, name)
-    if pa.types.is_boolean(type_):
-        return values, np.where(np.isnan(values), _MISSING, _FLAG).astype(np.int8)
-    if not (_is_text(type_) or pa.types.is_null(type_)):
-        return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
-    years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
-    words = [_of_word(text) for text in coded.dictionary.to_pylist()]
-    found = np.array([*words, _MISSING], np.int8)[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
-    kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
-    kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
-    return np.where(kinds == _DAY, years, values), kinds
-
-
-def read_names(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
-    """Place of every row's text among the column's texts in their order, NaN for none, and the texts."""
-    coded = columns.texts(table, name).dictionary_encode()
-    found = coded.dictionary.to_pylist()
-    order = sorted(range(len(found)), key=found.__getitem__)
-    ranks = np.full(len(found) + 1, np.nan)
-    ranks[order] = np.arange(len(order))
-    nothing = np.array([*(text.strip().lower() in _NOTHING for text in found), True])
-    ranks[nothing] = np.nan
-    return ranks[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], [found[each] for each in order]
-
-
-def _of_word(text: str) -> int:
-    word = text.strip().lower()
-    return _FLAG if word in ("true", "false") else _MISSING if word in _NOTHING else _TEXT
-
-
-def _years(table: pa.Table, name: str) -> NDArray[np.float64]:
-    return DateNumber(name, "year", 1900, 2100).values(table)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

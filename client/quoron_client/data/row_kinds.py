@@ -1,0 +1,70 @@
+"""What every row of a column that nobody declared holds: a number, a date, true or false, text, or nothing.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"age": ["50", "2024-05-01", "true", "old", "n/a", ""]})
+    >>> [KINDS[each] for each in kinds(table, "age")]
+    ['number', 'date', 'boolean', 'text', 'missing', 'missing']
+
+A function of each value alone, and private: it is for a release with noise (docs/privacy/bought-declarations.md).
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from quoron_client.data import columns
+from quoron_client.data.dates import DateNumber
+from quoron_privacy.counts.marks import KINDS
+
+_NOTHING = frozenset({"na", "n/a", "nan", "null", "none", "nil", "?", "-", ".", "unknown", "missing"})
+_NUMBER, _DAY, _FLAG, _TEXT, _MISSING = map(KINDS.index, ("number", "date", "boolean", "text", "missing"))
+
+
+def kinds(table: pa.Table, name: str) -> NDArray[np.int8]:
+    """The place among `KINDS` of each row's kind, shape (N,). DataError for a column that cannot be read."""
+    return read(table, name)[1]
+
+
+def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """What every row says as a number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
+    type_ = columns.kind(table, name)
+    if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+        years = _years(table, name)
+        return years, np.where(np.isnan(years), _MISSING, _DAY).astype(np.int8)
+    values = columns.numbers(table, name)
+    if pa.types.is_boolean(type_):
+        return values, np.where(np.isnan(values), _MISSING, _FLAG).astype(np.int8)
+    if not (_is_text(type_) or pa.types.is_null(type_)):
+        return values, np.where(np.isnan(values), _MISSING, _NUMBER).astype(np.int8)
+    years, coded = _years(table, name), columns.texts(table, name).dictionary_encode()
+    words = [_of_word(text) for text in coded.dictionary.to_pylist()]
+    found = np.array([*words, _MISSING], np.int8)[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)]
+    kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
+    kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
+    return np.where(kinds == _DAY, years, values), kinds
+
+
+def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:
+    """Place of every row's text among the column's texts in their order, NaN for none, and the texts."""
+    coded = columns.texts(table, name).dictionary_encode()
+    found = coded.dictionary.to_pylist()
+    order = sorted(range(len(found)), key=found.__getitem__)
+    ranks = np.full(len(found) + 1, np.nan)
+    ranks[order] = np.arange(len(order))
+    nothing = np.array([*(text.strip().lower() in _NOTHING for text in found), True])
+    ranks[nothing] = np.nan
+    return ranks[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], [found[each] for each in order]
+
+
+def _of_word(text: str) -> int:
+    word = text.strip().lower()
+    return _FLAG if word in ("true", "false") else _MISSING if word in _NOTHING else _TEXT
+
+
+def _years(table: pa.Table, name: str) -> NDArray[np.float64]:
+    return DateNumber(name, "year", 1900, 2100).values(table)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
