@@ -309,6 +309,14 @@ class TestEdges:
             monkeypatch.setattr(csv_file, "_PIECE", piece)
             assert [[*row.values()] for row in tables.read(path).to_pylist()] == rows[1:]
 
+    def test_of_a_mark_at_the_beginning_of_a_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is a letter of its cell, wherever others' rows have moved it."""
+        path = tmp_path / "t.csv"
+        path.write_text("a,b\n" + "\ufeffx,1\n" * 9, "utf-8")
+        for piece in (4, 8, 9, 1 << 20):
+            monkeypatch.setattr(csv_file, "_PIECE", piece)
+            assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
+
 
 class TestJSONLines:
     def test_of_any_line_are_a_row_of_its_own_or_none(self, tmp_path: Path, pieces: None) -> None:
@@ -338,6 +346,21 @@ class TestJSONLines:
             found = json_lines.table(b"".join(b'{"x": %s}\n' % each.encode() for each in texts), ["x"])["x"]
             read = [int(each) if each.lstrip("-").isdigit() else float(each) for each in texts]
             assert found.to_pylist() == [cells.text(each) for each in read]
+
+    def test_of_more_values_than_memory_are_no_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_lines, "MOST", 50)
+        lines = ['{"a": 1, "b": [' + "{}," * 60 + "1]}", '{"a": "' + r"\\\",:[{" * 60 + '"}', '{"a": 3}']
+        path = tmp_path / "a.jsonl"
+        path.write_bytes("\n".join(lines).encode())
+        assert tables.read(path, ["a"])["a"].to_pylist() == ['\\",:[{' * 60, "3"]
+
+    def test_beside_a_long_one_are_few_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_lines, "_PIECE", 50)
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b'{"a": "%s"}\n' % (b"x" * 900) + b'{"a": 1}\n' * 90)
+        sizes = [batch.num_rows for batch in tables.opened(path).batches(["a"])]
+        assert sum(sizes) == 91
+        assert max(sizes) < 10
 
     def test_have_no_header(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"

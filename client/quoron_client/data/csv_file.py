@@ -121,6 +121,8 @@ class _Pieces:
     def parsed(self, rows: bytes, wanted: list[str]) -> pa.Table:
         """Whole rows as a table; its columns are called by their places. DataError where they are malformed."""
         rows = _readable(self._checked(rows))
+        if rows.startswith(_BOM):  # of a cell: pyarrow would leave it out here, and nowhere else
+            rows = b"\n" + rows
         return pyarrow.csv.read_csv(
             pa.BufferReader(rows),
             pyarrow.csv.ReadOptions(

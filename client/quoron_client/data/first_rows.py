@@ -86,7 +86,7 @@ class Reading:
             self._next = 2 * max(self._rows, self._next // 2)
 
     def _cut(self, table: pa.Table) -> pa.Table:
-        coded = columns.column(table, str(self._user)).dictionary_encode(null_encoding="encode")
+        coded = columns.users(table, str(self._user)).dictionary_encode(null_encoding="encode")
         kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), self._most)
         return table if kept.all() else table.filter(pa.array(kept)).combine_chunks()
 
