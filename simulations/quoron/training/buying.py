@@ -127,13 +127,11 @@ def forecast(
     return _told(plan, asked, paid, plan), widest
 
 
-def within(config: Config, problem: Problem, encoding: Any, paid: Bought | None) -> tuple[Planned, str | None]:
+def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Planned, str | None]:
     """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
-    if paid is None:
-        return look.plan(config, problem, encoding)
     whole = config.privacy
     left = config.model_copy(update={"privacy": whole.model_copy(update={"epsilon": paid.rest_epsilon})})
     registry, named = {name: info for name, info in ALGORITHMS.items() if info.may_be_gaussian}, config.algorithm.name
