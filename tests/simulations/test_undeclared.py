@@ -18,6 +18,7 @@ import dying
 import quoron
 from dying import Moment
 from quoron import config as configs
+from quoron.cli import one_screen
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
@@ -27,6 +28,7 @@ from quoron.training.votes import Want
 from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.bought_costs import costs
 from quoron_privacy.counts.marks import KINDS
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
 from quoron_privacy.noise.sources import SeededNoise
@@ -592,6 +594,7 @@ def test_a_parquet_label_of_signs_in_text_is_trained_on(people, ledger, tmp_path
     people.to_parquet(tmp_path / "people.parquet", index=False)
     trained = train(tmp_path / "people.parquet", tmp_path / "run")
     assert [*trained.model.classes_] == ["0", "1"]
+    assert one_screen.coefficient(trained.model) == "coefficient for 1"
 
 
 def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(people, ledger, tmp_path):
@@ -603,7 +606,7 @@ def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(peo
     for source in (people, tmp_path / "people.csv"):
         given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
         planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
-        assert [each.what for each in planned.plan.guarantee.bought.costs][0].startswith("the kind of 2 columns")
+        assert costs(planned.plan.guarantee.bought)[0].what.startswith("the kind of 2 columns")
 
 
 def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
@@ -618,3 +621,15 @@ def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, 
     shown = " ".join(capsys.readouterr().out.split())
     for each in plan["purchases"]:
         assert f"{each['share']:.2g} of μ²: ± {each['error']:,.0f} users" in shown
+
+
+def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):
+    """A frame's type of dates may be made of values: the plan is that of the same column as text."""
+    born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
+    plans = [
+        quoron.plan_training(people.assign(born=some), **said(user="who", label="ill", **QUICK)).plan.guarantee.bought
+        for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
+    ]
+    assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
+    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").bought}
+    assert found["born"].startswith("dates, years ")

@@ -133,8 +133,8 @@ def resolved(
 
     Nothing but names is looked at. In no pattern are columns that have a role of their own, the user's, the label's and
     the weight's, those that are named themselves, and those that names or patterns in `without` leave out. `*` is what
-    no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too, and
-    for what is left out and is no column, or is declared.
+    no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too,
+    and for what is left out and is no column, or is declared.
     """
     if not without and all(WILD not in each for each in declared):
         return [(each,) for each in declared]

@@ -106,8 +106,10 @@ class _Crowd:
         for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
             found[want.column] |= {"kind": kind, "votes": votes}
         for want in wants:
-            if want.what in ("number", "items", "date"):
-                found[want.column]["kind"] = "date" if want.what == "date" else "number"
+            if want.what == "date" or (want.what == "any" and row_kinds.is_day(columns.kind(self.table, want.column))):
+                found[want.column]["kind"] = "date"
+            elif want.what in ("number", "items"):
+                found[want.column]["kind"] = "number"
         known = [found[want.column]["kind"] for want in wants]
         at = np.flatnonzero([kind in ("number", "date") for kind in known])
         if not len(at):

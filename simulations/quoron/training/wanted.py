@@ -55,8 +55,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
-        dated = type_ is not None and (pa.types.is_date(type_) or pa.types.is_timestamp(type_)) and kind == "any"
         try:
+            dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
             if dated:
                 row_kinds.kinds(source.empty([name]), name)
             else:
@@ -66,8 +66,8 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
                 raise
             left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
             continue
-        if dated:
-            features.append(Want(name, "date"))
+        if dated:  # a frame's own type costs what not knowing it would
+            features.append(Want(name, "any" if type_ is None else "date"))
         elif type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
