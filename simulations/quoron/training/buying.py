@@ -65,6 +65,7 @@ class Undeclared:
     identity: Identity
     assumptions: tuple[Assumption, ...]
     widest: int  # categories of a column, at most, that still leave a plan
+    warnings: tuple[str, ...] = ()  # none before it is planned
 
 
 def prepared(
