@@ -23,9 +23,9 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
-    group,
     read_label,
 )
+from quoron_client.data.users import group
 from quoron_client.losses import LOSSES, Hinge, LeastSquares, Linear, Logistic
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError

@@ -24,10 +24,10 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
-    group,
 )
 from quoron_client.data.gathering import Gathering
 from quoron_client.data.misfits import Tally
+from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
 FEATURES = (

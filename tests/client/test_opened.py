@@ -377,7 +377,7 @@ class TestJSONLines:
     def test_have_no_header(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"
         path.write_text('{"a": 1}\n')
-        for wrong in (tables.names, tables.header, tables.read):
+        for wrong in (tables.names, tables.read):
             with pytest.raises(DataError, match="Expected declared columns of JSON lines, got none"):
                 wrong(path)
 

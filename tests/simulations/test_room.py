@@ -25,9 +25,9 @@ from quoron.simulation import again
 from quoron.training import room, run, table
 from quoron.training.table import Curated
 from quoron_client.data import csv_file, first_rows, tables
-from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import cells, text_numbers
+from quoron_client.data import cells
 from quoron_client.data.dialect import DECIMAL
 from quoron_privacy.errors import DataError
 
@@ -90,11 +90,11 @@ def numbers(table: pa.Table, name: str) -> Vector:
     chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         decimal = (table.schema.metadata or {}).get(DECIMAL, b".").decode()
-        parts = [text_numbers.said(large(each), decimal) for each in chunks.chunks]
+        parts = [cells.numbers(large(each), decimal) for each in chunks.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])
     values = column(table, name)
     if pa.types.is_decimal(values.type):
-        return text_numbers.said(texts(table, name), ".")
+        return cells.numbers(texts(table, name), ".")
     cast = values.cast(pa.float64(), safe=False)
     if pa.types.is_integer(values.type) and not values.null_count:
         return stored(cast).copy()

@@ -75,3 +75,17 @@ class Numbering:
         ranks = np.empty(len(named), np.int32)
         ranks[pc.sort_indices(named).to_numpy(zero_copy_only=False)] = np.arange(len(named))
         return len(named), ranks[: len(known)]
+
+
+def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
+    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
+
+    All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
+    declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
+    user, which is nobody's, and else for such users.
+    """
+    found = Numbering(user)
+    found.add(table)
+    numbers = found.numbers()
+    many, ranks = found.ranks(without_rows=without_rows)
+    return many, ranks[numbers].astype(np.int64)

@@ -41,7 +41,7 @@ from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, PLACES, places
 from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places
+from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places, ranges
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
@@ -119,7 +119,7 @@ class Bought:
                 raise ConfigError(f"Expected {name} to be an integer >= 0, got {name}={value!r}.")
         if not self.columns + self.names:
             raise ConfigError("Expected columns or names to be bought, got none.")
-        if len(self.scales) != len(_RELEASES) or [scale > 0 for scale in self.scales] != [*self._wanted]:
+        if [scale > 0 for scale in self.scales] != [*[self.columns > 0] * 3, self.names > 0]:
             raise ConfigError(f"Expected a scale for each of {_RELEASES} that is bought, got {self.scales}.")
         probability(tail=self.tail)
 
@@ -296,8 +296,7 @@ class Bought:
         return tuple(entry for entry, _ in self.releases())
 
     def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
-        error = math.sqrt(len(released)) * self.scales[each] * self.users
-        return of_cells(released, around, error)
+        return of_cells(released, around, math.sqrt(len(released)) * self.scales[each] * self.users)
 
     def _release(self, each: int, counts: Integers, stream: RandomStream) -> Floats:
         if not 0 < len(counts) <= self.columns:
@@ -313,28 +312,9 @@ class Bought:
     def _gaussian(self, scale: float) -> GaussianNoise:
         return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), scale)
 
-    @property
-    def _wanted(self) -> tuple[bool, ...]:
-        return (*((self.columns > 0,) * 3), self.names > 0)
-
     def _check(self, numbers: Floats, columns: int) -> None:
         if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
-
-
-def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width.
-
-    Not beyond zero, where that is an end of the window or all of it is on one side.
-    """
-    half = (found.high - found.low) / found.bins / 2
-    low, high = found.low - half, found.high + half
-    ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
-    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
-    low, high = (
-        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
-    )
-    return low, high
 
 
 def released_ranges(
