@@ -641,8 +641,8 @@ mess("wide: 100 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, sa
 mess("wide: 500 columns", declared={"numeric": RANGES | {"x*": (-4.0, 4.0)}}, says=("columns",))(wide(500))
 mess("declared from the highest to the lowest", declared={"numeric": RANGES | {"age": (90.0, 18.0)}})(untouched)
 WIDE: dict[str, Any] = {"numeric": dict.fromkeys(RANGES, (-1e9, 1e9)), "categorical": {}}
-mess("ranges far too wide", says=tuple(RANGES), declared=WIDE)(untouched)
-mess("ranges far too wide, rare label", says=tuple(RANGES), declared=WIDE, rare=True)(untouched)
+mess("ranges far too wide", says=tuple(RANGES), null=True, declared=WIDE)(untouched)
+mess("ranges far too wide, rare label", says=("ill", *RANGES), null=True, declared=WIDE, rare=True)(untouched)
 mess("ranges far too narrow", says=tuple(RANGES), declared={"numeric": dict.fromkeys(RANGES, (0.0, 1e-3))})(untouched)
 
 
@@ -697,7 +697,7 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             if charged:
                 with lifetime.opened(ledger) as kept:
                     charged = kept.spent("everyone").epsilon > 0
-            named = any(word in str(error) for word in each.says)
+            named = "Nothing was trained" in str(error) and any(word in str(error) for word in each.says)
             return End("refused" if not charged else "told" if named else "CHARGED", said=(str(error),))
         except Exception as error:
             return End("CRASH", said=(f"{type(error).__name__}: {error}",))

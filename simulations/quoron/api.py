@@ -102,11 +102,12 @@ def plan_training(
     method: Method | None = None,
     keep: Keep | None = None,
     settings: Settings = (),
+    compare: bool = False,
     **columns: Unpack[TableColumns],
 ) -> Planned:
     """What `train`, called so, would promise and cost. Nothing is charged, and no value of the table is looked at.
 
-    Arguments and errors are those of `train`.
+    Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
     """
     from quoron.training import run as training
     from quoron.training.table import Curated
@@ -115,7 +116,7 @@ def plan_training(
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
-    planned = prepared.planned.beside(prepared.config)
+    planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
     return replace(planned, remarks=(*planned.remarks, *warnings))
 
 

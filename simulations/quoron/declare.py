@@ -163,7 +163,7 @@ def declare(
     only("declare", ("group", "ledger"), keep)
     epsilon, delta = replace(privacy, delta=DELTA if privacy.delta is None else privacy.delta).needed("declare")
     ledger, simulation_seed = keep.ledger, privacy.simulation_seed
-    for kind, listed in (("numeric", numeric), ("categorical", categorical)):
+    for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
         if not (
             isinstance(listed, Sequence)
             and not isinstance(listed, str)

@@ -13,7 +13,7 @@ from quoron.sections import Setting, overlay, plain, shortened
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron_client.data.declared import check_types, types_of
-from quoron_client.data.formats import SAID, is_table
+from quoron_client.data.formats import SAID, format_of, is_table
 from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -63,6 +63,8 @@ def _found(source: Source, columns: Mapping[str, Any]) -> tuple[Mapping[str, Any
             f"settings: population.{given[0]}."
         )
     if given:
+        if path.is_file():
+            format_of(text)  # which says how the names of tables end
         raise DataError(
             f"Expected a table to be at {text!r} ({SAID}, or a folder), found none. Give a DataFrame or "
             "the path of a file."

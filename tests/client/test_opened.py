@@ -133,9 +133,23 @@ class TestEveryFormat:
         assert (held.schema, held.rows) == ({}, len(ROWS))
         assert cells_of(held, 13) == cells_of(held) == EXPECTED
 
+    def test_of_frames_whose_index_cannot_be_cut(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """pandas compares values of an index when it is cut, and of categories that are one."""
+        frame = pd.DataFrame({"x": pd.Categorical(list("abca")), "n": range(4)}, index=list("wxyz"))
+
+        def cut(*_: object) -> None:
+            raise TypeError("argument must be an integer")
+
+        monkeypatch.setattr(pd.Index, "_getitem_slice", cut)
+        held = tables.opened(frame)
+        assert held.empty().column_names == ["x", "n"]
+        found = [row for batch in held.batches(rows=3) for row in batch.to_pylist()]
+        assert found == [{"x": each, "n": place} for place, each in enumerate("abca")]
+
     def test_of_tables_and_frames_that_arrow_knows(self) -> None:
         polars = pytest.importorskip("polars")
-        for source in (TABLE, pa.concat_tables([TABLE.slice(0, 9), TABLE.slice(9)]), polars.from_arrow(TABLE)):
+        batch = TABLE.combine_chunks().to_batches()[0]
+        for source in (TABLE, batch, pa.concat_tables([TABLE.slice(0, 9), TABLE.slice(9)]), polars.from_arrow(TABLE)):
             held = tables.opened(source)
             assert (held.rows, {*held.schema}) == (len(ROWS), {"who", "age", "ward"})
             assert cells_of(held, 13) == cells_of(held) == EXPECTED
@@ -236,6 +250,14 @@ class TestDialect:
         for source in (tmp_path / "t.parquet", tmp_path, TABLE, tmp_path / "t.jsonl"):
             with pytest.raises(DataError, match="Expected no separator"):
                 tables.opened(source, Dialect(separator=";"))
+
+    def test_of_a_header_in_other_letters_is_asked_for(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.csv"
+        for encoding in ("latin-1", "utf-16-le"):
+            path.write_bytes("wärd,b\nx,1\n".encode(encoding))
+            with pytest.raises(DataError, match=r"to be UTF-8, got other bytes\. Declare encoding"):
+                tables.opened(path)
+            assert tables.opened(path, Dialect(encoding=encoding)).names == ("wärd", "b")
 
     def test_that_contradicts_the_first_bytes_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("a,b\n", encoding="utf-16")

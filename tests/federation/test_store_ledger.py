@@ -13,7 +13,8 @@ from quoron_privacy.errors import LedgerError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
-from quoron_server.books.ledger import Ledger, digest
+from quoron_server.books.fingerprint import digest
+from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 
 

@@ -353,13 +353,17 @@ def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
     }
     low, high = np.zeros(4), np.array([1, 1, 1, 100])
     wanted = PrivateLogisticRegression(**given, bounds=(low, high), random_state=1).fit(wide, Y, groups=USERS)
-    for bounds in ({"x*": (0, 1), "age": (0, 100)}, {"age": (0, 100), "x[0:3]": (0, 1)}):
+    for bounds in (
+        {"x*": (0, 1), "age": (0, 100)},
+        {"*": (0, 1), "age": (0, 100)},
+        {"age": (0, 100), "x[0:3]": (0, 1)},
+    ):
         found = PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)
         np.testing.assert_array_equal(found.coef_, wanted.coef_)
     for bounds, message in (
         ({"x*": (0, 1)}, "got 0 for feature 'age'"),
         ({"*": (0, 1), "agee": (0, 1)}, "got some for 'agee'"),
-        ({"*": (0, 1), "x1": (0, 1)}, "got 'x1' as"),
+        ({"x*": (0, 1), "*1": (0, 1), "age": (0, 1)}, "got 'x1' as"),
         ({"x[0:2]": (0, 1), "x1": (0, 1), "x2": (0, 1), "age": (0, 1)}, "got 2 for feature 'x1'"),
         ({"*": 3}, "Expected bounds="),
     ):

@@ -135,7 +135,7 @@ class TestAConfiguration:
             ),
             ("age = [0, 100],", "age = [0, 100], size = [0, 1],", "ranges of columns that are numeric, got 'size'"),
             ("age = [0, 100],", "age = [100, 0],", "low < high for numeric column 'age'"),
-            ("age = [0, 100],", "age = [0],", r"Missing key population\.numeric\.age"),
+            ("age = [0, 100],", "age = [0],", r"population\.numeric\.age to have 2 entries"),
             ('numeric = ["age", "x*"]', "", r"ranges of columns that are numeric, got 'age'"),
             ("code = 8", "code = 1", r"population\.hashed\.code >= 2"),
             ("code = 8", "code = 8, age = 9", "every feature once, got 'age' twice"),

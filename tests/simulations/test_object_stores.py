@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -19,6 +20,7 @@ from quoron.cli.app import invoke
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import from_dataset
 from quoron.sections import Keep
+from quoron_client.data import tables
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
@@ -75,7 +77,7 @@ def store(server: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sto
 
 
 def upload(store: Store, path: Path, name: str) -> None:
-    with store.files.open_output_stream(f"clinic/visits/{name}") as stream:
+    with store.files.open_output_stream(f"clinic/visits/{name}", compression=None) as stream:
         stream.write(path.read_bytes())
 
 
@@ -87,6 +89,22 @@ def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
     there = quoron.simulate(config, keep=Keep(tmp_path / "there"))
     np.testing.assert_array_equal(there.model, here.model)
     assert there.summary.excess_risk == here.summary.excess_risk
+
+
+def test_a_file_of_text_or_of_batches_in_a_store_is_the_file_here(store, tmp_path):
+    frame = pd.DataFrame({"who": ["a", "b"] * 50, "x": np.arange(100) / 7})
+    frame.to_csv(tmp_path / "t.csv.gz", sep=";", index=False)
+    frame.to_json(tmp_path / "t.jsonl", orient="records", lines=True)
+    frame.to_feather(tmp_path / "t.feather")
+    for name in ("t.csv.gz", "t.jsonl", "t.feather"):
+        upload(store, tmp_path / name, name)
+        there = tables.opened(store.url(f"visits/{name}"))
+        assert tables.read(there, ["x", "who"]).equals(tables.read(tmp_path / name, ["x", "who"]))
+        with store.files.open_output_stream(f"clinic/visits/{name}", compression=None) as stream:
+            stream.write(b"another")
+        with pytest.raises(DataError, match=f"Expected '{name}' as it was when it was opened, but it has changed"):
+            tables.read(there, ["x"])
+        store.files.delete_file(f"clinic/visits/{name}")
 
 
 @pytest.mark.programs

@@ -48,8 +48,7 @@ def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> lis
     return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
 
 
-@pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("many", [2, 30])
+@pytest.mark.parametrize(("many", "width"), [(2, 80), (30, 100)])
 def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     place: Path, monkeypatch: pytest.MonkeyPatch, many: int, width: int
 ) -> None:
@@ -64,6 +63,17 @@ def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     assert "Dry run: nothing is charged" in said
     assert "Next: the same without --dry-run" in said
     assert "model.json" in "".join(after)
+
+
+def test_declarations_that_are_bought_fit_it_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pd.read_csv("people.csv")[["who", "x0", "x1", "x2", "x3", "ill"]].to_csv("few.csv", index=False)
+    words = ["train", "few.csv", "--user", "who", "--label", "ill", "--epsilon", "6", "--quiet"]
+    before, after = (screen([*words, *more], monkeypatch, 80) for more in (["--dry-run"], []))
+    assert len(before) <= 24
+    assert len(after) <= 24
+    assert "declarations that nobody made" in " ".join(" ".join(before).split())
+    assert "bought: x0" in "\n".join(after)
+    assert "and more" in "\n".join(after)
 
 
 def test_details_and_json_say_everything(

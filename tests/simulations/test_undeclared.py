@@ -364,6 +364,7 @@ def test_a_rehearsal_buys_the_same_for_the_same_seed_and_another_for_another(peo
     [
         (lambda people: "no", "for all users but"),
         (lambda people: [f"case {place}" for place in range(len(people))], "no value with"),
+        (lambda people: None, "have a label 'ill'"),
     ],
 )
 def test_a_label_that_teaches_nothing_ends_the_run_with_a_statement_every_time(ill, words, people, ledger, tmp_path):
@@ -439,7 +440,7 @@ def test_types_that_a_schema_declares_are_bought_nothing_for(people):
 
 
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):
-    more = {"adjacency": "zero-out", "algorithm": "mean-sgd", "settings": [f"train.users={USERS + 200}"]}
+    more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"train.users={USERS + 200}"]}
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200
@@ -548,3 +549,72 @@ def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, i
     assert not is_wanted(declared)
     text = Declarations(paid, found, asked).toml(declared)
     assert configs.parse(text).population == declared.population
+
+
+def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
+    """What is read off releases in which `age` is a number and the label has these names with these votes."""
+    votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
+    released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
+    released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
+    asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
+    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
+    return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
+
+
+def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_said_to_be_rare():
+    for name in ("0", "1", "-1", "False", "true"):
+        found = declared_by({name: 1930.0})
+        assert found.label == {}
+        assert f"label 'ill' is {name!r} for all users but" in " ".join(found.missing)
+    with pytest.raises(NothingReleased, match="nothing to learn"):
+        declared_by({"no": 1930.0})
+    assert declared_by({"0": 1900.0, "1": 60.0}).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["1", "0"], ["0", "1"]),
+        (["0"], ["0", "1"]),
+        (["-1"], ["-1", "1"]),
+        (["True", "False"], ["False", "True"]),
+        (["FALSE"], ["FALSE", "TRUE"]),
+        (["true"], ["false", "true"]),
+    ],
+)
+def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(names, classes):
+    """A schema's text says nothing by itself, and is refused without its classes: after the charge that is too late."""
+    assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
+
+
+def test_a_parquet_label_of_signs_in_text_is_trained_on(people, ledger, tmp_path):
+    people["ill"] = np.where(people.ill == "yes", "1", "0")
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    trained = train(tmp_path / "people.parquet", tmp_path / "run")
+    assert [*trained.model.classes_] == ["0", "1"]
+
+
+def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(people, ledger, tmp_path):
+    for more in ({}, {"numeric": {"age": (0, 100)}}):
+        with pytest.raises(ConfigError, match="columns that 'nope' excludes, got none"):
+            quoron.plan_training(people, **said(user="who", label="ill", exclude=["nope"], **more, **QUICK))
+    people = people.rename(columns={"age": "x_age", "dose": "x_dose"})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    for source in (people, tmp_path / "people.csv"):
+        given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
+        planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
+        assert [each.what for each in planned.plan.guarantee.bought.costs][0].startswith("the kind of 2 columns")
+
+
+def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    told = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
+    told += ["--set", "algorithm.name=one-pass-dp-sgd"]
+    assert invoke([*told, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert sum(each["share"] for each in plan["purchases"]) == pytest.approx(plan["guarantee"]["bought"]["share"])
+    assert all(0 < each["error"] < USERS for each in plan["purchases"])
+    assert invoke([*told, "--details"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for each in plan["purchases"]:
+        assert f"{each['share']:.2g} of μ²: ± {each['error']:,.0f} users" in shown

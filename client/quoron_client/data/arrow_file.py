@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from quoron_client.data import files
+from quoron_client.data.formats import name_of
 from quoron_privacy.errors import DataError
 
 _MAGIC = b"ARROW1"
@@ -47,7 +47,7 @@ class ArrowFile:
 
     def _check(self) -> None:
         if files.state(self.source) != self.state:
-            name = PurePosixPath(self.source).name
+            name = name_of(self.source)
             raise DataError(f"Expected {name!r} as it was when it was opened, but it has changed. Begin again.")
 
 
@@ -78,7 +78,7 @@ def _bytes_of(values: pa.Array) -> pa.Array:
 def _batches(source: str, places: list[int] | None = None) -> Iterator[tuple[Any, int | None]]:
     """(reader, how many batches it has by number; None for a stream)."""
     system, path = files.reached(source)
-    name = PurePosixPath(source).name
+    name = name_of(source)
     try:
         options = pa.ipc.IpcReadOptions(included_fields=places)
         with system.open_input_file(path) as stored:

@@ -88,8 +88,7 @@ class _Pieces:
                 raise _malformed(called, "a first row that does not end")
         line = _CR if re.match(rb"\r(?!\r?\n)", head[end : end + 3]) else _LF
         try:
-            first = head[:end].decode(errors="replace")
-            dialect = dialect.of_header(first, called)
+            first, dialect = dialect.of_header(head[:end], called)
             found = next(_cells([first], dialect), [])
         except csv.Error:
             raise _malformed(called, "a first row that is not quoted so") from None

@@ -1,6 +1,6 @@
 """How a table's text is written: declared, or told from its header and its name, and never from a row.
 
-    >>> Dialect().of_header('"weight, kg";age', "visits.csv").separator
+    >>> Dialect().of_header(b'"weight, kg";age', "visits.csv")[1].separator
     ';'
 
 | what                    | declared as                          | told from                                         |
@@ -68,10 +68,19 @@ class Dialect:
             )
         return marked
 
-    def of_header(self, header: str, called: str) -> "Dialect":
-        """With what separates the cells of a header. DataError where two may."""
+    def of_header(self, first: bytes, called: str) -> tuple[str, "Dialect"]:
+        """(the header, with what separates its cells) of a first row. DataError where two may, and for no UTF-8."""
+        try:
+            header = first.decode()
+        except UnicodeDecodeError:
+            header = "\0"
+        if "\0" in header:
+            raise DataError(
+                f"Expected the header of {called!r} to be {self.encoding or 'UTF-8'}, got other bytes. Declare "
+                "encoding."
+            )
         if self.separator is not None:
-            return self
+            return header, self
         plain = "".join(header.split('"')[::2]) if self.quoting == "double" else header
         found = [each for each in SEPARATORS if each in plain]
         if len(found) > 1:
@@ -80,7 +89,7 @@ class Dialect:
                 f"Expected the header of {called!r} to tell what separates its cells, got {said}. Declare separator, "
                 "or put names that have one of them in quotes."
             )
-        return replace(self, separator=found[0] if found else ",")
+        return header, replace(self, separator=found[0] if found else ",")
 
     def check_unwritten(self, called: str) -> None:
         """DataError where something is declared that only files of text have."""

@@ -16,7 +16,7 @@
 """
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from quoron_privacy.errors import DataError
@@ -50,6 +50,12 @@ def is_url(source: object) -> bool:
     return isinstance(source, str) and "://" in source
 
 
+def name_of(source: str) -> str:
+    """The name of a file, here or by a URL, for people: the address of its store is not part of it."""
+    path = source.partition("?")[0] if is_url(source) else source
+    return PurePath(path).name
+
+
 def is_folder(source: str | Path) -> bool:
     """Whether it is the Parquet files of a folder or of a URL, which may be a single one."""
     if not is_url(source):
@@ -73,13 +79,14 @@ def format_of(name: str) -> Format:
     """Of a file of that name. DataError for a name that says nothing."""
     found = _known(name)
     if found is None:
-        raise DataError(f"Expected a table that ends in {SAID}, got {Path(name).name!r}.")
+        raise DataError(f"Expected a table that ends in {SAID}, got {name_of(name)!r}. Write it so.")
     return found
 
 
 def _known(name: str) -> Format | None:
-    plain = name.casefold().removesuffix(".gz")
-    zipped = len(plain) < len(name)
+    whole = name_of(name).casefold()
+    plain = whole.removesuffix(".gz")
+    zipped = plain != whole
     for suffix, kind in KINDS.items():
         if plain.endswith(suffix) and not (zipped and kind in ("parquet", "arrow")):
             return Format(kind, zipped, "\t" if suffix in (".tsv", ".tab") else None)

@@ -29,9 +29,12 @@ class PandasColumn:
     """A column of a frame, of which rows are read as its dtype says."""
 
     def __init__(self, name: str, series: Any) -> None:
+        # Under places in place of its own index, which may hold anything, and compares it when it is cut.
+        series = series.reset_index(drop=True)
         self._name, self._series, self._categories = name, series, None
         if series.dtype == "category":
-            values = series.cat.categories.to_series()
+            values = series.cat.categories
+            values = values.to_series(index=range(len(values)))
             self._series = series.cat.codes
             self._categories = PandasColumn(name, values).rows(0, len(values))
 

@@ -31,7 +31,7 @@ from quoron_client.data.columns import NO_ROWS, check_name
 from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
-from quoron_client.data.formats import format_of, is_folder
+from quoron_client.data.formats import format_of, is_folder, name_of
 from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 
@@ -118,6 +118,8 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_table(source)
     elif frames.is_pandas(source):
         found = _of_pandas(source)
+    elif isinstance(source, pa.RecordBatch):
+        found = _of_table(pa.Table.from_batches([source]))
     elif isinstance(source, pa.RecordBatchReader):
         found = _of_reader(source)
     elif hasattr(source, "__arrow_c_stream__"):
@@ -181,7 +183,7 @@ def _of_file(source: str, dialect: Dialect) -> Opened:
     if form.kind == "parquet":
         return _of_folder(source, dialect)
     if form.kind == "arrow":
-        dialect.check_unwritten(Path(source).name)
+        dialect.check_unwritten(name_of(source))
         return _of_arrow(arrow_file.ArrowFile.found(source))
     file = TextFile.found(source, zipped=form.zipped)
     if form.kind == "json":
@@ -247,7 +249,7 @@ def _of_pandas(frame: Any) -> Opened:
             yield pa.table([each.rows(first, first + rows) for each in found], names)
 
     def empty(names: list[str], places: list[int]) -> pa.Table:
-        return pa.table([frames.PandasColumn(called[at], frame.iloc[:0, at]).rows(0, 0) for at in places], names)
+        return pa.table([frames.PandasColumn(called[at], frame.iloc[:, at]).rows(0, 0) for at in places], names)
 
     return Opened(called, {}, len(frame), True, empty, batches)
 

@@ -10,13 +10,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 
 from quoron_client.data import files
 from quoron_client.data.dialect import Dialect
+from quoron_client.data.formats import name_of
 from quoron_privacy.errors import DataError
 
 Read = Callable[[int], bytes]  # about so many bytes, b"" at the end
@@ -39,7 +39,7 @@ class TextFile:
     @property
     def name(self) -> str:
         """For people."""
-        return PurePosixPath(self.source).name
+        return name_of(self.source)
 
     @contextmanager
     def reading(self, dialect: Dialect) -> Iterator[Read]:

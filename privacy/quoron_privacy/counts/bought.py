@@ -74,6 +74,16 @@ class Errors:
     names: float
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one release costs, and how sure it is: told beforehand, as it depends on public numbers alone."""
+
+    what: str  # in words
+    share: float  # of the whole promise's μ²
+    error: float  # standard deviation, in users' votes
+    least: float | None = None  # votes from which on a value is shown
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
     """What the first release says of K columns."""
@@ -194,6 +204,27 @@ class Bought:
         """T: votes from which on a name is shown, where so many columns are named; of a column of such a weight."""
         beyond = -float(ndtri(self.tail / (columns * MARKS))) + 2.0 ** (1 - GRID_BITS)
         return 1 + self.scales[3] * self.users / (weight or columns**-0.5) * beyond * (1 + 1e-9)
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """What each release costs, and its error where it has most: where all columns are numbers, or all are words."""
+        error, of = self.errors(columns=self.columns, names=self.names), "of {:,} column" + "s" * (self.columns != 1)
+        made = (
+            ("the kind " + of.format(self.columns) + ", and about where its numbers lie", error.places, None),
+            ("a range of each that is a number", error.cells, None),
+            ("a closer look at one whose numbers lie close together", error.closer, None),
+            (
+                f"values of {self.names:,} at most that {'is' if self.names == 1 else 'are'} words",
+                error.names,
+                self.threshold(self.names) if self.names else None,
+            ),
+        )
+        parts = _parts(self.columns, self.names)
+        return tuple(
+            Cost(what, self.share * part, error, least)
+            for (what, error, least), part in zip(made, parts, strict=True)
+            if part
+        )
 
     @property
     def needs(self) -> int:

@@ -18,7 +18,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
+from quoron_server.books.fingerprint import digest
 from quoron_server.plan import BOUGHT, PLANNED, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
@@ -427,28 +428,6 @@ def _seal(which: str, row: Mapping[str, Any]) -> str:
         kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
         hashed.update(f"{kind}{len(data)} ".encode() + data)
     return hashed.hexdigest()
-
-
-def digest(question: Question) -> str:
-    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for part in _parts(question.lasting):
-        hashed.update(len(part).to_bytes(8, "little") + part)
-    return hashed.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    """All that a value holds, arrays whole."""
-    if isinstance(value, np.ndarray):
-        yield repr((value.dtype.str, value.shape)).encode()
-        yield np.ascontiguousarray(value).tobytes()
-    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
-        named = value if names is None else [getattr(value, name) for name in names]
-        yield f"{type(value).__name__} {len(named)}".encode()
-        for each in named:
-            yield from _parts(each)
-    else:
-        yield repr(value).encode()
 
 
 def _clear(draft: Path) -> None:

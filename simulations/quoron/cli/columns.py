@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from quoron.table_columns import TYPES, WORDS, TableColumns, read
+from quoron_privacy.errors import QuoronError
 
 
 def table_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -29,10 +30,23 @@ def table_options(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str) -> inspect.Parameter:
     word, kind = WORDS[name], bool | None if TYPES[name] is bool else list[str] | None
     means = f"{word.means[:1].upper()}{word.means[1:]}."
-    option = typer.Option(metavar=None if TYPES[name] is bool else word.metavar, help=means)
+    complete = _columns if word.metavar.startswith("COLUMN") else None
+    option = typer.Option(metavar=None if TYPES[name] is bool else word.metavar, help=means, autocompletion=complete)
     either = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(name, either, default=None, annotation=Annotated[kind, option])
 
 
 def _value(name: str, typed: Any) -> Any:
     return typed if isinstance(typed, bool) else read(name, typed)
+
+
+def _columns(context: typer.Context, typed: str) -> list[str]:
+    """Columns, by the header of the table that was named, that complete what is typed behind the last comma."""
+    from quoron_client.data import tables  # it brings pyarrow
+
+    before, comma, last = typed.rpartition(",")
+    try:  # an option that is still being typed leaves all words where they are
+        names = tables.names(str(context.params.get("source") or next(iter(context.args), "")))
+    except QuoronError:  # a configuration, or nothing that can be read
+        return []
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
-def _sources(typed: str) -> list[tuple[str, str]]:
+def sources(typed: str) -> list[tuple[str, str]]:
     """Presets and files that complete what is typed, each with what it shows."""
     ready = [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
     return ready + [(path, "") for path in files(typed)]
@@ -44,7 +44,7 @@ Source = Annotated[
     typer.Argument(
         metavar="[PRESET|CONFIG.TOML|TABLE]",
         help="A preset's name, a TOML file, or a table with what its columns are.",
-        autocompletion=_sources,
+        autocompletion=sources,
     ),
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")]

@@ -43,7 +43,7 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
     found = [
-        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} rows each"),
+        ("users", f"{problem.users:,}, planned with {rows_each(problem.items_per_user)} each"),
         (f"ε = {promised.epsilon:g} pays for", ", ".join(paid_for(promised))),
     ]
     if promised.health is not None:
@@ -58,6 +58,11 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))
     return found
+
+
+def rows_each(many: int) -> str:
+    """So many rows."""
+    return "1 row" if many == 1 else f"{many:,} rows"
 
 
 def seconds(plan: Plan) -> float:

@@ -21,6 +21,7 @@ from quoron.cli.common import (
     Workers,
     interruptible,
     progress,
+    sources,
 )
 from quoron.table_columns import TableColumns
 
@@ -29,6 +30,7 @@ Table = Annotated[
     typer.Argument(
         metavar="TABLE|CONFIG.TOML",
         help="A table with one item a row, and what its columns are; or a TOML file that says it, or a preset.",
+        autocompletion=sources,
     ),
 ]
 
@@ -76,7 +78,8 @@ def train(
     privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
-        planned = api.plan_training(source, privacy=privacy, method=method, keep=keep, settings=given, **columns)
+        given = {"privacy": privacy, "method": method, "keep": keep, "settings": given, "compare": details or as_json}
+        planned = api.plan_training(source, **given, **columns)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():

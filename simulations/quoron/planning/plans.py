@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,8 @@ class Planned:
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        if (paid := self.plan.guarantee.bought) is not None:
+            said["purchases"] = [asdict(each) for each in paid.costs]
         return plan_json(self.plan) | said | curve | network
 
 

@@ -71,7 +71,7 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
         elif type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
-            features.append(Want(name, "any" if _is_text(type_) else "number"))  # text may say numbers and dates
+            features.append(Want(name, "any" if is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
@@ -100,8 +100,9 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     named = [each for each in said_of if each != ALL]
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
     said = {name for given in features for name in spans.named(given)} - {*named}
-    left = [each for each in section.exclude if spans.WILD in each]
-    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
+    said |= spans.left_out(
+        [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.buy], header, section.exclude
+    )
     found = spans.meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
@@ -139,5 +140,6 @@ def _read(section: TableSection) -> Any:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a schema says text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

@@ -15,7 +15,8 @@ from quoron_client.protocol.reports import VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.books import connections
-from quoron_server.books.ledger import Ledger, digest
+from quoron_server.books.fingerprint import digest
+from quoron_server.books.ledger import Ledger
 
 
 def question(round_=0, users=(3, 1), point=0.5, weights=(1.0,), smoothness=None):
