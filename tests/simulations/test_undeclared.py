@@ -603,7 +603,7 @@ def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(peo
     for source in (people, tmp_path / "people.csv"):
         given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
         planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
-        assert [each.what for each in planned.plan.guarantee.bought.costs][0].startswith("the kind of 2 columns")
+        assert next(each.what for each in planned.plan.guarantee.bought.costs).startswith("the kind of 2 columns")
 
 
 def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
