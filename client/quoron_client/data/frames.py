@@ -59,6 +59,6 @@ def without_views(table: pa.Table) -> pa.Table:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             parts = [large(each) for each in table.column(place).chunks]
-            whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.array([], field.type))])
+            whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.nulls(0, field.type))])
             table = table.set_column(place, field.name, whole)
     return table

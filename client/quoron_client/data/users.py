@@ -54,7 +54,7 @@ class Numbering:
                 f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
                 "Leave these rows out, or say whose they are."
             )
-        known = self._known if self._known is not None else pa.array([], pa.large_string())
+        known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
         read = (columns.column(pa.table({self._user: each}), self._user) for each in self._declared)
         named = pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
         if (absent := len(named) - len(known)) and not without_rows:
