@@ -41,7 +41,7 @@ class Numbering:
         both = pa.concat_arrays([*([] if self._known is None else [self._known]), *self._values])
         coded = both.dictionary_encode(null_encoding="encode")
         self._known, self._values, self.waiting = coded.dictionary, [], 0
-        return np.asarray(coded.indices.to_numpy()[known:], np.int32)
+        return np.asarray(columns.stored(coded.indices)[known:], np.int32)
 
     def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
         """How many users there are, and the number of each that was met, in the order of their names.
@@ -63,5 +63,5 @@ class Numbering:
                 "drop unused categories."
             )
         ranks = np.empty(len(named), np.int32)
-        ranks[pc.sort_indices(named).to_numpy(zero_copy_only=False)] = np.arange(len(named))
+        ranks[columns.stored(pc.sort_indices(named))] = np.arange(len(named))
         return len(named), ranks[: len(known)]

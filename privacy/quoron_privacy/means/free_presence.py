@@ -44,7 +44,7 @@ Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
 
-BLOCK, PIECE = 1 << 21, 1 << 17  # numbers of rows that are looked at together, and by one thread at a time
+BLOCK, PIECE = 1 << 20, 1 << 16  # numbers of rows that are looked at together, and by one thread at a time
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
 _ROUNDOFF = 2.0**-53

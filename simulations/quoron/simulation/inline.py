@@ -140,6 +140,8 @@ class InlineEngine:
         task, users = question.task, max(1, len(question.cohort))
         room = self._chunk(task, rows=rows)
         alone = not self._makes or isinstance(task, LocalReport)  # a client's own words come one by one
+        if rows and alone and users > room:
+            room = -(-room // 2)  # these rows are there once more until they are kept, and while they are made
         threads = 1 if alone else min(numba.get_num_threads(), -(-users // room))
         chunk = -(-users // (threads * -(-users // (threads * room))))  # as many for each thread
         slots = [slice(start, start + chunk) for start in range(0, users, chunk)]

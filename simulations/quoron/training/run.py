@@ -274,6 +274,7 @@ def _trained(
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
