@@ -166,11 +166,16 @@ def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 def _of_schema(schema: pa.Schema) -> Empty:
     told = schema.metadata
-    return lambda names, places: pa.schema([schema.field(place) for place in places], told).empty_table()
+    return lambda names, places: _without_rows(pa.schema([schema.field(place) for place in places], told))
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
-    return pa.schema([(name, pa.large_string()) for name in names]).empty_table()
+    return _without_rows(pa.schema([(name, pa.large_string()) for name in names]))
+
+
+def _without_rows(schema: pa.Schema) -> pa.Table:
+    """`Schema.empty_table`, which imports pandas, does not."""
+    return pa.Table.from_batches([], schema)
 
 
 def _of_file(source: str, dialect: Dialect) -> Opened:

@@ -51,7 +51,7 @@ class Numbering:
         coded = both.dictionary_encode(null_encoding="encode")
         self._known, self._values, self.waiting = coded.dictionary, [], 0
         self._bytes = 0
-        return np.asarray(coded.indices.to_numpy()[known:], np.int32)
+        return np.asarray(columns.stored(coded.indices)[known:], np.int32)
 
     def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
         """How many users there are, and the number of each that was met, in the order of their names.
@@ -64,7 +64,7 @@ class Numbering:
                 f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
                 "Leave these rows out, or say whose they are."
             )
-        known = self._known if self._known is not None else pa.array([], pa.large_string())
+        known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
         read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
         named = pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
         if (absent := len(named) - len(known)) and not without_rows:
@@ -73,7 +73,7 @@ class Numbering:
                 "drop unused categories."
             )
         ranks = np.empty(len(named), np.int32)
-        ranks[pc.sort_indices(named).to_numpy(zero_copy_only=False)] = np.arange(len(named))
+        ranks[columns.stored(pc.sort_indices(named))] = np.arange(len(named))
         return len(named), ranks[: len(known)]
 
 

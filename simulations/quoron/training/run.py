@@ -282,6 +282,7 @@ def carry_out(
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
