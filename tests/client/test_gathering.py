@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.reference_rows import items_of, marks_of, rows_of
-from quoron_client.data import fused, gathering
+from quoron_client.data import columns, first_rows, fused, gathering
 from quoron_client.data import users as numbering
 from quoron_client.data.encoding import (
     Categorical,
@@ -189,6 +189,16 @@ def test_a_user_of_zero_is_one_however_it_is_signed(kind):
     for named in (who, who.dictionary_encode()):
         users, owners = group(pa.table({"who": named}), "who")
         assert (users, owners.tolist()) == (2, [0, 0, 1, 0])
+
+
+def test_rows_of_any_categories_are_left_out_while_a_table_is_read(monkeypatch):
+    """Batches of a Feather file have dictionaries of their own, which Arrow cannot always make one of."""
+    monkeypatch.setattr(first_rows, "_FIRST", 4)
+    reading = first_rows.Reading(3, "who")
+    for words in (["a", None], ["b", None], ["c", "d"], [*map(str, range(127))]):
+        coded = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int8()), pa.array(words))
+        reading.add(pa.table({"who": ["x"] * len(words), "a": coded}))
+    assert columns.texts(reading.table(), "a").to_pylist()[:3] == ["a", None, "b"]
 
 
 def test_a_user_column_of_any_number_is_counted():

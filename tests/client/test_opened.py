@@ -317,6 +317,18 @@ class TestEdges:
             monkeypatch.setattr(csv_file, "_PIECE", piece)
             assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
 
+    def test_of_a_long_row_are_no_longer_pieces_of_short_ones(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(csv_file, "_PIECE", 50)
+        path = tmp_path / "t.csv"
+        for long in (300, 500, 700, 900):
+            rows = [["a", "b"], *[["1", "2"]] * 20, ['\n"' * long, ","], *[["3", "\n"]] * 500]
+            path.write_bytes(csv_text(rows).encode())
+            batches = list(tables.opened(path).batches())
+            assert [[*row.values()] for row in pa.concat_tables(batches).to_pylist()] == rows[1:]
+            assert max(batch.num_rows for batch in batches) <= 25
+
 
 class TestJSONLines:
     def test_of_any_line_are_a_row_of_its_own_or_none(self, tmp_path: Path, pieces: None) -> None:
