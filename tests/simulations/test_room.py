@@ -190,6 +190,15 @@ class TestMemory:
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
 
+    @pytest.mark.parametrize("size", [10**15, 10**16])
+    def test_that_a_library_lacked_is_told_without_how_much_it_was(self, size: int) -> None:
+        """Of names in a table, of numbers that were drawn: a size that values decide is in no error."""
+        with (
+            pytest.raises(RunError, match=r"got too little: no more is given\. Then\.$"),
+            room.memory_for("the rows that are looked at", "Then."),
+        ):
+            np.empty(size)
+
     @pytest.mark.parametrize("by_url", [False, True])
     def test_for_the_answers_of_a_round_is_made_sure_of_before_the_charge(
         self, by_url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

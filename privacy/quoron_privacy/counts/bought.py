@@ -57,6 +57,7 @@ ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: wha
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
 HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
+_REST = 2**40  # samples that all else may draw, beside what is bought: far more than any plan's
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
 _NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
@@ -167,7 +168,8 @@ class Bought:
     def charged(self) -> tuple[float, float]:
         """(μ, total variation) of all of it and of whatever keeps (`rest_epsilon`, `rest_delta`), before either."""
         whole = gdp.compose(self.mu, gdp.mu_for(self.rest_epsilon, self.rest_delta) if self.rest_epsilon else 0.0)
-        return whole * (1 + 1e-12), self.variation + self.tail / 2
+        rest = min(self.tail / 2, total_variation(gaussians=_REST))  # where ε is huge the first is less
+        return whole * (1 + 1e-12), self.variation * (1 + 1e-9) + rest
 
     @property
     def variation(self) -> float:
