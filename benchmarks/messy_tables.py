@@ -148,6 +148,7 @@ class Mess:
     only_users: bool = False  # the mess is in who somebody is: the table held out is clean
     rare: bool = False
     null: bool = False  # whether nothing can be learnt of what is declared, so that any figure is luck
+    always: bool = False  # and of what is bought
     clear: float | None = None  # what nobody is told of has to reach, if not CLEAR
     label: str = "ill"
 
@@ -338,7 +339,7 @@ def _(sheet: Sheet, draw: Draw) -> None:
     sheet.change("ill", lambda cell: "", sheet.some(draw, 0.5))
 
 
-@mess("label constant", says=("ill",), null=True)
+@mess("label constant", says=("ill",), null=True, always=True)
 def _(sheet: Sheet, draw: Draw) -> None:
     sheet.change("ill", lambda cell: "0")
 
@@ -697,7 +698,7 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             if charged:
                 with lifetime.opened(ledger) as kept:
                     charged = kept.spent("everyone").epsilon > 0
-            named = any(word in str(error) for word in each.says)
+            named = "Nothing was trained" in str(error) and any(word in str(error) for word in each.says)
             return End("refused" if not charged else "told" if named else "CHARGED", said=(str(error),))
         except Exception as error:
             return End("CRASH", said=(f"{type(error).__name__}: {error}",))
@@ -709,7 +710,8 @@ def tried(each: Mess, way: Way, *, users: int = USERS, epsilon: float = EPSILON,
             each, run.model, other, plain(other, others) if each.only_users else each.write(other, others)
         )
     named = any(word in said for said in told for word in (*each.says, *NULL))
-    if named and ((each.null and way == "declared") or any(map(nothing_learnt, told))):
+    null = each.always or (each.null and way == "declared")
+    if named and (null or any(map(nothing_learnt, told))):
         return End("told", figure, told)
     if figure >= (BETTER[each.figure] if named else each.clear or CLEAR[each.figure]):
         return End("model", figure, told)

@@ -27,6 +27,7 @@ PLACES = {
     "begin": "quoron_server.books.ledger:Ledger.begin",
     "begin_with": "quoron_server.books.ledger:Ledger.begin_with",
     "buy": "quoron_server.books.ledger:Ledger.buy",
+    "go_by": "quoron_server.books.ledger:Ledger.go_by",
     "spend": "quoron_server.books.ledger:Ledger.spend",
     "commit": "quoron_server.books.ledger:Ledger.commit",
     "finish": "quoron_server.books.ledger:Ledger.finish",

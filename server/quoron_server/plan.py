@@ -24,7 +24,8 @@ Constants = Literal["calibrated", "paper"]
 P = TypeVar("P", bound=Parameters)
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
-BOUGHT = -3  # and of what is bought before the run is planned
+PLANNED = -3  # and of the plan that is made of what was bought, or of why there is none
+BOUGHT = -4  # and of what is bought before the run is planned
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 

@@ -97,7 +97,8 @@ def sentence(promise: Guarantee) -> str:
         words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
-        words += f"{promise.health.share:.2g} of μ²"
+        left = 1.0 if promise.bought is None else 1 - promise.bought.share  # the look has its share of that
+        words += f"{promise.health.share * left:.2g} of μ²"
     if promise.bought is not None:
         words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
     words += "."

@@ -102,21 +102,20 @@ def plan_training(
     method: Method | None = None,
     keep: Keep | None = None,
     settings: Settings = (),
+    compare: bool = False,
     **columns: Unpack[TableColumns],
 ) -> Planned:
     """What `train`, called so, would promise and cost. Nothing is charged, and no value of the table is looked at.
 
-    Arguments and errors are those of `train`.
+    Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
     """
     from quoron.training import run as training
-    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
-    planned = prepared.planned.beside(prepared.config)
-    return replace(planned, remarks=(*planned.remarks, *warnings))
+    planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
+    return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))
 
 
 @door
@@ -155,12 +154,13 @@ def simulate(
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
-    config, remarks = _with_bought(config, frame)
+    config, remark = _with_bought(config, frame)
     config, table = where.people(config, needed(frame, config))
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
-    planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, *remarks))
-    prepared = replace(prepared, planned=planned)
+    if remark:
+        planned = replace(prepared.planned, remarks=(*prepared.planned.remarks, remark))
+        prepared = replace(prepared, planned=planned, remark=remark)
     folder = claim(config, name)
     if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
@@ -341,14 +341,13 @@ def load(path: str | Path) -> "Model":
     return Model.load(given / MODEL if given.is_dir() else given)
 
 
-def _with_bought(config: Config, frame: Any) -> tuple[Config, tuple[str, ...]]:
+def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
     """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
     if not is_wanted(config, simulated=True):
-        return config, ()
+        return config, ""
     from quoron.training import run as training
 
-    found, remark = training.simulated(config, Path.cwd(), frame)
-    return found, (remark,)
+    return training.simulated(config, Path.cwd(), frame)
 
 
 def _engine(engine: str | EngineChoice) -> EngineChoice:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from quoron.config import Config
 from quoron.planning.plans import Planned, budget_of
 from quoron.run_folder import RECORD, RunFolder
+from quoron.toml_text import comment
 
 if TYPE_CHECKING:  # planning needs no database
     from quoron_server.books.ledger import Ledger
@@ -27,6 +28,7 @@ class Prepared(Generic[S]):
     name: str = "simulation"  # in the lifetime account
     account: "Account | None" = None  # that it is charged to; None: a simulation, which promises nothing
     began: float = field(default_factory=perf_counter)
+    remark: str = ""  # on where the configuration comes from, for whoever takes it from the folder
 
     @property
     def run(self) -> "Run":
@@ -53,6 +55,7 @@ class Prepared(Generic[S]):
         if not folder.ledger.is_file():
             if record is not None:
                 folder.write_json(RECORD, record)
-            folder.write_text("config.toml", self.config.as_toml())
+            said = f"{comment(self.remark)}\n" if self.remark else ""
+            folder.write_text("config.toml", said + self.config.as_toml())
             folder.write_json("plan.json", self.planned.as_json())
         return self.run.begin(folder.ledger)

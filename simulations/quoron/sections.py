@@ -275,7 +275,7 @@ _NUMBERS = (
     "accuracy",
 )
 _WHOLE = ("simulation_seed", "seed", "seeds", "items_per_user", "chunk", "dimension", "most_votes")
-_SWITCHES = ("allow_large_delta", "compiled", "epsilons", "items", "progress")
+_SWITCHES = ("allow_large_delta", "compiled", "compare", "epsilons", "items", "progress")
 _TEXTS = ("user", "label", "adjacency", "algorithm", "run")
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {  # of every word that means the same everywhere
     **dict.fromkeys(_NUMBERS, ("a number", _is_number)),

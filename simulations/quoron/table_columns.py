@@ -154,7 +154,7 @@ class TableColumns(TypedDict, total=False):
             _dates,
         ),
     ]
-    exclude: Annotated[Sequence[str], Word("columns that patterns leave out", "COLUMN,...", _parts)]
+    exclude: Annotated[Sequence[str], Word("columns that patterns and purchases leave out", "COLUMN,...", _parts)]
     buy: Annotated[
         Mapping[str, Literal["number", "category", "any"]],
         Word(

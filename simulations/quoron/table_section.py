@@ -117,7 +117,8 @@ class TableSection(Simulated):
         "year = [2007, 2016], days = ['2007-01-01', '2016-12-31'], format = '%d.%m.%Y', zone = 'Europe/Berlin' } }",
     )
     exclude: tuple[str, ...] = Field(
-        default=(), description="columns that patterns leave out, by name or by patterns of their own: `id*`"
+        default=(),
+        description="columns that patterns and purchases leave out, by name or by patterns of their own: `id*`",
     )
     weight: Weighted | None = Field(
         default=None,

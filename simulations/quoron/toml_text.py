@@ -73,6 +73,11 @@ def dumps(tree: Mapping[str, Any]) -> str:
     return "\n\n".join(sections)
 
 
+def comment(text: str) -> str:
+    """On one line, of what TOML takes in a comment."""
+    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
+
+
 def _key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) else _string(key)
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
+from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import LedgerError, VerificationError
@@ -103,6 +105,16 @@ def test_a_plan_announces_its_purchases_before_all_else(name: str) -> None:
     assert plan.without_health().guarantee.epsilon < plan.without_purchases().guarantee.epsilon < PRIVACY.epsilon
 
 
+def test_ranges_alone_are_charged_as_a_gaussian_run_of_which_a_lifetime_of_such_has_room() -> None:
+    """What is left to the samplers of the rest was half a tail of names, whether there are names or none."""
+    sizes: dict[str, Any] = {"users": PROBLEM.users, "columns": 5, "epsilon": 4.0, "delta": 1e-6, "share": SHARE}
+    limit = Limit("everyone", 16.0, 1e-5, 1.0)
+    for names in (0, 2):
+        mu, variation = Bought.calibrate(names=names, **sizes).charged
+        charge = Charge("run", "everyone", 4.0, 1e-6, mu, variation=variation)
+        assert (limit.account([charge]).holds, variation < 1e-30) == (names == 0, names == 0)
+
+
 @pytest.mark.parametrize("name", by_default(OTHERS, ("outlier-iterates", "local-model", "sgd")))
 def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
     plan = with_purchases(make_plan(name), paid(), PRIVACY.epsilon, PRIVACY.delta)
@@ -110,17 +122,22 @@ def test_beside_what_has_no_mu_nothing_is_bought(name: str) -> None:
         ALGORITHMS[name].verify(plan)
 
 
-def test_a_ledger_keeps_what_was_bought_once_with_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
+def test_a_ledger_keeps_what_was_bought_once_and_then_the_plan_that_is_made_of_it(tmp_path: Path) -> None:
     (tmp_path / "ledger.sqlite").write_bytes(empty_ledger())
     entries = paid().entries()
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        forecast = ledger.plan_json
         assert ledger.bought() is None
-        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}}, plan="the plan")
+        ledger.buy(entries, {"bought": {"age": [0.0, 1.0]}})
         assert ledger.bought() == {"bought": {"age": [0.0, 1.0]}}
-        assert ledger.plan_json == "the plan"
+        assert (ledger.planned(), ledger.plan_json, ledger.resume_point()) == (None, forecast, None)
+        ledger.go_by("the plan", {"refused": ""})
+        assert (ledger.planned(), ledger.plan_json) == ({"refused": ""}, "the plan")
         assert ledger.resume_point() is None
         with pytest.raises(LedgerError, match="to be new"):
-            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}}, plan="another")
+            ledger.buy(entries, {"bought": {"age": [0.0, 2.0]}})
+        with pytest.raises(LedgerError, match="to be new"):
+            ledger.go_by("another", {"refused": ""})
         assert ledger.plan_json == "the plan"
         ledger.begin_with(entries[:1], {"table_health": []})
         assert [number for number, _ in ledger.releases()] == [BOUGHT] * len(entries) + [PREFACE]

@@ -17,6 +17,7 @@ from quoron.declare import VARIATION, declare
 from quoron.sections import Keep, Privacy
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from said import said
@@ -136,6 +137,22 @@ def test_what_a_declaration_of_ranges_costs_is_its_whole_promise_and_no_more(own
     assert sum(each.mu**2 for each in declared.declared) == pytest.approx(declared.mu**2)
     assert sum(each.epsilon for each in declared.declared) <= 2.0
     assert gdp.delta_for(declared.mu, 2.0) + (1 + math.exp(2.0)) * charge.variation <= 1e-6
+
+
+def test_no_noise_is_drawn_twice_whatever_columns_are_called(own_ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is looked at was drawn with the words of the noise of a column of that name."""
+    drawn, plain = [], SecureNoise.stream
+
+    def noting(source: SecureNoise, *labels: str | int) -> object:
+        drawn.append((source.fingerprint(), *labels))
+        return plain(source, *labels)
+
+    monkeypatch.setattr(SecureNoise, "stream", noting)
+    rows = np.arange(3000)
+    names = ["users", "bought", "places", "cells", "closer", "declare", "items"]
+    table = pd.DataFrame({"who": rows, "age": rows % 70, **dict.fromkeys(names, rows % 2)})
+    declare(table, user="who", privacy=Privacy(20.0), items=True, numeric=["age"], categorical=names)
+    assert len(drawn) == len(set(drawn)) >= len(names) + 4
 
 
 class TestLedger:

@@ -62,7 +62,8 @@ def test_what_is_no_table_is_refused_before_the_charge_with_a_fix_and_no_row(nam
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("currency: $1,200", "declared"), ("tabs in a .csv", "declared"), ("label yes, no", "undeclared")]
+    ("name", "way"),
+    [("currency: $1,200", "declared"), ("label yes, no", "undeclared"), ("all columns text, Parquet", "undeclared")],
 )
 def test_what_can_be_read_is_a_model_or_told(name, way):
     """Of all users without a row that can be used nothing is said with probability below 1e-9."""

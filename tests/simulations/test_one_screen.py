@@ -48,8 +48,7 @@ def screen(words: list[str], monkeypatch: pytest.MonkeyPatch, width: int) -> lis
     return [each[at : at + width] for each in plain.splitlines() for at in range(0, max(len(each), 1), width)]
 
 
-@pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("many", [2, 30])
+@pytest.mark.parametrize(("many", "width"), [(2, 80), (30, 100)])
 def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     place: Path, monkeypatch: pytest.MonkeyPatch, many: int, width: int
 ) -> None:

@@ -18,17 +18,20 @@ import dying
 import quoron
 from dying import Moment
 from quoron import config as configs
+from quoron.cli import one_screen
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
-from quoron.training import buying, lifetime, run, votes
+from quoron.training import buying, lifetime, look, run, votes
 from quoron.training.found import Declarations, Found
 from quoron.training.votes import Want
 from quoron.training.wanted import Wanted, wanted
 from quoron_client.data import row_kinds, tables
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.bought_costs import costs
 from quoron_privacy.counts.marks import KINDS
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import BOUGHT
@@ -209,6 +212,7 @@ MOMENTS = [
     (Ledger, "create"),
     (PopulationLedger, "charge"),
     (Ledger, "buy"),
+    (Ledger, "go_by"),
     (RunFolder, "write_text"),
     (Ledger, "begin_with"),
     (Ledger, "spend"),
@@ -255,9 +259,82 @@ def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, peop
         assert drawn[0] != drawn[1]
 
 
+@pytest.mark.parametrize("wrong", [RunError, DataError, ConfigError, OSError, MemoryError, KeyboardInterrupt])
+def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_release(
+    wrong, people, ledger, tmp_path, monkeypatch
+):
+    """An error in planning is a function of what was bought: told of a release of its own at every start, k starts
+    would have told of k."""
+    out, heard = tmp_path / "run", []
+
+    def fails(*_: Any, bought: Declarations, **__: Any) -> None:
+        heard.append(bought.found.ranges["age"])
+        raise wrong(f"of ages {heard[-1]}")
+
+    with monkeypatch.context() as twice:
+        twice.setattr(run, "_planned", fails)
+        for _ in range(2):
+            with pytest.raises(NothingReleased if wrong is ConfigError else wrong, match="of ages"):
+                train(people, out)
+    assert len(set(heard)) == len(charges(ledger)) == 1
+    assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
+    if wrong is not ConfigError:  # which is a statement
+        assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
+
+
+def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_with(
+    people, ledger, tmp_path, monkeypatch
+):
+    """Of another version, whose purchases have other shares; and of a plan that forgets them, which is whole alone."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RunError("no memory")
+
+    def forgets(*given: Any, released: Any = votes.release) -> Any:
+        monkeypatch.setattr(buying, "within", lambda *given: look.plan(*given[:3]))
+        return released(*given)
+
+    with monkeypatch.context() as once:
+        once.setattr(run, "_planned", fails)
+        with pytest.raises(RunError):
+            train(people, tmp_path / "run")
+    with monkeypatch.context() as once:
+        once.setattr(buying.bought, "share_for", lambda **_: 0.4)
+        with pytest.raises(OtherVersion):
+            train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+    monkeypatch.setattr(votes, "release", forgets)
+    with pytest.raises(NothingReleased, match="a promise of what was bought"):
+        train(people, tmp_path / "forgetful")
+
+
+def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wrong_later(
+    people, ledger, tmp_path, monkeypatch
+):
+    plain = Ledger.commit
+
+    def dies(own: Ledger, at: int, *given: Any, **more: Any) -> None:
+        if at >= 0:
+            raise KeyboardInterrupt
+        plain(own, at, *given, **more)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConfigError("of another table, perhaps")
+
+    for place, name, does, wrong in (
+        (Ledger, "commit", dies, KeyboardInterrupt),
+        (run, "_planned", fails, ConfigError),
+    ):
+        with monkeypatch.context() as once:
+            once.setattr(place, name, does)
+            with pytest.raises(wrong):
+                train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+
+
 @pytest.mark.programs
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", ["charge", "buy", "begin_with", "finish"])
+@pytest.mark.parametrize("at", ["charge", "buy", "go_by", "begin_with", "finish"])
 def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
     people.to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
@@ -371,6 +448,38 @@ def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, led
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200
 
 
+@pytest.mark.parametrize("held", [{"who": ["a"], "x": [1.0], "w": ["b"]}, {"who": [], "x": [], "w": []}])
+def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
+    """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
+    kinds = {"who": pa.string(), "x": pa.float64(), "w": pa.string()}
+    table = pa.table({name: pa.array(values, kinds[name]) for name, values in held.items()})
+    paid = Bought.calibrate(users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out")
+    wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
+    owners = np.arange(table.num_rows)
+    for seed in range(8):  # of whom some draw the one that is there, and some do not
+        found, entries = votes.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
+        assert set(found) == {"x", "w", "items per user"}
+        assert len(entries) >= 3
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("s", "Mars/Phobos"), pa.list_(pa.int64())])
+@pytest.mark.parametrize("column", ["ill", "age"])
+def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column, kind, people, ledger, tmp_path):
+    """It was told by the reading, once all of it had been charged; a feature of it is left out where it may be."""
+    table = pa.Table.from_pandas(people, preserve_index=False)
+    some = pa.array([[1]] * USERS, kind) if pa.types.is_list(kind) else pa.array(range(USERS), kind)
+    table = table.set_column(table.column_names.index(column), column, some)
+    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
+    if column == "age":
+        found = wanted(config, Path(), tables.opened(table))
+        readable = kind == pa.timestamp("s")
+        assert [each.startswith("Column 'age' is left out") for each in found.left_out] == [True] * (not readable)
+        return
+    with pytest.raises(DataError, match="'ill'"):
+        train(table, tmp_path / "run")
+    assert not ledger.exists() or not charges(ledger)
+
+
 def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
     """The counts that are released, of tables that differ in one user: by what the theorem says, whatever it holds."""
     table = pa.Table.from_pandas(people.astype(str), preserve_index=False)
@@ -389,6 +498,9 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     np.testing.assert_array_equal(runs[0].model, runs[1].model)
     (remark,) = [each for each in runs[0].planned.remarks if each.startswith("SIMULATED purchases")]
     assert "ill: classes = no, yes" in remark
+    written = (tmp_path / "a" / "config.toml").read_text()
+    assert written.startswith("# SIMULATED purchases")  # or they would be declared to a real run as if they were public
+    assert configs.parse(written).population.classes == ("no", "yes")
     assert runs[0].config.privacy.epsilon < 4.0
     assert set(runs[0].table_model.classes_) == {"no", "yes"}
     told = ["simulate", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--out", str(tmp_path / "c")]
@@ -439,3 +551,85 @@ def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, i
     assert not is_wanted(declared)
     text = Declarations(paid, found, asked).toml(declared)
     assert configs.parse(text).population == declared.population
+
+
+def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
+    """What is read off releases in which `age` is a number and the label has these names with these votes."""
+    votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
+    released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
+    released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
+    asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
+    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
+    return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
+
+
+def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_said_to_be_rare():
+    for name in ("0", "1", "-1", "False", "true"):
+        found = declared_by({name: 1930.0})
+        assert found.label == {}
+        assert f"label 'ill' is {name!r} for all users but" in " ".join(found.missing)
+    with pytest.raises(NothingReleased, match="nothing to learn"):
+        declared_by({"no": 1930.0})
+    assert declared_by({"0": 1900.0, "1": 60.0}).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [
+        (["1", "0"], ["0", "1"]),
+        (["0"], ["0", "1"]),
+        (["-1"], ["-1", "1"]),
+        (["True", "False"], ["False", "True"]),
+        (["FALSE"], ["FALSE", "TRUE"]),
+        (["true"], ["false", "true"]),
+    ],
+)
+def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(names, classes):
+    """A schema's text says nothing by itself, and is refused without its classes: after the charge that is too late."""
+    assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
+
+
+def test_a_parquet_label_of_signs_in_text_is_trained_on(people, ledger, tmp_path):
+    people["ill"] = np.where(people.ill == "yes", "1", "0")
+    people.to_parquet(tmp_path / "people.parquet", index=False)
+    trained = train(tmp_path / "people.parquet", tmp_path / "run")
+    assert [*trained.model.classes_] == ["0", "1"]
+    assert one_screen.coefficient(trained.model) == "coefficient for 1"
+
+
+def test_what_is_to_be_left_out_is_a_column_of_the_table_and_is_never_bought(people, ledger, tmp_path):
+    for more in ({}, {"numeric": {"age": (0, 100)}}):
+        with pytest.raises(ConfigError, match="columns that 'nope' excludes, got none"):
+            quoron.plan_training(people, **said(user="who", label="ill", exclude=["nope"], **more, **QUICK))
+    people = people.rename(columns={"age": "x_age", "dose": "x_dose"})
+    people.to_csv(tmp_path / "people.csv", index=False)
+    for source in (people, tmp_path / "people.csv"):
+        given = {"numeric": {"x_*": (0, 100)}, "buy": {"*": "any"}, "exclude": ["x_dose", "w*"]}
+        planned = quoron.plan_training(source, **said(user="who", label="ill", **given, **QUICK))
+        assert costs(planned.plan.guarantee.bought)[0].what.startswith("the kind of 2 columns")
+
+
+def test_a_plan_says_of_each_purchase_its_share_and_its_error(people, tmp_path, capsys):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    told = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
+    told += ["--set", "algorithm.name=one-pass-dp-sgd"]
+    assert invoke([*told, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert sum(each["share"] for each in plan["purchases"]) == pytest.approx(plan["guarantee"]["bought"]["share"])
+    assert all(0 < each["error"] < USERS for each in plan["purchases"])
+    assert invoke([*told, "--details"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for each in plan["purchases"]:
+        assert f"{each['share']:.2g} of μ²: ± {each['error']:,.0f} users" in shown
+
+
+def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, ledger, tmp_path):
+    """A frame's type of dates may be made of values: the plan is that of the same column as text."""
+    born = pd.Series(pd.date_range("1930-01-01", periods=len(people), freq="16D"))
+    plans = [
+        quoron.plan_training(people.assign(born=some), **said(user="who", label="ill", **QUICK)).plan.guarantee.bought
+        for some in (born, born.dt.tz_localize("UTC"), born.astype(str))
+    ]
+    assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
+    found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").bought}
+    assert found["born"].startswith("dates, years ")

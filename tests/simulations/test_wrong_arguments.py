@@ -133,6 +133,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "risk": ("x", -1, 0, [1], THING, True, "-5%"),
     "accuracy": ("x", [1], THING, True),
     "epsilons": ("x", 3, [], None),
+    "compare": ("x", 3, [], None),
 }
 GOOD: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
 OWN = {

@@ -29,7 +29,7 @@ def kinds(table: pa.Table, name: str) -> NDArray[np.int8]:
 def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
     """What every row says as a number, of a date its year, NaN for none, and its kind; both (N,). Raises DataError."""
     type_ = columns.kind(table, name)
-    if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+    if is_day(type_):
         years = _years(table, name)
         return years, np.where(np.isnan(years), _MISSING, _DAY).astype(np.int8)
     values = columns.numbers(table, name)
@@ -43,6 +43,11 @@ def read(table: pa.Table, name: str) -> tuple[NDArray[np.float64], NDArray[np.in
     kinds = np.where((found == _TEXT) & ~np.isnan(values), _NUMBER, found)
     kinds = np.where((found == _TEXT) & np.isnan(values) & ~np.isnan(years), _DAY, kinds).astype(np.int8)
     return np.where(kinds == _DAY, years, values), kinds
+
+
+def is_day(kind: pa.DataType) -> bool:
+    """Whether all that such a column holds is dates."""
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
 def codes(table: pa.Table, name: str) -> tuple[NDArray[np.float64], list[str]]:

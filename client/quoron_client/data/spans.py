@@ -133,9 +133,10 @@ def resolved(
 
     Nothing but names is looked at. In no pattern are columns that have a role of their own, the user's, the label's and
     the weight's, those that are named themselves, and those that names or patterns in `without` leave out. `*` is what
-    no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too.
+    no other pattern is. ConfigError for a pattern that stands for no column, or for one that another stands for too,
+    and for what is left out and is no column, or is declared.
     """
-    if all(WILD not in each for each in declared):
+    if not without and all(WILD not in each for each in declared):
         return [(each,) for each in declared]
     columns = _Header(header)
     left_out = {*roles, *_left_out(declared, columns, without)}
@@ -218,6 +219,11 @@ class _Header:
     def _beginning(names: list[str], text: str) -> list[str]:
         begin = bisect_left(names, text)
         return names[begin : bisect_left(names, True, begin, key=lambda name: not name.startswith(text))]
+
+
+def left_out(declared: Sequence[str], header: Sequence[str], without: Sequence[str]) -> set[str]:
+    """The columns that names, spans and patterns in `without` leave out. ConfigError as of `resolved`."""
+    return _left_out(declared, _Header(header), without)
 
 
 def _left_out(declared: Sequence[str], header: _Header, without: Sequence[str]) -> set[str]:

@@ -38,7 +38,7 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
     Whoever has no rows is missing. A number whose kind says otherwise is kept: a date's, for example.
     """
     values, owners = np.asarray(values, np.float64), np.asarray(owners)
-    count(users=users)
+    count(users=users + 1)  # of those who are drawn there may be none, which tells of nobody
     if values.ndim != 1 or values.shape != owners.shape or owners.dtype.kind not in "iu":
         raise ConfigError(
             f"Expected values and whole owners of one shape (N,), got {values.shape}, {owners.dtype} {owners.shape}."
@@ -51,7 +51,7 @@ def marks(values: Floats, owners: Integers, users: int, kinds: Kinds | None = No
     held = np.where(finite, values, np.nan) + 0.0  # one zero
     order = _sorted(owners.astype(np.int64) * len(KINDS) + own, held)
     rows = np.bincount(owners, minlength=users)
-    first = np.r_[0, np.cumsum(rows)[:-1]]
+    first = np.cumsum(rows) - rows
     place = (2 * np.arange(MARKS) + 1) * rows[:, None] // (2 * MARKS)
     numbers, found = np.full((users, MARKS), np.nan), np.full((users, MARKS), MISSING, np.int8)
     there = rows > 0

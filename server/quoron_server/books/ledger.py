@@ -14,7 +14,6 @@ A ledger is a file of its own (a run folder) or a run's part of a `Database`; on
 power loss can and cannot take: docs/durability.md.
 """
 
-import glob
 import hashlib
 import json
 import os
@@ -33,9 +32,9 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
-from quoron_server.books.durable import Tally, sync_folder
+from quoron_server.books.durable import clear, require_no_rest, sync_folder
 from quoron_server.books.fingerprint import digest
-from quoron_server.plan import BOUGHT, PREFACE
+from quoron_server.plan import BOUGHT, PLANNED, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -75,11 +74,12 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; -2, -3: before
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1: initial state; others below 0: before
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("seal", sa.Text),
 )
+_BEFORE = {(), (PREFACE,), (BOUGHT,), (BOUGHT, PLANNED), (BOUGHT, PLANNED, PREFACE)}  # rounds before the initial state
 _SEALED = {  # what each seal is of
     "seal": ("run", "config_digest", "plan"),
     "model_seal": ("run", "model"),
@@ -106,22 +106,22 @@ class Ledger:
         if path.exists():
             raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
         draft = path.with_suffix(".new")
-        _require_no_rest(path)
+        require_no_rest(path)
         try:
-            _clear(draft)
+            clear(draft)
             with Database(_url(draft)) as database:
                 cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
                 database.as_new()  # or its content could be in a journal that the new name leaves behind
             os.replace(draft, path)
             sync_folder(path.parent)
-            _clear(draft)
+            clear(draft)
         except OSError as error:
             raise LedgerUnavailable(
                 f"Cannot make a ledger at {path}: {error.strerror}. Make room, then try again."
             ) from error
         finally:
             with suppress(OSError):
-                _clear(draft)
+                clear(draft)
         return cls.open(path)
 
     @classmethod
@@ -262,7 +262,7 @@ class Ledger:
 
     def preface(self) -> dict[str, Any] | None:
         """What was released before the first round, as `begin_with` wrote it; None if nothing was."""
-        return next((json.loads(row.event) for row in self._committed() if row.round == PREFACE), None)
+        return self._before(PREFACE)
 
     def begin_with(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
         """Write what is released before the first round; once, and before `commit` writes the initial state."""
@@ -270,11 +270,19 @@ class Ledger:
 
     def bought(self) -> dict[str, Any] | None:
         """What was released before the run was planned, as `buy` wrote it; None if nothing was."""
-        return next((json.loads(row.event) for row in self._committed() if row.round == BOUGHT), None)
+        return self._before(BOUGHT)
 
-    def buy(self, releases: Sequence[Release], event: dict[str, Any], *, plan: str) -> None:
-        """Write what is released before all else, and the `plan` that is made of it, in one transaction; once."""
-        self.commit(BOUGHT, None, releases, event, plan=plan)
+    def buy(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        """Write what is released before all else; once, and before anything is made of it: a plan, an error, a file."""
+        self.commit(BOUGHT, None, releases, event)
+
+    def planned(self) -> dict[str, Any] | None:
+        """What was said of the plan that is made of what was bought, as `go_by` wrote it; None if none was made yet."""
+        return self._before(PLANNED)
+
+    def go_by(self, plan: str, event: dict[str, Any]) -> None:
+        """Write the `plan` that is made of what was bought, by which the run goes on; once."""
+        self.commit(PLANNED, None, (), event, plan=plan)
 
     def commit(
         self,
@@ -371,7 +379,7 @@ class Ledger:
     def _committed(self) -> Sequence[Any]:
         rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
         before = [row for row in rows if row.round < -1]
-        if [row.round for row in before] not in ([], [PREFACE], [BOUGHT], [BOUGHT, PREFACE]):
+        if tuple(row.round for row in before) not in _BEFORE:
             raise self._changed()
         for row in before:
             self._check("commits", row._mapping)
@@ -380,6 +388,9 @@ class Ledger:
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
             raise self._changed()
         return rows
+
+    def _before(self, round_: int) -> dict[str, Any] | None:
+        return next((json.loads(row.event) for row in self._committed() if row.round == round_), None)
 
     def _check_all(self, which: str, rows: Sequence[Any], *, first: int) -> None:
         """LedgerError unless these are all rounds from the first on, as they were written."""
@@ -416,26 +427,6 @@ def _seal(which: str, row: Mapping[str, Any]) -> str:
         kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
         hashed.update(f"{kind}{len(data)} ".encode() + data)
     return hashed.hexdigest()
-
-
-def _clear(draft: Path) -> None:
-    """Remove what an attempt has left."""
-    for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
-        leftover.unlink()
-
-
-def _require_no_rest(path: Path) -> None:
-    """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
-    journal, tally = path.with_name(path.name + "-wal"), Tally(path)
-    try:
-        empty = not (journal.exists() and journal.stat().st_size) and not tally.read()
-    except (OSError, ValueError):
-        empty = False
-    if not empty:
-        raise LedgerError(
-            f"Expected no ledger at {path}, found what one has left beside it: the file was removed. Put it back with "
-            "all that stands beside it, or choose another folder."
-        )
 
 
 def _url(path: Path) -> str:

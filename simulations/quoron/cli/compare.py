@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from quoron.cli.columns import table_options
-from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, interruptible, networked
+from quoron.cli.common import Address, Epsilon, Json, Link, Quiet, Settings, Source, interruptible, networked
 from quoron.table_columns import TableColumns
 
 
@@ -15,6 +15,7 @@ from quoron.table_columns import TableColumns
 def compare(
     columns: TableColumns,
     source: Source = "quickstart",
+    epsilon: Epsilon = None,
     algorithms: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; all that promise privacy without.")
     ] = None,
@@ -45,7 +46,7 @@ def compare(
     from quoron.cli import showing
     from quoron.comparing.request import sweep
     from quoron.engines import EngineChoice
-    from quoron.sections import Keep
+    from quoron.sections import Keep, Privacy
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     with interruptible():
@@ -54,6 +55,7 @@ def compare(
             algorithms=names,
             vary=sweep(vary or ()),
             seeds=seeds,
+            privacy=Privacy(epsilon),
             keep=Keep(out),
             settings=(*(settings or ()), *networked(network)),
             progress=not quiet and (not as_json or sys.stderr.isatty()),

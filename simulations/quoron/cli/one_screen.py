@@ -16,14 +16,17 @@ from quoron.network import duration
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Planned
 from quoron.reports.summary import size
+from quoron_client.data.labels import outcomes
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.plan import Guarantee, Plan
 
 if TYPE_CHECKING:
+    from quoron.model import Model
     from quoron.training.result import TrainingSummary
 
 LINES = 24
 COEFFICIENTS, BOUGHT = 4, 3  # that are shown
+CLASS = 24  # letters of a class's name
 WARNINGS = 3  # of a plan
 FIXED = 16  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
@@ -43,7 +46,7 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
     plan = planned.plan
     problem, cost, promised = plan.problem, plan.cost, plan.guarantee
     found = [
-        ("users", f"{problem.users:,}, planned with {problem.items_per_user:,} rows each"),
+        ("users", f"{problem.users:,}, planned with {rows_each(problem.items_per_user)} each"),
         (f"ε = {promised.epsilon:g} pays for", ", ".join(paid_for(promised))),
     ]
     if promised.health is not None:
@@ -58,6 +61,20 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))
     return found
+
+
+def rows_each(many: int) -> str:
+    """So many rows."""
+    return "1 row" if many == 1 else f"{many:,} rows"
+
+
+def coefficient(model: "Model") -> str:
+    """What stands in a row of coefficients: of two classes that one for which it speaks, of more one for each."""
+    classes = outcomes(model.encoding.label)
+    if len(classes) == 2:
+        return f"coefficient for {textwrap.shorten(str(classes[1]), CLASS, placeholder='...')}"
+    several = ", ".join(map(str, classes))
+    return f"coefficients for {several}" if 0 < len(several) <= 2 * CLASS else "coefficient"
 
 
 def seconds(plan: Plan) -> float:

@@ -26,6 +26,7 @@ from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
+from quoron_privacy.counts import bought_costs
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
@@ -87,7 +88,7 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
         out.print(one_screen.pairs(one_screen.figures(summary)))
     shown = len(coefficients) if details else one_screen.COEFFICIENTS
-    listed = table("feature", "coefficient, in the column's units", dense=not details)
+    listed = table("feature", f"{one_screen.coefficient(trained.model)}, in the column's units", dense=not details)
     for name, value in coefficients[:shown]:
         listed.add_row(escape(name), escape(value))
     out.print(listed)
@@ -321,13 +322,17 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         ("messages", f"{cost.messages:,}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
+    paid = chosen.guarantee.bought
+    for each in () if paid is None else bought_costs.costs(paid):
+        shown = "" if each.least is None else f", shown from {each.least:,.0f} users on"
+        rows.append((f"bought: {each.what}", f"{each.share:.2g} of μ²: ± {each.error:,.0f} users{shown}"))
     if chosen.guarantee.health is not None:
-        health = chosen.guarantee.health
+        health, left = chosen.guarantee.health, 1 - (0.0 if paid is None else paid.share)
         sees = f"sees {100 * min(health.visible, 1):.2g} % of the users or more without a usable row"
         rows.append(
             (
                 "a look at the table first",
-                f"{health.share:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
+                f"{health.share * left:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
             )
         )
     rows += [row for row in _parameter_rows(asdict(chosen.parameters)) if row not in rows]

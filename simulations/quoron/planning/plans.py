@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.projection import Projection, of_plan
+from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
@@ -107,6 +108,8 @@ class Planned:
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        if (paid := self.plan.guarantee.bought) is not None:
+            said["purchases"] = [asdict(each) for each in bought_costs.costs(paid)]
         return plan_json(self.plan) | said | curve | network
 
 

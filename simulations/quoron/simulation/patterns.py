@@ -7,7 +7,7 @@ the header. No value is looked at, and rows are not read: names of columns are p
 from pathlib import Path
 from typing import Any
 
-from quoron.config import Config, TableSection
+from quoron.config import Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron_client.data import spans
 from quoron_client.data.dialect import Dialect
@@ -21,8 +21,8 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
     """The same configuration with columns in place of patterns; a relative path is relative to `base`.
 
     Raises ConfigError as `spans.resolved`, and for Parquet with a dialect of text; DataError for a table without a
-    header that can be read. One that has patterns no longer is left as it is, so what a run folder keeps is read as it
-    was.
+    header that can be read. One that has neither patterns nor columns to exclude is left as it is, so what a run
+    folder keeps is read as it was.
     """
     table = config.population
     if not isinstance(table, TableSection):
@@ -31,7 +31,7 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         _check_written(table, base)
     entries = {kind: getattr(table, kind) for kind in KINDS}
     declared = [name for some in entries.values() for name in some]
-    if not any(spans.WILD in name for name in declared):
+    if not table.exclude and not any(spans.WILD in name for name in declared):
         return config
     header = _header(table, base, frame)
     found = iter(spans.resolved(declared, header, roles=roles(table), without=table.exclude))
@@ -39,7 +39,8 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
     }
-    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": ()})})
+    kept = table.exclude if bought_of(table) else ()  # of what is bought later they are left out, too
+    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": kept})})
 
 
 def _check_written(table: TableSection, base: Path) -> None:

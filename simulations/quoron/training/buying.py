@@ -30,10 +30,10 @@ from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
 from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
-from quoron.training.wanted import Wanted, source_of, wanted
+from quoron.training.wanted import Wanted, is_text, source_of, wanted
 from quoron_client.data import tables
-from quoron_client.data.encoding import group
 from quoron_client.data.tables import Opened
+from quoron_client.data.users import group
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
@@ -65,6 +65,7 @@ class Undeclared:
     identity: Identity
     assumptions: tuple[Assumption, ...]
     widest: int  # categories of a column, at most, that still leave a plan
+    warnings: tuple[str, ...] = ()  # none before it is planned
 
 
 def prepared(
@@ -127,13 +128,11 @@ def forecast(
     return _told(plan, asked, paid, plan), widest
 
 
-def within(config: Config, problem: Problem, encoding: Any, paid: Bought | None) -> tuple[Planned, str | None]:
+def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Planned, str | None]:
     """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
-    if paid is None:
-        return look.plan(config, problem, encoding)
     whole = config.privacy
     left = config.model_copy(update={"privacy": whole.model_copy(update={"epsilon": paid.rest_epsilon})})
     registry, named = {name: info for name, info in ALGORITHMS.items() if info.may_be_gaussian}, config.algorithm.name
@@ -170,9 +169,11 @@ def read(prepared: Prepared[Undeclared], released: Released) -> Declarations:
     """What was released, as declarations, each with its cost. NothingReleased where no model can be made of it."""
     scene, section = prepared.scene, prepared.config.population
     assert isinstance(section, TableSection)
-    said = bool(section.numeric or any(map(bool, section.categorical.values())))
+    said = bool(section.numeric or section.hashed or section.dates or any(map(bool, section.categorical.values())))
     paid = paid_by(prepared)
-    found = Found.of(scene.wanted, released, paid=paid, widest=scene.widest, known=said)
+    type_ = scene.source.schema.get(scene.wanted.label.column) if scene.wanted.label is not None else None
+    text = type_ is not None and is_text(type_)
+    found = Found.of(scene.wanted, released, paid=paid, widest=scene.widest, known=said, text=text)
     return Declarations(paid, found, scene.wanted)
 
 
@@ -219,8 +220,8 @@ def _seeded(config: Config, seed: int) -> Config:
 def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Planned:
     """The forecast with what is bought, in words."""
     remarks = [
-        f"Nobody declared {len(asked.all)} facts of the table: they are bought with {paid.share:.2g} of μ² "
-        f"(μ = {paid.charged[0]:.3g}), which leaves epsilon={paid.rest_epsilon:.3g} of "
+        f"Nobody declared {len(asked.all)} facts of the table: they are bought with "
+        f"{100 * paid.share:.3g} % of what ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of "
         f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is "
         "the same whatever is found."
     ]

@@ -22,6 +22,7 @@ MOST = 0.8  # of the users whose label is something: so many hold the classes th
 YEARS = 12  # over more, months and weekdays are not looked at
 SHOWN = 8  # values of a column, in words
 SIGNS = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
+_OTHER = {"0": "1", "1": "0", "-1": "1", "false": "true", "true": "false"}
 _MISSING, _TEXT = len(KINDS) - 1, KINDS.index("text")
 
 
@@ -34,7 +35,7 @@ class Found:
     dates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as the section has them
     label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
     items: int | None = None
-    missing: tuple[str, ...] = ()  # what was bought and tells nothing, in words with its fix
+    missing: tuple[str, ...] = ()  # what was bought and tells little or nothing, in words with its fix
 
     @classmethod
     def guessed(cls, asked: Wanted, widths: Mapping[str, int]) -> "Found":
@@ -44,20 +45,26 @@ class Found:
         return cls(ends, wide, items=None if asked.items is None else 1)
 
     @classmethod
-    def of(cls, asked: Wanted, released: Released, *, paid: Bought, widest: int, known: bool) -> "Found":
-        """What was released, read. NothingReleased where no model can be made of it; `known`: other features are."""
+    def of(
+        cls, asked: Wanted, released: Released, *, paid: Bought, widest: int, known: bool, text: bool = False
+    ) -> "Found":
+        """What was released, read. NothingReleased where no model can be made of it; `known`: other features are.
+
+        `text`: the table's schema says that its label is text, whose values have to be told even where they are signs.
+        """
         ends: dict[str, tuple[float, float]] = {}
         categories: dict[str, list[str | int]] = {}
         dates: dict[str, Mapping[str, Any]] = {}
-        missing = []
+        missing: list[str] = []
         least = HOLDERS * paid.errors(columns=paid.columns, names=1).places
+        named = max(sum("names" in said for said in released.values()), 1)
         for want in asked.features:
             said = released[want.column]
             words = [word for word, _ in said.get("names", [])][:widest]
             if words:
                 categories[want.column] = integers(words)
             elif max(said.get("votes", [0.0])[:_MISSING]) < least:
-                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least, named)}")
             elif said["kind"] == "boolean":
                 ends[want.column] = (0.0, 1.0)
             elif said["kind"] == "date" and "range" in said:
@@ -66,10 +73,15 @@ class Found:
                 low, high = said["range"]
                 ends[want.column] = (low, high)
             else:
-                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least)}")
+                missing.append(f"Column {want.column!r} is left out: {_why(want.column, said, paid, least, named)}")
         if not (ends or categories or dates or asked.known or known):
             raise NothingReleased(f"No feature is left. {' '.join(missing)}")
-        label = {} if asked.label is None else _label(asked.label.column, released[asked.label.column], paid)
+        label: Mapping[str, Any] = {}
+        if asked.label is not None:
+            label, rare = _label(asked.label.column, released[asked.label.column], paid, named)
+            if text and not label:
+                label = _spelt([word for word, _ in released[asked.label.column]["names"]])
+            missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
         return cls(ends, categories, dates, label, items, tuple(missing))
 
@@ -124,8 +136,8 @@ class Declarations:
         head = [
             f"# Bought with {self.paid.share:.2g} of the μ² of a run, and public since: whoever declares it in "
             "another run pays nothing for it.",
-            *(_comment(f"{each.column}: {each.text()}") for each in self.lines()),
-            *map(_comment, self.left_out),
+            *(toml_text.comment(f"{each.column}: {each.text()}") for each in self.lines()),
+            *map(toml_text.comment, self.left_out),
         ]
         return "\n".join([*head, text]) + "\n"
 
@@ -156,15 +168,16 @@ def integers(words: Sequence[str]) -> list[str | int]:
     return list(words)
 
 
-def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float) -> str:
+def _why(column: str, said: Mapping[str, Any], paid: Bought, least: float, named: int) -> str:
     votes = said.get("votes")
     if votes and max(votes[:_MISSING]) < least:
         return f"fewer than {least:,.0f} users have anything there, as far as noise tells. Declare it, or leave it."
     if votes and said["kind"] == "number":
         return "its numbers lie too far apart for a range. Declare one, or leave it."
     return (
-        f"no word of it has {paid.threshold(1):,.0f} users' votes or more. List its values; of numbers say how they "
-        "are written (decimal), or write them with a point and nothing else; or leave it."
+        f"no word of it has {paid.threshold(named):,.0f} users' votes or more. List its values, or let a hash sort "
+        f"them (hashed: {column} = 64); of numbers say how they are written (decimal), or write them with a point and "
+        "nothing else; or leave it."
     )
 
 
@@ -180,8 +193,11 @@ def _items(said: Mapping[str, Any]) -> int:
     return max(1, round(sqrt(max(low, 1.0) * max(high, 1.0))))
 
 
-def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]:
-    """Keys of the table's section that say what the label is."""
+def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tuple[dict[str, Any], list[str]]:
+    """Keys of the table's section that say what the label is, and that it is rare; of so many columns names were told.
+
+    One name alone for nearly everybody is something to train on where it is one of two signs: then the other is known.
+    """
     names, votes = [word for word, _ in said.get("names", [])], said["votes"]
     held = sum(vote for _, vote in said.get("names", []))
     there = max(paid.users - votes[_MISSING], 1.0)
@@ -193,27 +209,39 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought) -> dict[str, Any]
         )
     is_number = said.get("kind") == "number"
     if len(names) >= 2 and len(names) <= MOST_CLASSES and (held >= MOST * there or not is_number):
-        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}
+        return {} if set(map(str.lower, names)) in SIGNS else {"classes": integers(sorted(names))}, []
     if len(names) == 1 and held >= MOST * there:
-        errors = paid.errors(columns=paid.columns, names=1)
+        errors = paid.errors(columns=paid.columns, names=named)
         error = hypot(errors.names, errors.places)
-        if there - held < 3 * error:
+        sign = any(names[0].lower() in each for each in SIGNS)
+        if there - held >= 3 * error:
+            return {} if sign else {"positive": integers(names)[0]}, []
+        nearly = (
+            f"label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), as far "
+            "as noise tells"
+        )
+        if not sign:
             raise NothingReleased(
-                f"The label {column!r} is {names[0]!r} for all users but {max(there - held, 0):,.0f} (± {error:,.0f}), "
-                "as far as noise tells: there is nothing to learn. Declare its classes, or choose another label."
+                f"The {nearly}: there is nothing to learn. Declare its classes, or choose another label."
             )
-        return {} if any(names[0].lower() in each for each in SIGNS) else {"positive": integers(names)[0]}
+        return {}, [
+            f"The {nearly}: the model learns of these few alone, and nothing if there are none. If the other value is "
+            f"none of 0, 1, -1, true and false, declare its classes."
+        ]
     if is_number and "range" in said and said["range"][0] < said["range"][1]:
-        return {"label_range": list(said["range"])}
+        return {"label_range": list(said["range"])}, []
     raise NothingReleased(
-        f"The label {column!r} has no value with {paid.threshold(1):,.0f} users' votes or more, and is no number. "
+        f"The label {column!r} has no value with {paid.threshold(named):,.0f} users' votes or more, and is no number. "
         "Declare its classes, positive = a value, or a label_range."
     )
 
 
-def _comment(text: str) -> str:
-    """On one line, of what TOML takes in a comment."""
-    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
+def _spelt(names: Sequence[str]) -> dict[str, Any]:
+    """Classes of a label whose texts are signs: one that was not seen is written as the other is."""
+    first = names[0]
+    other = _OTHER[first.lower()]
+    other = other.upper() if first.isupper() else other.title() if first.istitle() else other
+    return {"classes": sorted(names if len(names) > 1 else (first, other), key=str.lower)}
 
 
 def _short(value: Any) -> str:

@@ -168,8 +168,8 @@ def _planned(
     config = with_columns(config, base, frame)
     held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
-    paid = None if bought is None else bought.paid
-    planned, unlooked = buying.within(seeded, problem_of(config, held.declared), held.encoding, paid)
+    of = seeded, problem_of(config, held.declared), held.encoding
+    planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     remarks = planned.remarks
@@ -190,46 +190,65 @@ def _prepared(config: Config, scene: S, planned: Planned, digest: str, identity:
 def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[Curated]:
     """The run as it is planned for what was bought, which is bought now if it has not been: charged, then committed.
 
-    NothingReleased, with all of it charged, where nothing can be trained with what was found; so again at every start.
+    Nothing is made of what was bought, no plan and no error, before it is committed: whoever starts again after
+    whatever went wrong finds the same. NothingReleased, with all of it charged, where nothing can be trained with what
+    was found; so again at every start.
     """
-    scene, event = prepared.scene, None
-    if folder.ledger.exists():
-        with closing(Ledger.open(folder.ledger)) as own:
-            if own.config_digest != prepared.digest:
-                raise other_run(folder.path, "configuration")
-            event = own.bought()
-    if event is None:
-        with closing(prepared.begin(folder, asdict(scene.identity))) as own:
+    with closing(_books(prepared, folder)) as own:
+        if own.bought() is None:
             prepared.run.charge()
-            released, entries = buying.release(scene, buying.paid_by(prepared))
-            run, refused = _planned_for(prepared, released)
-            event = {"bought": released, "refused": refused}
-            own.buy(entries, event, plan=(prepared if run is None else run).run.text)
-    else:
-        run, refused = _planned_for(prepared, event["bought"])
-    if run is None:
-        with closing(Ledger.open(folder.ledger)) as own:
+            released, entries = buying.release(prepared.scene, buying.paid_by(prepared))
+            own.buy(entries, {"bought": released})
+        found, said, run = own.bought(), own.planned(), None
+        assert found is not None
+        if said is None:
+            run, refused = _planned_for(prepared, found["bought"])
+            said = {"refused": refused}
+            own.go_by((prepared if run is None else run).run.text, said)
+        elif not said["refused"]:  # there is a plan: whatever is wrong now is not with what was found
+            run = _made_of(prepared, found["bought"])
+        if run is None:
             own.abandon()
+    if run is None:
         with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
             end(ledger, prepared.name, "failed", model=None)
-        raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {event['refused']}")
+        raise NothingReleased(f"Nothing was trained, and the whole of epsilon is spent. {said['refused']}")
     folder.write_json("plan.json", run.planned.as_json())
     assert run.scene.bought is not None
     folder.write_text("declared.toml", run.scene.bought.toml(run.config))
     return run
 
 
+def _books(prepared: Prepared[Undeclared], folder: RunFolder) -> Ledger:
+    """Its ledger, to be closed. Until it is planned for what was bought its plan is the forecast; OtherVersion else."""
+    if folder.ledger.exists():
+        own = Ledger.open(folder.ledger)
+        if own.config_digest != prepared.digest:
+            own.close()
+            raise other_run(folder.path, "configuration")
+        if own.planned() is not None:
+            return own
+        own.close()
+    return prepared.begin(folder, asdict(prepared.scene.identity))
+
+
 def _planned_for(prepared: Prepared[Undeclared], released: Released) -> tuple[Prepared[Curated] | None, str]:
     """The run for what was released, or why there is none."""
-    scene = prepared.scene
     try:  # whatever is wrong with what was found is a function of it: a statement, never a run that cannot go on
-        bought = buying.read(prepared, released)
-        config = buying.configured(prepared.config, scene.wanted, bought.found)
-        given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-        run = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+        return _made_of(prepared, released), ""
     except (NothingReleased, Infeasible, ConfigError, BudgetExceeded, VerificationError) as error:
         return None, str(error)
-    return run, ""
+
+
+def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Curated]:
+    """The run for what was released."""
+    scene, bought = prepared.scene, buying.read(prepared, released)
+    config = buying.configured(prepared.config, scene.wanted, bought.found)
+    given = config, scene.base, scene.identity, scene.frame, scene.assumptions
+    made = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+    if made.run.plan.guarantee.bought is not bought.paid:
+        raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
+    return made
 
 
 def carry_out(
@@ -251,19 +270,8 @@ def carry_out(
     begun = folder.ledger.exists()
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    declared = _with_bought(prepared, folder) if isinstance(prepared.scene, Undeclared) else prepared
-    return _trained(declared, folder, observers, begun=begun, sharing=sharing)
-
-
-def _trained(
-    prepared: Prepared[Curated],
-    folder: RunFolder,
-    observers: Sequence[Observer],
-    *,
-    begun: bool,
-    sharing: Sharing | None,
-) -> TrainedTable:
-    """What `carry_out` does with a run whose columns are declared, or bought."""
+    if isinstance(prepared.scene, Undeclared):  # which is charged, and so has begun, before it can be planned
+        prepared, begun = _with_bought(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:
         make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))

@@ -157,6 +157,11 @@ class Curated:
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
     bought: "Declarations | None" = None  # what of its declarations was bought
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a plan is told with."""
+        return self.held.warnings
+
 
 def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) -> HeldRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from quoron_client.data import columns, row_kinds
 from quoron_client.data.first_rows import first_rows, most_rows
 from quoron_client.data.tables import Opened
-from quoron_privacy.counts.bought import CLOSER, Bought, name_counts, ranges
+from quoron_privacy.counts.bought import CLOSER, Bought, name_counts
 from quoron_privacy.counts.marks import KINDS, MARKS, marks
-from quoron_privacy.counts.windows import Windows
+from quoron_privacy.counts.windows import Windows, ranges
 from quoron_privacy.errors import DataError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
@@ -106,8 +106,10 @@ class _Crowd:
         for want, kind, votes in zip(wants, shapes.kinds, shapes.counts.tolist(), strict=True):
             found[want.column] |= {"kind": kind, "votes": votes}
         for want in wants:
-            if want.what in ("number", "items", "date"):
-                found[want.column]["kind"] = "date" if want.what == "date" else "number"
+            if want.what == "date" or (want.what == "any" and row_kinds.is_day(columns.kind(self.table, want.column))):
+                found[want.column]["kind"] = "date"
+            elif want.what in ("number", "items"):
+                found[want.column]["kind"] = "number"
         known = [found[want.column]["kind"] for want in wants]
         at = np.flatnonzero([kind in ("number", "date") for kind in known])
         if not len(at):

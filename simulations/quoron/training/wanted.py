@@ -15,7 +15,7 @@ from quoron.config import ALL, Config, TableSection, bought_of
 from quoron.paths import dataset, table_file
 from quoron.simulation.patterns import roles, with_columns
 from quoron.training.votes import Want
-from quoron_client.data import columns, spans, tables
+from quoron_client.data import columns, row_kinds, spans, tables
 from quoron_client.data.labels import Signs, read_label
 from quoron_client.data.tables import Opened
 from quoron_privacy.errors import ConfigError, DataError
@@ -55,24 +55,30 @@ def wanted(config: Config, base: Path, source: Opened, frame: Any = None) -> Wan
     left: list[str] = []
     for name, kind, named in _resolved(section, declared, header):
         type_ = source.schema.get(name)
-        if type_ is not None and (pa.types.is_date(type_) or pa.types.is_timestamp(type_)) and kind == "any":
-            features.append(Want(name, "date"))
-            continue
         try:
-            columns.check(source.empty([name]), name)
+            dated = kind == "any" and row_kinds.is_day(columns.kind(source.empty([name]), name))
+            if dated:
+                row_kinds.kinds(source.empty([name]), name)
+            else:
+                columns.check(source.empty([name]), name)
         except DataError as error:
             if named:
                 raise
             left.append(f"Column {name!r} is left out: {str(error).rstrip('.')}.")
             continue
-        if type_ is not None and pa.types.is_boolean(type_) and kind != "category":
+        if dated:  # a frame's own type costs what not knowing it would
+            features.append(Want(name, "any" if type_ is None else "date"))
+        elif type_ is not None and pa.types.is_boolean(type_) and kind != "category":
             known[name] = (0.0, 1.0)
         elif kind == "any" and type_ is not None:
-            features.append(Want(name, "any" if _is_text(type_) else "number"))  # text may say numbers and dates
+            features.append(Want(name, "any" if is_text(type_) else "number"))  # text may say numbers and dates
         else:
             features.append(Want(name, kind))
     items = Want("items per user", "items") if config.problem.items_per_user is None else None
-    return Wanted(tuple(features), known, _label(section, source.schema), items, tuple(left))
+    label = _label(section, source.schema)
+    if label is not None:
+        columns.check(source.empty([label.column]), label.column)
+    return Wanted(tuple(features), known, label, items, tuple(left))
 
 
 def source_of(section: TableSection, base: Path, frame: Any = None) -> Opened:
@@ -94,8 +100,9 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     named = [each for each in said_of if each != ALL]
     features = (*declared.numeric, *declared.categorical, *declared.hashed, *declared.dates)
     said = {name for given in features for name in spans.named(given)} - {*named}
-    left = [each for each in section.exclude if spans.WILD in each]
-    said |= {name for some in spans.resolved(left, header, roles=set()) for name in some} | {*section.exclude}
+    said |= spans.left_out(
+        [*section.numeric, *section.hashed, *section.dates, *section.categorical, *section.buy], header, section.exclude
+    )
     found = spans.meant(named, header, roles=own | said)
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
@@ -133,5 +140,6 @@ def _read(section: TableSection) -> Any:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a schema says text."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
