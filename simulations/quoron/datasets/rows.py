@@ -40,7 +40,7 @@ class Rows:
     def of(cls, index: Index, encoding: Encoding) -> "Rows":
         """DataError for columns that are missing, or of neither numbers nor text."""
         index.files.check(encoding.columns)
-        encoding.check(index.files.schema.empty_table())
+        encoding.check(pa.Table.from_batches([], index.files.schema))
         return cls(index, encoding, index.users)
 
     @property
