@@ -110,14 +110,12 @@ def plan_training(
     Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
     """
     from quoron.training import run as training
-    from quoron.training.table import Curated
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
-    warnings = prepared.scene.held.warnings if isinstance(prepared.scene, Curated) else ()
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
-    return replace(planned, remarks=(*planned.remarks, *warnings))
+    return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))
 
 
 @door

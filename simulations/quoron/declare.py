@@ -37,11 +37,12 @@ from quoron import toml_text
 from quoron.sections import Keep, Privacy, door, only, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
-from quoron_client.data import columns, encoding, spans, tables
+from quoron_client.data import columns, spans, tables
 from quoron_client.data.dates import DateNumber
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.features import Numeric
 from quoron_client.data.first_rows import Reading, most_rows, only_first
+from quoron_client.data.users import group
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import bought, facts
 from quoron_privacy.counts.bought import Bought, released_ranges
@@ -277,7 +278,7 @@ def read(
         else:
             columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())
-    users, owners = encoding.group(table, user, without_rows=True)
+    users, owners = group(table, user, without_rows=True)
     if not users:
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
     return *only_first(table, owners, most), users

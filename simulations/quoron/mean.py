@@ -113,9 +113,8 @@ def private_mean(
     """
     values = _user_means(users)
     privacy = Privacy(epsilon, delta)
-    for name, number in (("bound", bound), ("spread", spread)):
-        usable = isinstance(number, Real) and 1e-100 < number < 1e100
-        if not usable and (name == "bound" or number is not None):
+    for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
+        if not (isinstance(number, Real) and 1e-100 < number < 1e100):
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
     if method not in ("auto", "robust", "local", *_CRUDE):
         raise ConfigError(f"Expected method in auto, clip, two-stage, range, robust, local, got method={method!r}.")

@@ -23,9 +23,9 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
-    group,
     read_label,
 )
+from quoron_client.data.users import group
 from quoron_client.losses import LOSSES, Hinge, LeastSquares, Linear, Logistic
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
@@ -133,6 +133,22 @@ class TestTypes:
             np.testing.assert_array_equal(each.features, found[0].features)
             np.testing.assert_array_equal(each.labels, [-1, 1, 1, 1])
         assert found[0].counts.unknown == {"code": (1, 1), "word": (1, 1)}
+
+    def test_do_not_depend_on_how_many_categories_chunks_have(self):
+        """Arrow makes no one dictionary of some; a frame's chunks may each have one of its own."""
+        words = [[5, None], [7, None], [*range(100, 200)]]
+        chunks = [
+            pa.DictionaryArray.from_arrays(pa.array(range(len(each)), pa.int8()), pa.array(each)) for each in words
+        ]
+        table = pa.table({"a": pa.chunked_array(chunks)})
+        expected = [5, np.nan, 7, np.nan, *range(100, 200)]
+        np.testing.assert_array_equal(columns.numbers(table, "a"), expected)
+        assert columns.texts(table, "a").to_pylist()[:4] == ["5", None, "7", None]
+
+    def test_of_a_zero_do_not_depend_on_its_sign(self):
+        held = pa.table({"a": [0.0, -0.0, 1.0], "b": ["-0", "0.0", "-0.0"]})
+        assert columns.places(held, "a", (0, 1)).tolist() == [0, 0, 1]
+        assert columns.places(held, "b", (0, 1)).tolist() == [0, 0, 0]
 
     def test_of_a_column_of_nothing_but_nulls_fit(self):
         found = RULES.encode(pa.table({name: pa.nulls(3) for name in RULES.columns}))

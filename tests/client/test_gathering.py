@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.reference_rows import items_of, marks_of, rows_of
-from quoron_client.data import fused, gathering
+from quoron_client.data import columns, first_rows, fused, gathering
+from quoron_client.data import users as numbering
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
@@ -23,10 +24,10 @@ from quoron_client.data.encoding import (
     Range,
     Signs,
     Weight,
-    group,
 )
 from quoron_client.data.gathering import Gathering
 from quoron_client.data.misfits import Tally
+from quoron_client.data.users import group
 from quoron_privacy.errors import DataError
 
 FEATURES = (
@@ -129,7 +130,7 @@ def test_batches_of_any_size_become_the_items_of_the_table(given_, cuts, most, z
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "all_threads", lambda: threads)
         if small:
-            patch.setattr(gathering, "_FIRST", 3)
+            patch.setattr(numbering, "_FIRST", 3)
             patch.setattr(gathering, "_STRETCH", 100)
         rows = Gathering(rules, "who", most)
         borders = [0, *sorted(min(cut, table.num_rows) for cut in cuts), table.num_rows]
@@ -158,7 +159,7 @@ def test_a_row_without_a_user_is_refused_and_so_is_a_table_without_rows():
 
 
 def test_of_one_user_with_very_many_rows_few_are_in_memory(monkeypatch):
-    monkeypatch.setattr(gathering, "_FIRST", 1000)
+    monkeypatch.setattr(numbering, "_FIRST", 1000)
     taken = []
     rows = Gathering(Encoding((Numeric("a", 0, 1),)), "who", 50, ask=lambda needed, _: taken.append(needed))
     batch = pa.table({"a": np.linspace(0, 1, 500), "who": np.zeros(500, np.int64)})
@@ -167,6 +168,42 @@ def test_of_one_user_with_very_many_rows_few_are_in_memory(monkeypatch):
     gathered = rows.end()
     assert len(gathered.owners) == 50
     assert max(taken) <= 2000 * gathered._block.width
+
+
+def test_of_a_user_with_a_long_name_few_rows_wait(monkeypatch):
+    """A name may be as long as a cell: rows that wait are counted by their bytes, too."""
+    monkeypatch.setattr(numbering, "_BYTES", 10_000)
+    rows, waited = Gathering(Encoding((Numeric("a", 0, 1),)), "who"), []
+    for name in ["x" * 5000, "y", "x" * 5000, "z"] * 10:
+        rows.add(pa.table({"a": [0.5], "who": [name]}))
+        waited.append(rows._numbering.waiting)
+    gathered = rows.end()
+    assert max(waited) <= 6
+    assert (gathered.users, gathered.owners.tolist()) == (3, [0, 1, 0, 2] * 10)
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_user_of_zero_is_one_however_it_is_signed(kind):
+    """Else a user could be two, each of whom has all that is promised of one."""
+    who = pa.array(np.array([0.0, -0.0, 1.0, -0.0]), pa.float64()).cast(kind)
+    for named in (who, who.dictionary_encode()):
+        users, owners = group(pa.table({"who": named}), "who")
+        assert (users, owners.tolist()) == (2, [0, 0, 1, 0])
+
+
+def test_rows_of_any_categories_are_left_out_while_a_table_is_read(monkeypatch):
+    """Batches of a Feather file have dictionaries of their own, which Arrow cannot always make one of."""
+    monkeypatch.setattr(first_rows, "_FIRST", 4)
+    reading = first_rows.Reading(3, "who")
+    for words in (["a", None], ["b", None], ["c", "d"], [*map(str, range(127))]):
+        coded = pa.DictionaryArray.from_arrays(pa.array(range(len(words)), pa.int8()), pa.array(words))
+        reading.add(pa.table({"who": ["x"] * len(words), "a": coded}))
+    assert columns.texts(reading.table(), "a").to_pylist()[:3] == ["a", None, "b"]
+
+
+def test_a_user_column_of_any_number_is_counted():
+    for kind in (pa.decimal32(5, 1), pa.decimal64(12, 2), pa.decimal128(20, 2), pa.decimal256(50, 3), pa.uint64()):
+        assert group(pa.table({"who": pa.array([2, 1, 2], kind)}), "who")[1].tolist() == [1, 0, 1]
 
 
 @settings(max_examples=20)

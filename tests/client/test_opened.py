@@ -309,6 +309,26 @@ class TestEdges:
             monkeypatch.setattr(csv_file, "_PIECE", piece)
             assert [[*row.values()] for row in tables.read(path).to_pylist()] == rows[1:]
 
+    def test_of_a_mark_at_the_beginning_of_a_piece(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is a letter of its cell, wherever others' rows have moved it."""
+        path = tmp_path / "t.csv"
+        path.write_text("a,b\n" + "\ufeffx,1\n" * 9, "utf-8")
+        for piece in (4, 8, 9, 1 << 20):
+            monkeypatch.setattr(csv_file, "_PIECE", piece)
+            assert tables.read(path)["a"].to_pylist() == ["\ufeffx"] * 9
+
+    def test_of_a_long_row_are_no_longer_pieces_of_short_ones(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(csv_file, "_PIECE", 50)
+        path = tmp_path / "t.csv"
+        for long in (300, 500, 700, 900):
+            rows = [["a", "b"], *[["1", "2"]] * 20, ['\n"' * long, ","], *[["3", "\n"]] * 500]
+            path.write_bytes(csv_text(rows).encode())
+            batches = list(tables.opened(path).batches())
+            assert [[*row.values()] for row in pa.concat_tables(batches).to_pylist()] == rows[1:]
+            assert max(batch.num_rows for batch in batches) <= 25
+
 
 class TestJSONLines:
     def test_of_any_line_are_a_row_of_its_own_or_none(self, tmp_path: Path, pieces: None) -> None:
@@ -339,10 +359,25 @@ class TestJSONLines:
             read = [int(each) if each.lstrip("-").isdigit() else float(each) for each in texts]
             assert found.to_pylist() == [cells.text(each) for each in read]
 
+    def test_of_more_values_than_memory_are_no_row(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_lines, "MOST", 50)
+        lines = ['{"a": 1, "b": [' + "{}," * 60 + "1]}", '{"a": "' + r"\\\",:[{" * 60 + '"}', '{"a": 3}']
+        path = tmp_path / "a.jsonl"
+        path.write_bytes("\n".join(lines).encode())
+        assert tables.read(path, ["a"])["a"].to_pylist() == ['\\",:[{' * 60, "3"]
+
+    def test_beside_a_long_one_are_few_at_a_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_lines, "_PIECE", 50)
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b'{"a": "%s"}\n' % (b"x" * 900) + b'{"a": 1}\n' * 90)
+        sizes = [batch.num_rows for batch in tables.opened(path).batches(["a"])]
+        assert sum(sizes) == 91
+        assert max(sizes) < 10
+
     def test_have_no_header(self, tmp_path: Path) -> None:
         path = tmp_path / "t.jsonl"
         path.write_text('{"a": 1}\n')
-        for wrong in (tables.names, tables.header, tables.read):
+        for wrong in (tables.names, tables.read):
             with pytest.raises(DataError, match="Expected declared columns of JSON lines, got none"):
                 wrong(path)
 

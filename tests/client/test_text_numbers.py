@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron_client.data import cells, columns, text_numbers
+from quoron_client.data import cells, columns
 from quoron_client.data.dialect import DECIMAL
 
 COMMAS = [".", ","]
@@ -31,13 +31,13 @@ def bits(numbers: object) -> list[bytes]:
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_numbers, "_FEW", 0)
+    monkeypatch.setattr(cells, "_FEW", 0)
 
 
 class TestSaid:
     @given(texts=st.lists(TEXTS, min_size=1, max_size=20), decimal=st.sampled_from(COMMAS))
     def test_is_what_each_text_says_by_itself(self, texts: list[str], decimal: str) -> None:
-        found = text_numbers.said(pa.array(texts, pa.large_string()), decimal)
+        found = cells.numbers(pa.array(texts, pa.large_string()), decimal)
         assert bits(found) == bits(cells.parsed(each, decimal) for each in texts)
 
     def test_of_numbers_in_all_places_of_the_reals(self) -> None:
@@ -45,7 +45,7 @@ class TestSaid:
         numbers = draw.integers(0, 1 << 64, 20_000, np.uint64, endpoint=False).view(np.float64)
         halves = [f"{(int(each) >> 10 | 1 << 53) * 2 + 1}e{int(each) % 40 - 20}" for each in numbers.view(np.uint64)]
         for texts in (list(map(repr, numbers.tolist())), halves, [f"{each:.25e}" for each in numbers[:5000]]):
-            found = text_numbers.said(pa.array(texts, pa.large_string()), ".")
+            found = cells.numbers(pa.array(texts, pa.large_string()), ".")
             assert bits(found) == bits(map(cells.parsed, texts))
 
     @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ class TestSaid:
         [("3,14", 3.14), ("1.234,5", 1234.5), ("-1.234.567", -1234567.0), (",5", 0.5), ("5,", 5.0), ("1e3", 1000.0)],
     )
     def test_of_a_decimal_comma(self, text: str, number: float) -> None:
-        assert cells.parsed(text, ",") == number == text_numbers.said(pa.array([text], pa.large_string()), ",")[0]
+        assert cells.parsed(text, ",") == number == cells.numbers(pa.array([text], pa.large_string()), ",")[0]
 
     @pytest.mark.parametrize("text", ["1.5", "1.23,4", "1234.567", ".5", "1.234.5", "1,234.5", "1.", "1.234."])
     def test_points_that_part_no_groups_of_three_are_no_numbers_with_a_comma(self, text: str) -> None:
-        assert np.isnan([cells.parsed(text, ","), text_numbers.said(pa.array([text], pa.large_string()), ",")[0]]).all()
+        assert np.isnan([cells.parsed(text, ","), cells.numbers(pa.array([text], pa.large_string()), ",")[0]]).all()
 
     def test_is_the_same_for_any_pieces_slices_and_codes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         texts = [f"{each}.{each}" if each % 5 else [None, "\u00a07", "x"][each % 3] for each in range(999)]
         column = pa.array(texts, pa.large_string())
         expected = bits(np.nan if each is None else cells.parsed(each) for each in texts)
-        monkeypatch.setattr(text_numbers, "_WIDTH", 1 << 20)
+        monkeypatch.setattr(cells, "_WIDTH", 1 << 20)
         for piece in (7, 1 << 17):
-            monkeypatch.setattr(text_numbers, "_PIECE", piece)
-            assert bits(text_numbers.said(column, ".")) == expected
-        assert bits(text_numbers.said(column.slice(5, 900), ".")) == expected[5:905]
-        assert bits(text_numbers.said(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
-        monkeypatch.setattr(text_numbers, "_FEW", 10_000)
-        assert bits(text_numbers.said(column, ".")) == expected
+            monkeypatch.setattr(cells, "_PIECE", piece)
+            assert bits(cells.numbers(column, ".")) == expected
+        assert bits(cells.numbers(column.slice(5, 900), ".")) == expected[5:905]
+        assert bits(cells.numbers(column.dictionary_encode().slice(5, 900), ".")) == expected[5:905]
+        monkeypatch.setattr(cells, "_FEW", 10_000)
+        assert bits(cells.numbers(column, ".")) == expected
 
 
 def test_a_column_is_read_with_the_comma_of_its_table() -> None:

@@ -216,7 +216,7 @@ class TestCSV:
     def test_a_header_is_read_as_rows_are(self, tmp_path):
         path = tmp_path / "names.csv"
         path.write_bytes(b'\r\n"two\nlines","a ""b""",who,who\n1,2,3,4\n')
-        assert tables.header(path).column_names == ["two\nlines", 'a "b"', "who", "who"]
+        assert tables.opened(path).empty().column_names == ["two\nlines", 'a "b"', "who", "who"]
         assert tables.read(path, ('a "b"', "two\nlines")).to_pylist() == [{'a "b"': "2", "two\nlines": "1"}]
         assert tables.read(path).num_columns == 4
         with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
@@ -258,7 +258,7 @@ class TestCSV:
             tables.read(tmp_path / "bad.csv", ("who",))
         (tmp_path / "bad.csv").write_text('"who,age\na,b' + "1\n" * 10_000)
         with pytest.raises(DataError, match="a first row that does not end"):
-            tables.header(tmp_path / "bad.csv")
+            tables.opened(tmp_path / "bad.csv").empty()
 
     def test_every_cell_is_what_a_reader_of_its_own_says(self, tmp_path, monkeypatch):
         """Against csv.reader, cell by cell, with pieces of any length."""

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
+from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import LedgerError, VerificationError
@@ -101,6 +103,16 @@ def test_a_plan_announces_its_purchases_before_all_else(name: str) -> None:
     assert made[len(first)].rounds == (PREFACE,)
     assert plan.without_purchases().releases() == made[len(first) :]
     assert plan.without_health().guarantee.epsilon < plan.without_purchases().guarantee.epsilon < PRIVACY.epsilon
+
+
+def test_ranges_alone_are_charged_as_a_gaussian_run_of_which_a_lifetime_of_such_has_room() -> None:
+    """What is left to the samplers of the rest was half a tail of names, whether there are names or none."""
+    sizes: dict[str, Any] = {"users": PROBLEM.users, "columns": 5, "epsilon": 4.0, "delta": 1e-6, "share": SHARE}
+    limit = Limit("everyone", 16.0, 1e-5, 1.0)
+    for names in (0, 2):
+        mu, variation = Bought.calibrate(names=names, **sizes).charged
+        charge = Charge("run", "everyone", 4.0, 1e-6, mu, variation=variation)
+        assert (limit.account([charge]).holds, variation < 1e-30) == (names == 0, names == 0)
 
 
 @pytest.mark.parametrize("name", by_default(OTHERS, ("outlier-iterates", "local-model", "sgd")))

@@ -376,3 +376,44 @@ class TestPrefixNormCounts:
             np.testing.assert_allclose([result.beyond, result.within, result.presence], expected, atol=1e-7)
         with pytest.raises(RunError):
             made.release(state, made.reduction(1.0).of(values, answered), Quiet())
+
+
+def moment_one_term_at_a_time(factor, transform):
+    """ln ‖Lᵀ Uᵀ U L‖, every sum in the order of its terms."""
+    d, largest = len(transform), max(abs(each) for each in factor)
+    if largest == 0.0:
+        return -np.inf
+    upper = np.zeros((d, d))
+    upper[np.triu_indices(d)] = factor / largest
+    product, moment, square = np.zeros((d, d)), np.zeros((d, d)), 0.0
+    for i in range(d):
+        for j in range(i, d):
+            product[i] += upper[i, j] * transform[j]
+    for i in range(d):
+        moment += np.multiply.outer(product[i], product[i])
+    for r in range(d):
+        square += moment[r, r] ** 2
+        for c in range(r + 1, d):
+            square += 2 * moment[r, c] ** 2
+    return np.log(np.sqrt(square)) + 2 * np.log(largest)
+
+
+@pytest.mark.parametrize("dimension", [1, 3, 4, 7, 8, 9, 20])
+def test_moments_have_the_bits_of_sums_taken_one_term_at_a_time_on_any_number_of_threads(dimension, monkeypatch):
+    draw = np.random.default_rng(dimension)
+    factors = draw.standard_normal((23, dimension * (dimension + 1) // 2)) * np.exp(5 * draw.standard_normal((23, 1)))
+    factors[draw.random(factors.shape) < 0.3] = 0.0
+    factors[3] = 0.0
+    transform = draw.standard_normal((dimension, dimension))
+    logs = moment_logs(factors, transform)
+    expected = np.array([moment_one_term_at_a_time(factor, transform) for factor in factors])
+    assert np.allclose(logs, expected, rtol=1e-15, atol=1e-15)  # logarithms are another library's
+    mechanism = MomentMean.for_mu(dimension=dimension, users=23, mu=1.0)
+    answered = np.arange(23) % 5 > 0
+    whole = mechanism.release(factors, answered, transform, 1.0, Still())
+    monkeypatch.setattr(free_presence, "PIECE", 1)
+    monkeypatch.setattr("quoron_privacy.kernels.threads._SMALL", 1)
+    again = mechanism.release(factors, answered, transform, 1.0, Still())
+    assert again.mean.tobytes() == whole.mean.tobytes()
+    assert again.presence == whole.presence
+    assert moment_logs(factors, transform).tobytes() == logs.tobytes()

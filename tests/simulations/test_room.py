@@ -25,9 +25,9 @@ from quoron.simulation import again
 from quoron.training import room, run, table
 from quoron.training.table import Curated
 from quoron_client.data import csv_file, first_rows, tables
-from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import group
 from quoron_client.losses import make_loss
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, RunError
@@ -189,6 +189,15 @@ class TestMemory:
         )
         with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
             table.hold(charged_in(tmp_path, path), tmp_path)
+
+    @pytest.mark.parametrize("size", [10**15, 10**16])
+    def test_that_a_library_lacked_is_told_without_how_much_it_was(self, size: int) -> None:
+        """Of names in a table, of numbers that were drawn: a size that values decide is in no error."""
+        with (
+            pytest.raises(RunError, match=r"got too little: no more is given\. Then\.$"),
+            room.memory_for("the rows that are looked at", "Then."),
+        ):
+            np.empty(size)
 
     @pytest.mark.parametrize("by_url", [False, True])
     def test_for_the_answers_of_a_round_is_made_sure_of_before_the_charge(

@@ -22,7 +22,7 @@ from quoron.cli import one_screen
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
 from quoron.run_folder import RunFolder
-from quoron.training import buying, lifetime, run, votes
+from quoron.training import buying, lifetime, look, run, votes
 from quoron.training.found import Declarations, Found
 from quoron.training.votes import Want
 from quoron.training.wanted import Wanted, wanted
@@ -290,8 +290,8 @@ def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_
     def fails(*_: Any, **__: Any) -> None:
         raise RunError("no memory")
 
-    def forgets(*given: Any, released: Any = votes.release, within: Any = buying.within) -> Any:
-        monkeypatch.setattr(buying, "within", lambda *given: within(*given[:3], None))
+    def forgets(*given: Any, released: Any = votes.release) -> Any:
+        monkeypatch.setattr(buying, "within", lambda *given: look.plan(*given[:3]))
         return released(*given)
 
     with monkeypatch.context() as once:

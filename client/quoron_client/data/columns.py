@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron_client.data import cells, text_numbers
+from quoron_client.data import cells
 from quoron_client.data.dialect import DECIMAL
 from quoron_privacy.errors import DataError
 
@@ -42,8 +42,25 @@ def column(table: pa.Table, name: str) -> pa.Array:
     chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         return _readable(chunks)
-    values = chunks.combine_chunks()
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    if not pa.types.is_dictionary(chunks.type):
+        return chunks.combine_chunks()
+    # Each by itself: what words several dictionaries have together decides whether Arrow can make one of them.
+    parts = [each.dictionary_decode() for each in chunks.chunks]
+    return pa.chunked_array(parts, chunks.type.value_type).combine_chunks()
+
+
+def users(table: pa.Table, name: str) -> pa.Array:
+    """The column of users, as `column` gives it, of types that can be counted and put in order.
+
+    0.0 and -0.0 are one user: equal numbers are.
+    """
+    values = column(table, name)
+    if pa.types.is_decimal(values.type) and values.type.bit_width < 128:
+        return values.cast(pa.decimal128(values.type.precision, values.type.scale))
+    if not pa.types.is_floating(values.type):
+        return values
+    values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+    return pc.add(values, pa.scalar(0, values.type))
 
 
 def check(table: pa.Table, name: str) -> None:
@@ -73,11 +90,11 @@ def numbers(table: pa.Table, name: str) -> Vector:
     chunks = table.column(_place(table, name))
     if _family(chunks.type) == "text":
         decimal = (table.schema.metadata or {}).get(DECIMAL, b".").decode()
-        parts = [text_numbers.said(large(each), decimal) for each in chunks.chunks]
+        parts = [cells.numbers(large(each), decimal) for each in chunks.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0), *parts])
     values = column(table, name)
     if pa.types.is_decimal(values.type):
-        return text_numbers.said(texts(table, name), ".")
+        return cells.numbers(texts(table, name), ".")
     cast = values.cast(pa.float64(), safe=False)
     if pa.types.is_integer(values.type) and not values.null_count:
         return stored(cast).copy()
@@ -144,9 +161,10 @@ def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArr
     if isinstance(vocabulary[0], str):
         values, known = texts(table, name), pa.array(vocabulary, pa.large_string())
     else:
-        values, known = pa.array(numbers(table, name)), pa.array([float(value) for value in vocabulary], pa.float64())
-    found = pc.fill_null(pc.index_in(values, value_set=known, skip_nulls=True), -1)
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.int64)
+        found = numbers(table, name) + 0.0  # which makes 0.0 of -0.0
+        values, known = pa.array(found), pa.array([float(value) for value in vocabulary], pa.float64())
+    which = pc.fill_null(pc.index_in(values, value_set=known, skip_nulls=True), -1)
+    return np.asarray(which.to_numpy(zero_copy_only=False), np.int64)
 
 
 def kinds(table: pa.Table, name: str, chosen: NDArray[np.bool_]) -> int:

@@ -50,14 +50,14 @@ def batches(file: TextFile, dialect: Dialect, called: list[str], places: Collect
     """The columns at these places, so called, as large text: some rows at a time. DataError for a malformed file."""
     with file.reading(dialect) as read, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(read, file.name, dialect)
-        waiting: deque[Future[pa.Table]] = deque()
+        waiting: deque[tuple[int, Future[pa.Table]]] = deque()
         for piece in pieces:
-            waiting.append(pool.submit(pieces.parsed, piece, [str(place) for place in places]))
-            if len(waiting) > pa.cpu_count():
-                yield waiting.popleft().result().rename_columns(called)
+            waiting.append((len(piece), pool.submit(pieces.parsed, piece, [str(place) for place in places])))
+            while len(waiting) > min(pa.cpu_count(), 1 + LONGEST // sum(size for size, _ in waiting)):
+                yield waiting.popleft()[1].result().rename_columns(called)
         file.check()
         while waiting:
-            yield waiting.popleft().result().rename_columns(called)
+            yield waiting.popleft()[1].result().rename_columns(called)
 
 
 @dataclass(slots=True)
@@ -109,8 +109,7 @@ class _Pieces:
             if not more and whole and whole[-1] != self._line:
                 whole += bytes([self._line])
             piece, self._left = self._cut(whole)
-            if piece.strip(b"\r\n"):
-                yield piece
+            yield from self._parts(piece)
             if not more:
                 break
             if len(self._left) > LONGEST:
@@ -121,6 +120,8 @@ class _Pieces:
     def parsed(self, rows: bytes, wanted: list[str]) -> pa.Table:
         """Whole rows as a table; its columns are called by their places. DataError where they are malformed."""
         rows = _readable(self._checked(rows))
+        if rows.startswith(_BOM):  # of a cell: pyarrow would leave it out here, and nowhere else
+            rows = b"\n" + rows
         return pyarrow.csv.read_csv(
             pa.BufferReader(rows),
             pyarrow.csv.ReadOptions(
@@ -160,6 +161,22 @@ class _Pieces:
         mended = values.copy()
         mended[other] = _UNREADABLE
         return mended.tobytes()
+
+    def _parts(self, rows: bytes) -> Iterator[bytes]:
+        """Whole rows, some at a time: beside a long one there may be as many bytes of short ones."""
+        if len(rows) <= 2 * _PIECE:
+            yield from [rows] if rows.strip(b"\r\n") else []
+            return
+        values, first = np.frombuffer(rows, np.uint8), 0
+        ends = values == self._line
+        if self._quoted:
+            ends &= np.cumsum(values == _QUOTE[0], dtype=np.uint8) & 1 == 0
+        while first < len(rows):
+            near = np.flatnonzero(ends[first : first + _PIECE])
+            last = first + int(near[-1] if len(near) else _PIECE + ends[first + _PIECE :].argmax()) + 1
+            if (part := rows[first:last]).strip(b"\r\n"):
+                yield part
+            first = last
 
     def _cut(self, whole: bytes) -> tuple[bytes, bytes]:
         """(whole rows, what follows them) of bytes that begin with a row."""

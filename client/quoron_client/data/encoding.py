@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
 from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
-from quoron_client.data.hashed import Hashed
+from quoron_client.data.features import Categorical, Feature, Hashed, Numeric, apart, together
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import (
     Balanced,
@@ -50,11 +49,10 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
-    from quoron_client.data import columns, fused, users
+    from quoron_client.data import columns, fused
 else:
     columns = OnFirstUse("quoron_client.data.columns")  # it brings pyarrow
     fused = OnFirstUse("quoron_client.data.fused")  # and a compiler
-    users = OnFirstUse("quoron_client.data.users")
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -80,7 +78,6 @@ __all__ = [
     "Range",
     "Signs",
     "Weight",
-    "group",
     "read_label",
 ]
 
@@ -342,20 +339,6 @@ class Encoding:
             unusable[self.weight.column], clipped[self.weight.column] = found[-1].tolist()
         dropped = int(np.count_nonzero(~block.kept))
         return Counts(len(block.marks), dropped, unusable, filled, clipped, unknown, label)
-
-
-def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[int, Owners]:
-    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
-
-    All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
-    declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
-    user, which is nobody's, and else for such users.
-    """
-    found = users.Numbering(user)
-    found.add(table)
-    numbers = found.numbers()
-    many, ranks = found.ranks(without_rows=without_rows)
-    return many, ranks[numbers].astype(np.int64)
 
 
 @cache

@@ -86,10 +86,18 @@ class Reading:
             self._next = 2 * max(self._rows, self._next // 2)
 
     def _cut(self, table: pa.Table) -> pa.Table:
-        coded = columns.column(table, str(self._user)).dictionary_encode(null_encoding="encode")
+        coded = columns.users(table, str(self._user)).dictionary_encode(null_encoding="encode")
         kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), self._most)
-        return table if kept.all() else table.filter(pa.array(kept)).combine_chunks()
+        return table if kept.all() else _in_one_piece(table.filter(pa.array(kept)))
 
     def table(self) -> pa.Table:
         """All of it; whose rows are too many has some more than `most` yet."""
         return pa.concat_tables(self._parts)
+
+
+def _in_one_piece(table: pa.Table) -> pa.Table:
+    """But for categories: what words several dictionaries have decides whether Arrow can make one of them."""
+    coded = [pa.types.is_dictionary(each.type) for each in table.schema]
+    plain = iter(table.select(np.flatnonzero(np.logical_not(coded)).tolist()).combine_chunks().columns)
+    parts = [whole if own else next(plain) for own, whole in zip(coded, table.columns, strict=True)]
+    return pa.table(parts, schema=table.schema)

@@ -31,7 +31,6 @@ from quoron_client.data.users import Codes, Numbering
 from quoron_privacy.errors import DataError
 from quoron_privacy.kernels.threads import all_threads, at_once
 
-_FIRST = 1 << 20  # rows before anybody's are counted
 _GROWTH = 1.125  # of memory, which is the most that is taken in vain
 _STRETCH = 1 << 21  # bytes of rows that are put in order at a time, about: a processor's cache
 
@@ -64,7 +63,7 @@ class Gathering:
         fused.encode(self._rules, table, self._block.part(first, last))
         self._numbering.add(table)
         self._rows = last
-        if self._numbering.waiting >= max(_FIRST, len(self._numbering)):
+        if self._numbering.is_full:
             self._count()
 
     def end(self) -> "Gathered":

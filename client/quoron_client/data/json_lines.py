@@ -10,6 +10,7 @@
 | a line that is no object, or no JSON     | no row, as one of another number of cells in a CSV file; and no other     |
 | an empty line                            | no row                                                                    |
 | bytes that are no UTF-8, half a letter   | a value of its cell with a sign in their place                            |
+| a line of more than 2^22 values          | no row: they would take fifty times its memory                            |
 | a line of more than 256 MiB              | DataError for the whole file                                              |
 
 A line ends at LF alone: JSON has none within a text. There is no header, and keys of rows are values: columns are those
@@ -21,6 +22,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from quoron_client.data import cells
@@ -29,6 +31,7 @@ from quoron_client.data.text_file import TextFile
 from quoron_privacy.errors import DataError
 
 LONGEST = 1 << 28  # bytes of a line
+MOST = 1 << 22  # values in a line, keys too
 _PIECE = 1 << 20  # bytes that are read at a time
 _BOM = b"\xef\xbb\xbf"
 
@@ -46,8 +49,12 @@ def batches(file: TextFile, dialect: Dialect, wanted: Collection[str]) -> Iterat
                 lines, first = lines.removeprefix(_BOM), not end
             if len(left) > LONGEST:
                 raise DataError(f"Expected {file.name!r} to be JSON lines, got a line of more than 256 MiB.")
-            if lines.strip():
-                yield table(lines, list(wanted))
+            start = 0
+            while start < len(lines):  # beside a long line there may be as many bytes of short ones
+                stop = lines.find(b"\n", start + _PIECE) + 1 or len(lines)
+                if (some := lines[start:stop]).strip():
+                    yield table(some, list(wanted))
+                start = stop
             if not more:
                 break
         file.check()
@@ -68,11 +75,24 @@ def table(lines: bytes, wanted: list[str]) -> pa.Table:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     """What a line says, key by key, numbers being text; None where it is no object."""
+    if len(line) > MOST and _values(line) > MOST:
+        return None
     try:
         said = _DECODER.decode(line.decode(errors="replace"))
+    except MemoryError:  # nothing is wrong with the line
+        raise
     except Exception:  # no JSON, or nested more deeply than can be read
         return None
     return said if isinstance(said, dict) else None
+
+
+def _values(line: bytes) -> int:
+    """How many values a line has at most: signs before values, outside of texts."""
+    signs = np.frombuffer(line.replace(rb"\\", b"").replace(rb"\"", b""), np.uint8)
+    between = np.zeros(256, np.bool_)
+    between[[*b",:[{"]] = True
+    outside = np.cumsum(signs == ord('"'), dtype=np.uint8) & 1 == 0
+    return int(np.count_nonzero(between[signs] & outside))
 
 
 def _column(values: list[Any]) -> pa.Array:

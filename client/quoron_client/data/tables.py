@@ -26,8 +26,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from quoron_client.data import arrow_file, csv_file, frames, json_lines
-from quoron_client.data.columns import NO_ROWS, check_name
+from quoron_client.data import arrow_file, cells, csv_file, json_lines
+from quoron_client.data.columns import NO_ROWS, check_name, large
 from quoron_client.data.dialect import DECIMAL, Dialect
 from quoron_client.data.files import ROWS, Files
 from quoron_client.data.first_rows import Reading
@@ -59,7 +59,7 @@ class Opened:
 
     def empty(self, names: Collection[str] | None = None) -> pa.Table:
         """These columns, or all, with their types as they are read and without rows. DataError for a missing one."""
-        return self._told(frames.without_views(self._empty(*self._checked(names))))
+        return self._told(_without_views(self._empty(*self._checked(names))))
 
     def batches(self, names: Collection[str] | None = None, *, rows: int = ROWS) -> Iterator[pa.Table]:
         """All rows from the first on, in order, at most `rows` at a time: these columns, each once, or all.
@@ -71,7 +71,7 @@ class Opened:
 
     def _cut(self, wanted: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
         for table in self._read(wanted, places, rows):
-            whole = self._told(frames.without_views(table))
+            whole = self._told(_without_views(table))
             for first in range(0, whole.num_rows, rows):
                 yield whole if whole.num_rows <= rows else whole.slice(first, rows)
 
@@ -116,14 +116,14 @@ def opened(source: Any, dialect: Dialect | None = None) -> Opened:
         found = _of_folder(source, dialect) if is_folder(source) else _of_file(str(source), dialect)
     elif isinstance(source, pa.Table):
         found = _of_table(source)
-    elif frames.is_pandas(source):
+    elif _is_pandas(source):
         found = _of_pandas(source)
     elif isinstance(source, pa.RecordBatch):
         found = _of_table(pa.Table.from_batches([source]))
     elif isinstance(source, pa.RecordBatchReader):
         found = _of_reader(source)
     elif hasattr(source, "__arrow_c_stream__"):
-        found = _of_table(frames.from_stream(source))
+        found = _of_table(_from_stream(source))
     else:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
     path = str(source) if isinstance(source, str | Path) else None
@@ -151,11 +151,6 @@ def read(
     return table
 
 
-def header(source: Any, dialect: Dialect | None = None) -> pa.Table:
-    """Its columns without its rows, with types as they are read. Raises DataError, for JSON lines too."""
-    return opened(source, dialect).empty()
-
-
 def names(source: Any, dialect: Dialect | None = None) -> list[str]:
     """The columns' names of whatever `opened` opens, in the table's order. Raises DataError, for JSON lines too."""
     held = opened(source, dialect)
@@ -171,11 +166,16 @@ def _declared(schema: pa.Schema) -> dict[str, pa.DataType]:
 
 def _of_schema(schema: pa.Schema) -> Empty:
     told = schema.metadata
-    return lambda names, places: pa.schema([schema.field(place) for place in places], told).empty_table()
+    return lambda names, places: _without_rows(pa.schema([schema.field(place) for place in places], told))
 
 
 def _of_text(names: list[str], places: list[int]) -> pa.Table:
-    return pa.schema([(name, pa.large_string()) for name in names]).empty_table()
+    return _without_rows(pa.schema([(name, pa.large_string()) for name in names]))
+
+
+def _without_rows(schema: pa.Schema) -> pa.Table:
+    """`Schema.empty_table`, which imports pandas, does not."""
+    return pa.Table.from_batches([], schema)
 
 
 def _of_file(source: str, dialect: Dialect) -> Opened:
@@ -244,12 +244,12 @@ def _of_pandas(frame: Any) -> Opened:
     called = tuple(str(name) for name in frame.columns)
 
     def batches(names: list[str], places: list[int], rows: int) -> Iterator[pa.Table]:
-        found = [frames.PandasColumn(called[place], frame.iloc[:, place]) for place in places]
+        found = [_PandasColumn(called[place], frame.iloc[:, place]) for place in places]
         for first in range(0, len(frame), rows):
             yield pa.table([each.rows(first, first + rows) for each in found], names)
 
     def empty(names: list[str], places: list[int]) -> pa.Table:
-        return pa.table([frames.PandasColumn(called[at], frame.iloc[:, at]).rows(0, 0) for at in places], names)
+        return pa.table([_PandasColumn(called[at], frame.iloc[:, at]).rows(0, 0) for at in places], names)
 
     return Opened(called, {}, len(frame), True, empty, batches)
 
@@ -269,3 +269,61 @@ def _of_reader(reader: pa.RecordBatchReader) -> Opened:
 
     schema = reader.schema
     return Opened(tuple(schema.names), _declared(schema), None, False, _of_schema(schema), batches)
+
+
+def _is_pandas(source: object) -> bool:
+    """Whether it is a frame whose rows are found by their places."""
+    return hasattr(source, "columns") and hasattr(source, "iloc")
+
+
+def _from_stream(source: Any) -> pa.Table:
+    """A frame that Arrow can read, such as polars', without a copy. DataError for a column that Arrow has not."""
+    try:
+        return pa.table(source)
+    except Exception as error:  # of another library; its words may quote a value
+        kind = type(source).__name__
+        raise DataError(
+            f"Expected a DataFrame of columns that Arrow has, got {kind}: {type(error).__name__}."
+        ) from None
+
+
+class _PandasColumn:
+    """A column of a frame, of which rows are read as its dtype says."""
+
+    def __init__(self, name: str, series: Any) -> None:
+        # Under places in place of its own index, which may hold anything, and compares it when it is cut.
+        series = series.reset_index(drop=True)
+        self._name, self._series, self._categories = name, series, None
+        if series.dtype == "category":
+            values = series.cat.categories
+            values = values.to_series(index=range(len(values)))
+            self._series = series.cat.codes
+            self._categories = _PandasColumn(name, values).rows(0, len(values))
+
+    def rows(self, first: int, last: int) -> pa.Array:
+        """Rows `first` to `last`."""
+        series = self._series.iloc[first:last]
+        if self._categories is not None:
+            codes = series.to_numpy()
+            return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), self._categories)
+        kind = pa.large_string() if series.dtype == object else None
+        try:
+            return pa.array(series, kind, from_pandas=True)
+        except Exception as error:  # what a value of another type, or half a character, does
+            if series.dtype.kind in "Oc":
+                return cells.texts(series.tolist())
+            said = type(error).__name__
+            raise DataError(
+                f"Expected column {self._name!r} to hold numbers or text, got type {series.dtype} ({said}). Convert it."
+            ) from None
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """With large text for views of text, as polars has: Arrow cannot yet sort or filter them."""
+    for place, column in enumerate(table.schema):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            parts = [large(each) for each in table.column(place).chunks]
+            whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.array([], column.type))])
+            table = table.set_column(place, column.name, whole)
+    return table

@@ -9,6 +9,8 @@ from quoron_client.data import columns
 from quoron_privacy.errors import DataError
 
 Codes = NDArray[np.int32]
+_FIRST = 1 << 20  # rows that wait before they are numbered
+_BYTES = 1 << 26  # of their names: one user's name may be long
 
 
 class Numbering:
@@ -16,7 +18,7 @@ class Numbering:
 
     def __init__(self, user: str) -> None:
         self.waiting = 0  # rows without a number yet
-        self._user, self._unnamed = user, 0
+        self._user, self._unnamed, self._bytes = user, 0, 0
         self._known: pa.Array | None = None  # names, in the order in which they were met
         self._values: list[pa.Array] = []
         self._declared: list[pa.Array] = []  # by a categorical column, whether they have rows or not
@@ -25,12 +27,19 @@ class Numbering:
         """Users that have a number."""
         return 0 if self._known is None else len(self._known)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether rows that wait are to be numbered: they, or their names, take more room than what is kept."""
+        kept = 0 if self._known is None else self._known.nbytes
+        return self.waiting >= max(_FIRST, len(self)) or self._bytes >= max(_BYTES, kept)
+
     def add(self, table: pa.Table) -> None:
         """The rows that follow."""
-        values = columns.column(table, self._user)
+        values = columns.users(table, self._user)
         self._unnamed += columns.unnamed(values)
         self._values.append(values)
         self.waiting += len(values)
+        self._bytes += values.nbytes
         for chunk in table.column(self._user).chunks:
             if pa.types.is_dictionary(chunk.type) and not any(map(chunk.dictionary.equals, self._declared[-1:])):
                 self._declared.append(chunk.dictionary)
@@ -41,7 +50,8 @@ class Numbering:
         both = pa.concat_arrays([*([] if self._known is None else [self._known]), *self._values])
         coded = both.dictionary_encode(null_encoding="encode")
         self._known, self._values, self.waiting = coded.dictionary, [], 0
-        return np.asarray(coded.indices.to_numpy()[known:], np.int32)
+        self._bytes = 0
+        return np.asarray(columns.stored(coded.indices)[known:], np.int32)
 
     def ranks(self, *, without_rows: bool) -> tuple[int, Codes]:
         """How many users there are, and the number of each that was met, in the order of their names.
@@ -54,8 +64,8 @@ class Numbering:
                 f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
                 "Leave these rows out, or say whose they are."
             )
-        known = self._known if self._known is not None else pa.array([], pa.large_string())
-        read = (columns.column(pa.table({self._user: each}), self._user) for each in self._declared)
+        known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
+        read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
         named = pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
         if (absent := len(named) - len(known)) and not without_rows:
             raise DataError(
@@ -63,5 +73,19 @@ class Numbering:
                 "drop unused categories."
             )
         ranks = np.empty(len(named), np.int32)
-        ranks[pc.sort_indices(named).to_numpy(zero_copy_only=False)] = np.arange(len(named))
+        ranks[columns.stored(pc.sort_indices(named))] = np.arange(len(named))
         return len(named), ranks[: len(known)]
+
+
+def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
+    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
+
+    All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
+    declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
+    user, which is nobody's, and else for such users.
+    """
+    found = Numbering(user)
+    found.add(table)
+    numbers = found.numbers()
+    many, ranks = found.ranks(without_rows=without_rows)
+    return many, ranks[numbers].astype(np.int64)

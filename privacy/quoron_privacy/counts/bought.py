@@ -41,7 +41,7 @@ from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts.marks import KINDS, MARKS, NUMBER, PLACES, places
 from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places
+from quoron_privacy.counts.windows import Windows, cells, of_cells, of_places, ranges
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, probability
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, RandomStream, total_variation
@@ -57,6 +57,7 @@ ERROR, WORST = 0.035, 0.055  # standard error of a place in shares of users: wha
 SEEN, UNSEEN = 0.1, 0.3  # threshold of a name in shares of users: the same
 HOLDERS = 4.5  # standard errors of a window: with fewer votes of numbers nothing is told of a column
 TAIL = 1e-3  # of δ, for names that one user alone holds
+_REST = 2**40  # samples that all else may draw, beside what is bought: far more than any plan's
 _BINS = PLACES + len(KINDS) - 1
 _SPLIT = (0.4, 0.4, 0.2)  # of μ², without names: places, cells, closer
 _NAMES, _MOST_NAMES = 0.2, 0.4  # of μ², names of one column and of many
@@ -119,7 +120,7 @@ class Bought:
                 raise ConfigError(f"Expected {name} to be an integer >= 0, got {name}={value!r}.")
         if not self.columns + self.names:
             raise ConfigError("Expected columns or names to be bought, got none.")
-        if len(self.scales) != len(_RELEASES) or [scale > 0 for scale in self.scales] != [*self._wanted]:
+        if [scale > 0 for scale in self.scales] != [*[self.columns > 0] * 3, self.names > 0]:
             raise ConfigError(f"Expected a scale for each of {_RELEASES} that is bought, got {self.scales}.")
         probability(tail=self.tail)
 
@@ -167,7 +168,8 @@ class Bought:
     def charged(self) -> tuple[float, float]:
         """(μ, total variation) of all of it and of whatever keeps (`rest_epsilon`, `rest_delta`), before either."""
         whole = gdp.compose(self.mu, gdp.mu_for(self.rest_epsilon, self.rest_delta) if self.rest_epsilon else 0.0)
-        return whole * (1 + 1e-12), self.variation + self.tail / 2
+        rest = min(self.tail / 2, total_variation(gaussians=_REST))  # where ε is huge the first is less
+        return whole * (1 + 1e-12), self.variation * (1 + 1e-9) + rest
 
     @property
     def variation(self) -> float:
@@ -296,8 +298,7 @@ class Bought:
         return tuple(entry for entry, _ in self.releases())
 
     def _closed(self, each: int, released: Floats, around: Windows) -> Windows:
-        error = math.sqrt(len(released)) * self.scales[each] * self.users
-        return of_cells(released, around, error)
+        return of_cells(released, around, math.sqrt(len(released)) * self.scales[each] * self.users)
 
     def _release(self, each: int, counts: Integers, stream: RandomStream) -> Floats:
         if not 0 < len(counts) <= self.columns:
@@ -313,28 +314,9 @@ class Bought:
     def _gaussian(self, scale: float) -> GaussianNoise:
         return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), scale)
 
-    @property
-    def _wanted(self) -> tuple[bool, ...]:
-        return (*((self.columns > 0,) * 3), self.names > 0)
-
     def _check(self, numbers: Floats, columns: int) -> None:
         if numbers.ndim != 3 or numbers.shape[1:] != (columns, MARKS):
             raise ConfigError(f"Expected marks of shape (k, {columns}, {MARKS}), got {numbers.shape}.")
-
-
-def ranges(found: Windows) -> tuple[Floats, Floats]:
-    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width.
-
-    Not beyond zero, where that is an end of the window or all of it is on one side.
-    """
-    half = (found.high - found.low) / found.bins / 2
-    low, high = found.low - half, found.high + half
-    ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
-    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
-    low, high = (
-        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
-    )
-    return low, high
 
 
 def released_ranges(

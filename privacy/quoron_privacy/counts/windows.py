@@ -12,6 +12,7 @@
 Everything here is a function of released numbers, or of one user's own.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +98,21 @@ def _best_of(size: int, sums: Floats, zero: Floats) -> Windows:
     held, low, high = (np.stack(each) for each in zip(*made, strict=True))
     most = np.argmax(held, axis=0), each
     return Windows(low[most], high[most], held[most], np.full(columns, size))
+
+
+def ranges(found: Windows) -> tuple[Floats, Floats]:
+    """(low, high), (K,), to declare: half a cell of the last look more on either side, to a hundredth of the width.
+
+    Not beyond zero, where that is an end of the window or all of it is on one side.
+    """
+    half = (found.high - found.low) / found.bins / 2
+    low, high = found.low - half, found.high + half
+    ends = np.where(found.low >= 0, np.maximum(low, 0), low), np.where(found.high <= 0, np.minimum(high, 0), high)
+    places_ = [2 - math.floor(math.log10(width)) for width in (ends[1] - ends[0]).tolist()]
+    low, high = (
+        np.array([round(end, some) for end, some in zip(each.tolist(), places_, strict=True)]) for each in ends
+    )
+    return low, high
 
 
 def cells(numbers: Floats, low: float, high: float, many: int) -> Integers:

@@ -20,7 +20,7 @@ halves the noise. All rows are whole numbers of a grid, rounded in the direction
 Statements and proofs: docs/privacy/free-presence.md#p1 and free-presence#p2.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple, Protocol
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
@@ -43,7 +44,7 @@ Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
 
-BLOCK = 1 << 21  # numbers of rows that are looked at together
+BLOCK, PIECE = 1 << 20, 1 << 16  # numbers of rows that are looked at together, and by one thread at a time
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
 _ROUNDOFF = 2.0**-53
@@ -176,10 +177,13 @@ class MomentMean:
         """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
         d, weights = self.dimension, WEIGHTS[self.adjacency]
         bits, whiten = sum_bits(len(factors), self.users), np.ascontiguousarray(transform)
-        total, here = np.zeros(packed(d), np.int64), 0
-        for own, rows in blocks(factors, packed(d)):  # sums of whole numbers: the same in any blocks
-            added, more = loops.sum_moments(rows, answered[own], whiten, radius, 2.0**bits)
-            total, here = total + added, here + more
+        sums: list[tuple[Integers, int]] = []  # of whole numbers: the same in any pieces and in any order
+
+        def added(rows: Matrix, own: slice) -> None:
+            sums.append(loops.sum_moments(rows, answered[own], whiten, radius, 2.0**bits))
+
+        _each_piece(factors, packed(d), added)
+        total, here = sum((each for each, _ in sums), np.zeros(packed(d), np.int64)), sum(each for _, each in sums)
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
         mean = total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
@@ -223,9 +227,18 @@ def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
 def moment_logs(factors: Rows, transform: Matrix) -> Vector:
     """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
     out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
-    for own, rows in blocks(factors, packed(len(transform))):
-        loops.moment_logs(rows, whiten, out[own])
+    _each_piece(factors, packed(len(transform)), lambda rows, own: loops.moment_logs(rows, whiten, out[own]))
     return out
+
+
+def _each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
+    """work(some of the rows, where they stand) for all of them, on all threads, a block at a time."""
+    for own, block in blocks(rows, length):
+
+        def part(first: int, last: int, own: slice = own, block: Matrix = block) -> None:
+            work(block[first:last], slice(own.start + first, own.start + last))
+
+        in_pieces(part, len(block), length, max(1, PIECE // length))
 
 
 def vector_logs(values: Matrix, transform: Matrix) -> Vector:

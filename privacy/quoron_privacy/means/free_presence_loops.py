@@ -3,19 +3,21 @@
 import numpy as np
 from numba import njit
 
+from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, keep, lanes, plus, times
 from quoron_privacy.means.clipping_loops import shrink
 
 _ULP = 2.0**-52
+_EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
 
 
 @njit(cache=True)
-def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyped-def]
+def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[no-untyped-def]
     """(largest entry m, Frobenius norm) of Lᵀ (U / m)ᵀ (U / m) L, left in `moment`; m = -1 where it is not finite.
 
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
     # m leaves the factor first, so that no product overflows; whoever calls puts m² back as a logarithm or a quotient.
-    d = len(transform)
+    d, width = transform.shape
     largest, finite = 0.0, True
     for value in factor:
         finite &= np.isfinite(value)
@@ -25,24 +27,32 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
     if largest == 0.0:
         moment[:] = 0.0
         return 1.0, 0.0
-    # U L, U upper triangular: its packed rows, from the diagonal on, times the rows of L.
-    place = 0
+    for place in range(len(factor)):
+        scaled[place] = factor[place] / largest
+    # U L, U upper triangular: its packed rows, from the diagonal on, times the rows of L. Every entry is one sum in the
+    # order of its terms, eight entries at a time.
+    flat, rows, out = transform.reshape(-1), product.reshape(-1), moment.reshape(-1)
+    first = 0
     for i in range(d):
-        product[i, :] = 0.0
-        for j in range(i, d):
-            weight = factor[place] / largest
-            place += 1
-            if weight != 0.0:
-                for c in range(d):
-                    product[i, c] += weight * transform[j, c]
-    # (U L)ᵀ(U L), the upper triangle: a sum of outer products, row by row, always in the same order.
-    moment[:] = 0.0
-    for i in range(d):
-        for r in range(d):
-            weight = product[i, r]
-            if weight != 0.0:  # of few items most rows are zero; infinities stand on the diagonal all the same
-                for c in range(r, d):
-                    moment[r, c] += weight * product[i, c]
+        for c in range(0, width, _EIGHT):
+            low, high = alike(0.0), alike(0.0)
+            for j in range(i, d):
+                weight = alike(scaled[first + j])
+                low = plus(low, times(weight, lanes(flat, j * width + c)))
+                high = plus(high, times(weight, lanes(flat, j * width + c + WIDTH)))
+            keep(rows, i * width + c, low)
+            keep(rows, i * width + c + WIDTH, high)
+        first += d - i - 1
+    # (U L)ᵀ(U L), the upper triangle and a little more; infinities stand on the diagonal all the same.
+    for r in range(d):
+        for c in range(r // _EIGHT * _EIGHT, width, _EIGHT):
+            low, high = alike(0.0), alike(0.0)
+            for i in range(d):
+                weight = alike(rows[i * width + r])
+                low = plus(low, times(weight, lanes(rows, i * width + c)))
+                high = plus(high, times(weight, lanes(rows, i * width + c + WIDTH)))
+            keep(out, r * width + c, low)
+            keep(out, r * width + c + WIDTH, high)
     square = 0.0
     for r in range(d):
         square += moment[r, r] ** 2
@@ -52,28 +62,36 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
+def _room(transform):  # type: ignore[no-untyped-def]
+    """L filled up with zeros, and room for a factor, U L and a moment."""
+    d = len(transform)
+    filled = aligned(d, d)
+    filled[:, :d] = transform
+    return filled, np.empty(d * (d + 1) // 2), aligned(d, d), aligned(d, d)
+
+
+@njit(cache=True, nogil=True)
 def moment_logs(factors, transform, out):  # type: ignore[no-untyped-def]
     """out[u] = ln ‖Lᵀ UᵀU L‖ of every factor U; NaN where not finite."""
-    d = len(transform)
-    product, moment = np.empty((d, d)), np.empty((d, d))
+    filled, scaled, product, moment = _room(transform)
     for user in range(len(factors)):
-        largest, norm = _whiten_moment(factors[user], transform, product, moment)
+        largest, norm = _whiten_moment(factors[user], filled, scaled, product, moment)
         if largest < 0:
             out[user] = np.nan
         else:
             out[user] = np.log(norm) + 2 * np.log(largest) if norm > 0 else -np.inf
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-untyped-def]
     """Exact Σ ⌊A · unit / B⌋ towards zero over answered rows, upper triangle by rows, and how many rows there are."""
     d = len(transform)
     total, here = np.zeros(d * (d + 1) // 2, np.int64), 0
-    product, moment = np.empty((d, d)), np.empty((d, d))
+    filled, scaled, product, moment = _room(transform)
     for user in range(len(factors)):
         if not answered[user]:
             continue
-        largest, norm = _whiten_moment(factors[user], transform, product, moment)
+        largest, norm = _whiten_moment(factors[user], filled, scaled, product, moment)
         if largest < 0:
             continue
         here += 1
@@ -81,11 +99,11 @@ def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-
             continue
         # Clipped to norm one by a norm that is rounded up; products before sums, so m² never stands alone.
         above = norm * (1 + (d * d + 8) * _ULP)
-        times = min(largest / radius * largest, 1.0 / above)
+        shrunk = min(largest / radius * largest, 1.0 / above)
         place = 0
         for r in range(d):
             for c in range(r, d):
-                total[place] += np.int64(moment[r, c] * times * unit)
+                total[place] += np.int64(moment[r, c] * shrunk * unit)
                 place += 1
     return total, here
 

@@ -14,7 +14,6 @@ A ledger is a file of its own (a run folder) or a run's part of a `Database`; on
 power loss can and cannot take: docs/durability.md.
 """
 
-import glob
 import hashlib
 import json
 import os
@@ -33,7 +32,7 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
-from quoron_server.books.durable import Tally, sync_folder
+from quoron_server.books.durable import clear, require_no_rest, sync_folder
 from quoron_server.books.fingerprint import digest
 from quoron_server.plan import BOUGHT, PLANNED, PREFACE
 
@@ -107,22 +106,22 @@ class Ledger:
         if path.exists():
             raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
         draft = path.with_suffix(".new")
-        _require_no_rest(path)
+        require_no_rest(path)
         try:
-            _clear(draft)
+            clear(draft)
             with Database(_url(draft)) as database:
                 cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
                 database.as_new()  # or its content could be in a journal that the new name leaves behind
             os.replace(draft, path)
             sync_folder(path.parent)
-            _clear(draft)
+            clear(draft)
         except OSError as error:
             raise LedgerUnavailable(
                 f"Cannot make a ledger at {path}: {error.strerror}. Make room, then try again."
             ) from error
         finally:
             with suppress(OSError):
-                _clear(draft)
+                clear(draft)
         return cls.open(path)
 
     @classmethod
@@ -428,26 +427,6 @@ def _seal(which: str, row: Mapping[str, Any]) -> str:
         kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
         hashed.update(f"{kind}{len(data)} ".encode() + data)
     return hashed.hexdigest()
-
-
-def _clear(draft: Path) -> None:
-    """Remove what an attempt has left."""
-    for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
-        leftover.unlink()
-
-
-def _require_no_rest(path: Path) -> None:
-    """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
-    journal, tally = path.with_name(path.name + "-wal"), Tally(path)
-    try:
-        empty = not (journal.exists() and journal.stat().st_size) and not tally.read()
-    except (OSError, ValueError):
-        empty = False
-    if not empty:
-        raise LedgerError(
-            f"Expected no ledger at {path}, found what one has left beside it: the file was removed. Put it back with "
-            "all that stands beside it, or choose another folder."
-        )
 
 
 def _url(path: Path) -> str:

@@ -78,8 +78,9 @@ def train(
     privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
-        given = {"privacy": privacy, "method": method, "keep": keep, "settings": given, "compare": details or as_json}
-        planned = api.plan_training(source, **given, **columns)
+        planned = api.plan_training(
+            source, privacy=privacy, method=method, keep=keep, settings=given, compare=details or as_json, **columns
+        )
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():

@@ -21,7 +21,7 @@ from quoron_client.data import columns
 
 def column(table: pa.Table, user: str) -> pa.Array:
     """The user column, (rows,): names whose bytes no array of 32-bit offsets could hold together are told apart too."""
-    values = columns.column(table, user)
+    values = columns.users(table, user)
     text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
     return values.cast(pa.large_string()) if text else values
 

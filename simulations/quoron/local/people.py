@@ -24,8 +24,9 @@ from quoron.simulation.scene import Setup, encoding_of, loss_of, setup
 from quoron.sources import resolve
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
-from quoron_client.data.encoding import Encoding, Numeric, Range, Signs, group
+from quoron_client.data.encoding import Encoding, Numeric, Range, Signs
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import group
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError

@@ -40,10 +40,10 @@ from quoron_client.data.encoding import (
     Owners,
     Range,
     Weight,
-    group,
     read_label,
 )
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.users import group
 from quoron_client.losses import Classification, Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError, DataError, RunError

@@ -120,6 +120,8 @@ class InlineEngine:
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
+        if not self._makes and len(question.cohort) <= self._chunk(question.task, rows=True):
+            return self._part(question, slice(None))
         values, status = _silence(len(question.cohort), self.population.dimension, question.task)
 
         def written(slots: slice) -> None:
@@ -136,12 +138,18 @@ class InlineEngine:
         there is one empty chunk.
         """
         task, users = question.task, max(1, len(question.cohort))
-        room = self._room(task, copied=self._copies(task), rows=rows)
+        room = self._chunk(task, rows=rows)
         alone = not self._makes or isinstance(task, LocalReport)  # a client's own words come one by one
+        if rows and alone and users > room:
+            room = -(-room // 2)  # these rows are there once more until they are kept, and while they are made
         threads = 1 if alone else min(numba.get_num_threads(), -(-users // room))
         chunk = -(-users // (threads * -(-users // (threads * room))))  # as many for each thread
         slots = [slice(start, start + chunk) for start in range(0, users, chunk)]
         at_once([partial(work, part) for part in slots], threads)
+
+    def _chunk(self, task: Task, *, rows: bool) -> int:
+        """How many users fit into `chunk_bytes`."""
+        return self._room(task, copied=self._copies(task), rows=rows)
 
     @property
     def _makes(self) -> bool:

@@ -22,7 +22,7 @@ from quoron.table_section import Dates
 from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
-from quoron_client.data.hashed import Hashed
+from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball

@@ -32,8 +32,8 @@ from quoron.training.table import check_section, slots
 from quoron.training.votes import Released
 from quoron.training.wanted import Wanted, is_text, source_of, wanted
 from quoron_client.data import tables
-from quoron_client.data.encoding import group
 from quoron_client.data.tables import Opened
+from quoron_client.data.users import group
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.counts.table_health import looked_at
@@ -65,6 +65,7 @@ class Undeclared:
     identity: Identity
     assumptions: tuple[Assumption, ...]
     widest: int  # categories of a column, at most, that still leave a plan
+    warnings: tuple[str, ...] = ()  # none before it is planned
 
 
 def prepared(
@@ -127,13 +128,11 @@ def forecast(
     return _told(plan, asked, paid, plan), widest
 
 
-def within(config: Config, problem: Problem, encoding: Any, paid: Bought | None) -> tuple[Planned, str | None]:
+def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tuple[Planned, str | None]:
     """The plan of a run on a declared table, with a look at it, of what purchases leave; why nobody looks.
 
     Raises what `choose` raises: Infeasible too where no method is Gaussian as a whole.
     """
-    if paid is None:
-        return look.plan(config, problem, encoding)
     whole = config.privacy
     left = config.model_copy(update={"privacy": whole.model_copy(update={"epsilon": paid.rest_epsilon})})
     registry, named = {name: info for name, info in ALGORITHMS.items() if info.may_be_gaussian}, config.algorithm.name

@@ -244,11 +244,6 @@ def _spelt(names: Sequence[str]) -> dict[str, Any]:
     return {"classes": sorted(names if len(names) > 1 else (first, other), key=str.lower)}
 
 
-def _comment(text: str) -> str:
-    """On one line, of what TOML takes in a comment."""
-    return "# " + "".join(each if each.isprintable() else "\ufffd" for each in text)
-
-
 def _short(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return str(value)

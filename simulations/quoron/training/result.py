@@ -21,7 +21,6 @@ from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
@@ -223,10 +222,10 @@ def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
 
 def no_better(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """The vote that ends `whitened-tracking` is released: by how much users' losses fell, each held within a bound."""
-    parameters, released = plan.parameters, events[-1]["public"] if events else {}
-    if not isinstance(parameters, WhitenedParameters) or "vote" not in released:
+    released, error = events[-1]["public"] if events else {}, getattr(plan.parameters, "vote_scale", None)
+    if error is None or "vote" not in released:
         return ()
-    change, error = float(released["vote"]), parameters.vote_scale
+    change = float(released["vote"])
     if change < -CLEARLY * error:
         return ()
     what = "" if released["accepted"] else ", so it is zero"

@@ -40,7 +40,8 @@ def memory_for(what: str, then: str) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise RunError(f"Expected memory for {what}, got too little: {error or 'no more is given'}. {then}") from None
+        told = str(error) if type(error) is MemoryError else ""  # libraries say for how much: of values, perhaps
+        raise RunError(f"Expected memory for {what}, got too little: {told or 'no more is given'}. {then}") from None
 
 
 def make_sure_of_items(then: str, needed: int, more: int, *, begun: bool) -> None:

@@ -168,8 +168,8 @@ def _planned(
     config = with_columns(config, base, frame)
     held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
-    paid = None if bought is None else bought.paid
-    planned, unlooked = buying.within(seeded, problem_of(config, held.declared), held.encoding, paid)
+    of = seeded, problem_of(config, held.declared), held.encoding
+    planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     remarks = planned.remarks
@@ -271,19 +271,7 @@ def carry_out(
     if begun and not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     if isinstance(prepared.scene, Undeclared):  # which is charged, and so has begun, before it can be planned
-        return _trained(_with_bought(prepared, folder), folder, observers, begun=True, sharing=sharing)
-    return _trained(prepared, folder, observers, begun=begun, sharing=sharing)
-
-
-def _trained(
-    prepared: Prepared[Curated],
-    folder: RunFolder,
-    observers: Sequence[Observer],
-    *,
-    begun: bool,
-    sharing: Sharing | None,
-) -> TrainedTable:
-    """What `carry_out` does with a run whose columns are declared, or bought."""
+        prepared, begun = _with_bought(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:
         make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
@@ -294,6 +282,7 @@ def _trained(
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
             seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)

@@ -63,6 +63,10 @@ class HeldRows(ABC):
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
         """
 
+    @abstractmethod
+    def looked(self) -> None:
+        """Let go of what takes memory for a look alone: `fitting` is over, or never comes."""
+
     def encoded_by(self, encoding: Encoding) -> "HeldRows":
         """The same rows by other rules for the same columns."""
         return replace(self, encoding=encoding)
@@ -96,16 +100,22 @@ class HeldTable(HeldRows):
     """A table whose items are in memory."""
 
     _items: ItemBatch = field(repr=False)
-    _owners: NDArray[np.int32] = field(repr=False)  # (N,) of rows in the order of the table
-    _marks: Marks = field(repr=False)  # (N, B)
+    _looked_at: list[tuple[NDArray[np.int32], Marks]] = field(
+        repr=False
+    )  # whose each row of the table is, (N,); (N, B)
 
     def items(self) -> ItemBatch:
         """As it says."""
         return self._items
 
+    def looked(self) -> None:
+        """As it says."""
+        self._looked_at.clear()
+
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         del wanted
-        yield self._owners, self._marks
+        assert self._looked_at, "a look at rows that were looked at"
+        yield self._looked_at[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +131,9 @@ class HeldFiles(HeldRows):
     def items(self) -> "Rows":
         """As it says."""
         return self._rows
+
+    def looked(self) -> None:
+        """Nothing: marks are made anew whenever somebody looks."""
 
     def _marked(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[NDArray[Any], Marks]]:
         for owners, table in self._rows.tables(wanted[: self._rows.index.users]):
@@ -143,6 +156,11 @@ class Curated:
     identity: Identity
     unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
     bought: "Declarations | None" = None  # what of its declarations was bought
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a plan is told with."""
+        return self.held.warnings
 
 
 def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) -> HeldRows:
@@ -203,7 +221,7 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         made = gathered.items(public.users, zero_rows=zero_rows)
         again = made.features.nbytes + BESIDE * len(made.labels)  # what a round may make of them
         make_sure_of_items(then, again + made.features.nbytes, again, begun=begun)
-    return HeldTable(public, encoding, warnings, zero_rows, made, gathered.owners, gathered.marks)
+    return HeldTable(public, encoding, warnings, zero_rows, made, [(gathered.owners, gathered.marks)])
 
 
 def check_section(config: Config) -> configs.TableSection:
