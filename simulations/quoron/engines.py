@@ -5,7 +5,7 @@ The bits are the same.
 carry_out(EngineChoice.of("flower", nodes=50), prepared, folder, base)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,26 +63,13 @@ class EngineChoice:
         keep: bool = False,
     ) -> "EngineChoice":
         """A choice that makes sense; ConfigError otherwise."""
-        if isinstance(kills, str) or not isinstance(kills, Sequence):
-            raise ConfigError(f"Expected kills as a list of CLIENT@ROUND, got kills={kills!r}.")
+        _check_kinds({"superlink": superlink, "address": address, "slow": slow}, kills, insecure=insecure, keep=keep)
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray, flower or service, got {name!r}.")
         if name in ("flower", "service") and find_spec(f"quoron.{_FOLDERS[name]}") is None:
             raise ConfigError(
                 f"Expected quoron with its network for the engine {name}, got quoron-core. pip install quoron."
             )
-        texts = {
-            "superlink": superlink,
-            "address": address,
-            "slow": slow,
-            **{f"kills[{i}]": each for i, each in enumerate(kills)},
-        }
-        for key, text in texts.items():
-            if not (text is None or isinstance(text, str)):
-                raise ConfigError(f"Expected {key} as a text, got {key}={text!r}.")
-        for key, switch in (("insecure", insecure), ("keep", keep)):
-            if not isinstance(switch, bool):
-                raise ConfigError(f"Expected {key} as true or false, got {key}={switch!r}.")
         served = [
             key for key, value in (("clients", clients), ("kills", kills), ("slow", slow), ("keep", keep)) if value
         ]
@@ -175,3 +162,15 @@ def training_sharing(choice: EngineChoice) -> Sharing | None:
     if choice.name in _FOLDERS:
         raise ConfigError(f"Expected the engine inline or ray for training, got {choice.name}: submit to a federation.")
     return choice.sharing
+
+
+def _check_kinds(texts: Mapping[str, object], kills: object, **switches: object) -> None:
+    """ConfigError where a text, a list of texts or a switch is something else."""
+    if isinstance(kills, str) or not isinstance(kills, Sequence):
+        raise ConfigError(f"Expected kills as a list of CLIENT@ROUND, got kills={kills!r}.")
+    for key, text in {**texts, **{f"kills[{i}]": each for i, each in enumerate(kills)}}.items():
+        if not (text is None or isinstance(text, str)):
+            raise ConfigError(f"Expected {key} as a text, got {key}={text!r}.")
+    for key, switch in switches.items():
+        if not isinstance(switch, bool):
+            raise ConfigError(f"Expected {key} as true or false, got {key}={switch!r}.")

@@ -199,7 +199,7 @@ def test_a_submission_has_the_problem_of_a_simulation_and_its_plan(tmp_path: Pat
         (["population.outlier_fraction=0.1"], "outlier_fraction"),
         (["population.user=x0"], "user column 'x0'"),
         (["population.user=sick"], "got it as the label too"),
-        (["population.categorical.x0=[1, 2]"], "every feature once, got column 'x0'"),
+        (["population.categorical.x0=[1, 2]"], "every feature once, got 'x0' twice"),
         (["privacy.delta=1e-3"], "delta <= 1/n = 0.0002 for n=5,000 users"),
     ],
 )

@@ -15,7 +15,8 @@ from quoron.training import lifetime, start
 from quoron_privacy.noise.sources import SecureNoise
 
 PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+BLOCKS = [block.replace("\\\n", " ") for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)]
+COMMANDS = [line for block in BLOCKS for line in block.splitlines()]
 
 
 @pytest.fixture
@@ -27,12 +28,25 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def visits(here: Path) -> None:
+    """The table that the page speaks of, of somebody's own, and rows to predict for."""
+    dice, rows = np.random.default_rng(0), 3000
+    age, weight = dice.uniform(20, 90, rows), dice.normal(75, 12, rows).round(1)
+    ill = np.where(dice.random(rows) < age / 100, "yes", "no")
+    ward = dice.choice(["north", "south"], rows)
+    table = pd.DataFrame({"patient": np.arange(rows) // 3, "age": age, "weight": weight, "ward": ward, "ill": ill})
+    table.to_csv("visits.csv", index=False)
+    table.to_csv("new.csv", index=False)
+
+
 def test_the_description_on_the_page_is_that_of_the_example(here: Path) -> None:
     assert invoke(["example", "scorecard"]) == 0
     parsed = config.parse(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
     assert parsed.population == config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
 
 
+@pytest.mark.usefixtures("visits")
 def test_the_commands_of_the_page_lead_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS:
         program, *words = shlex.split(command)

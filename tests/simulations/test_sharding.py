@@ -289,7 +289,7 @@ def test_choices_that_make_no_sense_are_refused():
     for given, words in (
         ({"name": "inline", "address": "x:1"}, "address with the engine ray only"),
         ({"name": "flower", "workers": 2}, "no workers with the engine flower"),
-        ({"workers": 0}, "workers >= 1"),
+        ({"workers": 0}, "workers to be an integer >= 1"),
     ):
         with pytest.raises(ConfigError, match=words):
             EngineChoice.of(**given)

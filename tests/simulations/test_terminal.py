@@ -41,6 +41,7 @@ def test_a_header_with_control_characters_reaches_no_terminal(
         [population]
         kind = "table"
         path = "visits.csv"
+        separator = ","
         user = "nobody"
         label = "ill"
         numeric = { age = [0, 100] }

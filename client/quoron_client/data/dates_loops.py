@@ -234,7 +234,7 @@ def _named(data: Any, at: int, end: int, letters: int) -> Any:
 def _by_format(data: Any, at: int, end: int, form: Any) -> Any:
     """(day, seconds, offset) of a text in a declared format."""
     year, month, day, ordinal = NONE, 1, 1, NONE
-    hour, minute, second, half, ahead = NONE, 0, 0, NONE, NONE
+    hour, minute, second, half, ahead, number = NONE, 0, 0, 0, NONE, NONE
     for sign in form:
         if sign < 256:
             if at >= end or data[at] != sign:
@@ -284,9 +284,7 @@ def _by_format(data: Any, at: int, end: int, form: Any) -> Any:
             second = found
     if at < end:
         return NONE, NONE, NONE
-    if half != NONE:
-        hour += half
-    number = NONE
+    hour += half
     if year != NONE:
         number = day_of(year, month, day) if ordinal == NONE else _ordinal(year, ordinal)
         if number == NONE:
