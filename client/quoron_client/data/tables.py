@@ -324,6 +324,6 @@ def _without_views(table: pa.Table) -> pa.Table:
         kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             parts = [large(each) for each in table.column(place).chunks]
-            whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.array([], column.type))])
+            whole = pa.chunked_array(parts) if parts else pa.chunked_array([large(pa.nulls(0, column.type))])
             table = table.set_column(place, column.name, whole)
     return table
