@@ -208,6 +208,7 @@ def compare(
     said = sections(privacy, keep, door="compare")
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
+    _check_declared(config, "compare")
     table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
@@ -275,6 +276,7 @@ def ask(
     """
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
+    _check_declared(config, "ask")
     table = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
@@ -348,6 +350,16 @@ def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
     from quoron.training import run as training
 
     return training.simulated(config, Path.cwd(), frame)
+
+
+def _check_declared(config: Config, door: str) -> None:
+    """ConfigError for a table of which something is to be bought: by what would be left, and of what, nobody knows."""
+    if is_wanted(config, simulated=True):
+        raise ConfigError(
+            f"Expected a table whose features are declared for {door}, got one of which some are to be bought. Declare "
+            "them (numeric, categorical, hashed, dates), or take declared.toml of a run of quoron train; simulate and "
+            "plan buy."
+        )
 
 
 def _engine(engine: str | EngineChoice) -> EngineChoice:

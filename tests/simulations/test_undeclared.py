@@ -509,12 +509,6 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
 
 
-def test_a_simulation_refuses_columns_that_are_to_be_bought_by_name(people, tmp_path):
-    people.to_parquet(tmp_path / "people.parquet")
-    with pytest.raises(ConfigError, match="the range or the values of every column"):
-        quoron.compare(tmp_path / "people.parquet", user="who", label="ill", numeric=["age"], algorithms=["dp-ftrl"])
-
-
 WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
     ["0", "1", "-1", "true", "no", "07"]
 )
@@ -633,3 +627,19 @@ def test_dates_of_a_pandas_frame_are_bought_as_those_of_its_file_are(people, led
     assert len({(plan.columns, plan.names, plan.scales) for plan in plans}) == 1
     found = {line.column: line.value for line in train(people.assign(born=born), tmp_path / "run").bought}
     assert found["born"].startswith("dates, years ")
+
+
+def test_a_comparison_and_a_question_of_what_nobody_declared_are_refused_with_the_fix(people):
+    """Neither buys: it would leave out columns that somebody wants, or say that there are no features."""
+    for more in ({}, {"numeric": {"age": (0, 100)}, "buy": {"dose": "number"}}):
+        with pytest.raises(ConfigError, match=r"declared for compare.*declared\.toml"):
+            quoron.compare(people, user="who", label="ill", seeds=1, **more)
+        with pytest.raises(ConfigError, match="declared for ask"):
+            quoron.ask(people, user="who", label="ill", risk="5%", **more)
+
+
+def test_a_column_that_is_declared_is_not_paid_for_as_well(people):
+    with pytest.raises(ConfigError, match="'age' to be declared or bought, got both"):
+        quoron.plan_training(
+            people, **said(user="who", label="ill", numeric={"age": (0, 9)}, buy={"age": "any"}, **QUICK)
+        )

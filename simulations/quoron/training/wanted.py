@@ -107,6 +107,8 @@ def _resolved(section: TableSection, declared: TableSection, header: list[str]) 
     kinds = {name: said_of[given] for given, some in zip(named, found, strict=True) for name in some}
     for name in kinds:
         columns.check_name(name, header)
+        if name in section.numeric or name in section.hashed or name in section.dates:
+            raise ConfigError(f"Expected {name!r} to be declared or bought, got both. Leave it out of one.")
         if name in own:
             raise ConfigError(f"Expected columns other than {', '.join(sorted(own))} as features, got {name!r}.")
     for name in dict.fromkeys(header):
