@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from quoron import toml_text
-from quoron.table_columns import described, shown
+from quoron.table_columns import described, of_tables, shown
 from quoron_privacy.errors import ConfigError
 
 GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
@@ -204,6 +204,7 @@ def door(function: Callable[P, T]) -> Callable[P, T]:
     """
     own = inspect.signature(function)
     signature = shown(own)
+    others = set() if of_tables(own) else signature.parameters.keys() - own.parameters.keys()  # words of their own
 
     @functools.wraps(function)
     def opened(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -215,7 +216,8 @@ def door(function: Callable[P, T]) -> Callable[P, T]:
         except TypeError as error:  # one that is needed and not there, or too many
             raise ConfigError(f"Expected the arguments of {function.__name__}, got: {error}.") from None
         for name, value in given.items():
-            _check(function.__name__, name, value, signature.parameters[name].default)
+            if name not in others:
+                _check(function.__name__, name, value, signature.parameters[name].default)
         return function(*args, **kwargs)
 
     opened.__doc__ = described(function.__doc__, own)

@@ -213,19 +213,21 @@ def _as_columns(given: Mapping[str, Any] | Sequence[str]) -> Mapping[str, Any]:
 
 
 def shown(signature: inspect.Signature) -> inspect.Signature:
-    """The same with every word of a table in place of `**columns: Unpack[TableColumns]`, before other keywords."""
-    own = [each for each in signature.parameters.values() if not _are_columns(each)]
+    """The same with each word in place of `**columns: Unpack[TableColumns]`, or of another such list."""
+    own = [each for each in signature.parameters.values() if _listed(each) is None]
     if len(own) == len(signature.parameters):
         return signature
     keyword = inspect.Parameter.KEYWORD_ONLY
-    words = [inspect.Parameter(name, keyword, default=None, annotation=hint | None) for name, hint in TYPES.items()]
+    (listed,) = filter(None, map(_listed, signature.parameters.values()))
+    hints = get_type_hints(listed).items()
+    words = [inspect.Parameter(name, keyword, default=None, annotation=hint | None) for name, hint in hints]
     first = sum(each.kind is not keyword for each in own)
     return signature.replace(parameters=[*own[:first], *words, *own[first:]])
 
 
 def described(text: str | None, signature: inspect.Signature) -> str | None:
     """A docstring that says what every word means, where it says `columns:`."""
-    if text is None or not any(map(_are_columns, signature.parameters.values())):
+    if text is None or not of_tables(signature):
         return text
     lines = []
     for line in text.splitlines():
@@ -240,8 +242,12 @@ def described(text: str | None, signature: inspect.Signature) -> str | None:
     return "\n".join(lines)
 
 
-def _are_columns(parameter: inspect.Parameter) -> bool:
-    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD
-    return (
-        is_rest and get_origin(parameter.annotation) is not None and get_args(parameter.annotation) == (TableColumns,)
-    )
+def of_tables(signature: inspect.Signature) -> bool:
+    """Whether its further words are those of a table."""
+    return TableColumns in map(_listed, signature.parameters.values())
+
+
+def _listed(parameter: inspect.Parameter) -> Any:
+    """The list of words that `**columns: Unpack[...]` stands for; None for another parameter."""
+    is_rest = parameter.kind is inspect.Parameter.VAR_KEYWORD and get_origin(parameter.annotation) is not None
+    return get_args(parameter.annotation)[0] if is_rest else None
