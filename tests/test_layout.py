@@ -52,10 +52,10 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (16998, 107),
     "quoron_client.federation.session": (11223, 81),
     "quoron.mean": (8357, 64),
-    "quoron.training.run": (28075, 183),
-    "quoron.api": (20601, 146),
-    "quoron.sklearn": (28788, 185),
-    "quoron.cli.app": (2617, 18),
+    "quoron.training.run": (28083, 183),
+    "quoron.api": (20609, 146),
+    "quoron.sklearn": (28796, 185),
+    "quoron.cli.app": (2623, 18),
 }
 COUNTS = {
     "pairs of rooms that import each other": 0,
@@ -67,10 +67,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 123,
     "distributions of a plain install": 67,
-    "lines of the product": 74595,
+    "lines of the product": 74603,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (19876, 1120),
+    "quoron.api.train": (19882, 1121),
     "quoron_server.algorithms.localised.method": (1102, 54),
     "quoron_server.algorithms.tracking.method": (2080, 86),
 }

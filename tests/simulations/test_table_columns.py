@@ -1,9 +1,10 @@
 """The words of a table: one list, shown by every door and every command, and what is said of one that is wrong."""
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
+import numpy as np
 import pytest
 import typer
 
@@ -11,7 +12,9 @@ import quoron
 from quoron import api, table_columns
 from quoron.cli.app import app, invoke
 from quoron.config import Simulated, TableSection
+from quoron.sections import door
 from quoron.table_columns import WORDS, TableColumns
+from quoron.training.items import ItemColumns
 from quoron_privacy.errors import ConfigError
 
 DOORS = ("train", "plan_training", "simulate", "compare", "plan", "ask")
@@ -102,3 +105,17 @@ def test_what_cannot_be_meant_is_refused_with_its_option(word: str, typed: list[
 def test_a_configuration_takes_no_words_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "quickstart", "--user", "who"]) == 2
     assert "Expected user with a DataFrame or the path of a table" in capsys.readouterr().err
+
+
+def test_other_lists_of_words_are_those_of_their_doors():
+    """Networks have items, whose user may be an array; no framework is needed to say so."""
+
+    @door
+    def fit(data: int, **items: Unpack[ItemColumns]) -> Any:
+        return data, items
+
+    assert [*inspect.signature(fit).parameters] == ["data", "user", "offsets", "features", "label"]
+    users = np.array([0, 1])
+    assert fit(3, user=users) == (3, {"user": users})
+    with pytest.raises(ConfigError, match="Did you mean 'features'"):
+        fit(3, featurs=["x"])
