@@ -161,15 +161,15 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
 
     Of a folder of files it is their names, sizes and times of change.
     """
-    from quoron_client.data.files import Files, content  # they bring pyarrow
-
     digest, section = hashlib.sha256(config.digest().encode()), config.population
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
-    elif isinstance(section, TableSection) and (source := dataset(section.path, folder)) is not None:
-        digest.update(bytes.fromhex(Files.found(source).digest))
     elif isinstance(section, TableSection):
-        digest.update(content(str(table_file(section.path, folder))))
+        from quoron_client.data.files import Files, content  # they bring pyarrow
+
+        source = dataset(section.path, folder)
+        named = content(str(table_file(section.path, folder))) if source is None else Files.found(source).digest
+        digest.update(named if isinstance(named, bytes) else bytes.fromhex(named))
     return digest.hexdigest()
 
 
