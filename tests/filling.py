@@ -45,6 +45,7 @@ MOMENTS: dict[str, tuple[Any, str] | None] = {  # the call before which the disk
     "end": (PopulationLedger, "end"),
 }
 WATCHED = (*filter(None, MOMENTS.values()), (Ledger, "commit"))
+ENOUGH = 1_000_000  # bytes; a run that this holds up is not held up by its disk
 HARD = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
 
@@ -95,8 +96,8 @@ def quick(folder: Path) -> tuple[Any, Callable[[], None]]:
     planned: list[Prepared[Curated]] = []
     plan = run._planned
 
-    def once(config: Any, base: Path, identity: Identity, *given: Any) -> Prepared[Curated]:
-        planned[:] = planned or [plan(config, base, identity, *given)]
+    def once(config: Any, base: Path, identity: Identity, *given: Any, **named: Any) -> Prepared[Curated]:
+        planned[:] = planned or [plan(config, base, identity, *given, **named)]
         scene, account = replace(planned[0].scene, identity=identity), lifetime.account(Path(config.train.ledger))
         return replace(
             planned[0], config=config, scene=scene, digest=config.digest(), name=identity.run, account=account
@@ -194,7 +195,7 @@ def main(*given: str) -> None:
         rooms, wanted = json.load(sys.stdin), False
     else:
         first, step, *moments = given
-        rooms, wanted = {each: count(int(first), int(step)) for each in moments or MOMENTS}, True
+        rooms, wanted = {each: range(int(first), ENOUGH, int(step)) for each in moments or MOMENTS}, True
     with tempfile.TemporaryDirectory() as place:
         config, anew = quick(Path(place))
         for watched.moment, each in rooms.items():
