@@ -31,6 +31,7 @@ from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
+from quoron_server.rounds import Engine
 
 DELTA = 1e-6
 NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
@@ -59,9 +60,10 @@ def plan_of(people: TablePopulation, algorithm: str, epsilon: float, radius: flo
     return choose(config, problem(config, replace(people, domain=narrow))).plan
 
 
-def model(people: TablePopulation, plan: Plan, seed: int) -> np.ndarray:
+def model(people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None) -> np.ndarray:
     """Of one run, in this process."""
-    made, noise, engine = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed), InlineEngine(people)
+    made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed)
+    engine = InlineEngine(people) if engine is None else engine
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         answers = engine.ask(question)

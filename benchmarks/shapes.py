@@ -18,7 +18,9 @@ those of the smaller ones. Draw 0 is for whoever chooses a constant; figures are
     bare        no intercept
     amounts     a number is predicted, by least squares
 
-All but `bare` have an intercept; columns count it.
+All but `bare` have an intercept; columns count it. Beside them, of one row a user and without intercept:
+
+    family      the made-up users of `population.family = "logistic"`
 """
 
 from collections.abc import Mapping
@@ -29,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from quoron.populations import Categorical, Feature, Numeric, TablePopulation, from_table
+from quoron.populations import Categorical, Feature, Numeric, Synthetic, TablePopulation, from_table
 from quoron_client.data.encoding import read_label
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball
@@ -52,6 +54,8 @@ def table(shape: str, users: int, columns: int, draw: int = 0) -> TablePopulatio
 
 @lru_cache(maxsize=2)
 def _drawn(shape: str, users: int, columns: int, draw: int) -> TablePopulation:
+    if shape == "family":
+        return _family(users, columns, draw)
     random = np.random.Generator(np.random.Philox([draw, columns, SHAPES.index(shape)]))
     everybody, many = users + HELD_OUT, columns - (shape != "bare")
     counts = _counts(shape, everybody, random)
@@ -74,6 +78,14 @@ def _drawn(shape: str, users: int, columns: int, draw: int) -> TablePopulation:
         items_per_user=1 if shape == "single" else 3,
         test_fraction=HELD_OUT / everybody,
     )
+
+
+def _family(users: int, columns: int, draw: int) -> TablePopulation:
+    form = _drawn("bare", 1, columns, draw)
+    made = Synthetic("logistic", users + HELD_OUT, 1, columns, FAR, seed=draw)
+    held = made.items(np.arange(users, made.users))
+    tested, training = np.ones(len(held.labels), bool), made.items(np.arange(users))
+    return replace(form, training=training, held_out=held, tested=tested, items_per_user=1)
 
 
 def _counts(shape: str, users: int, random: np.random.Generator) -> np.ndarray:
