@@ -157,8 +157,8 @@ class ProblemSection(Section):
 
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
         default=None,
-        description="declared share of users that may send anything; default: of synthetic users their "
-        "outlier_fraction, else 0",
+        description="declared share of users that may send anything, which makes some methods clip more and so learn "
+        "less (docs/few-users.md); default: of synthetic users their outlier_fraction, else 0",
     )
 
     attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(

@@ -194,26 +194,39 @@ def test_what_is_not_predicted_is_chosen_last() -> None:
     assert alone.choice.endswith("predicts nothing.")
 
 
-def test_declared_outliers_get_the_best_feasible_filter() -> None:
+def test_few_declared_outliers_change_the_sentence_and_nothing_else() -> None:
+    planned = chosen(RECOMMENDED, MANY, FILTER, hostile_share=0.05)
+    assert planned.plan.algorithm == chosen(RECOMMENDED, MANY, FILTER).plan.algorithm == "tracking-srgd"
+    assert planned.choice is not None
+    assert planned.choice.startswith("tracking-srgd: 5 % of users are declared outliers, who may bias it")
+
+
+def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predict() -> None:
+    planned = chosen(pretended("tracking-srgd", 9e-6), MANY, FILTER, hostile_share=0.051)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert "5.1 % of users are declared outliers, who may bias it" in str(planned.choice)
+
+
+def test_many_declared_outliers_get_the_best_feasible_filter_where_nobody_can_be_asked_once() -> None:
     worse = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
-    planned = chosen(RECOMMENDED, MANY, worse, FILTER, hostile_share=0.01)
+    planned = chosen(pretended("tracking-srgd", 1e-6, users=2_000), MANY, worse, FILTER, hostile_share=0.1)
     assert planned.plan.algorithm == "filter"
     assert planned.choice is not None
-    assert planned.choice.startswith("filter: 1 % of users are declared outliers, and it removes outliers; asks ")
+    assert planned.choice.startswith("filter: 10 % of users are declared outliers, and it removes outliers; asks ")
     assert "5.0 times the best considered (many, 724 rounds)" in planned.choice
 
 
-def test_declared_outliers_without_a_feasible_filter_get_the_recommended_method_with_a_warning() -> None:
-    filters = (
-        pretended("filter", 5e-6, users=30_000, removes_outliers=True),
-        pretended("soft-filter", 5e-6, users=9_000, removes_outliers=True),
-    )
-    planned = chosen(pretended("tracking-srgd", 9e-6), MANY, *filters, hostile_share=0.002)
-    assert planned.plan.algorithm == "tracking-srgd"
-    assert planned.choice is not None
-    assert planned.choice.startswith(
-        "tracking-srgd: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000), so 0.2 % of "
-        "users may bias it; asks every user at most once"
+FILTERS = (
+    pretended("filter", 5e-6, users=30_000, removes_outliers=True),
+    pretended("soft-filter", 5e-6, users=9_000, removes_outliers=True),
+)
+
+
+def test_many_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
+    planned = chosen(MANY, PLAIN, *FILTERS, hostile_share=0.1)
+    assert planned.plan.algorithm == "many"
+    assert "who may bias it: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000)" in str(
+        planned.choice
     )
 
 
@@ -222,15 +235,8 @@ def test_how_many_users_would_do_is_never_read_from_words_about_something_else()
         raise Infeasible("filter", "too few answer", "3,224 users in every round or quorum_epsilon >= 16.1")
 
     refused = replace(pretended("filter", 1.0, removes_outliers=True), planner=too_quiet)
-    planned = chosen(RECOMMENDED, refused, hostile_share=0.002)
-    assert "no algorithm that removes outliers is feasible, so 0.2 %" in str(planned.choice)
-
-
-def test_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
-    planned = chosen(MANY, PLAIN, hostile_share=0.002)
-    assert planned.plan.algorithm == "many"
-    assert planned.choice is not None
-    assert "no algorithm that removes outliers is feasible, so 0.2 % of users may bias it" in planned.choice
+    planned = chosen(MANY, refused, hostile_share=0.1)
+    assert "no algorithm that removes outliers is feasible;" in str(planned.choice)
 
 
 def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predict() -> None:
@@ -330,9 +336,14 @@ def test_too_few_users_are_declined_with_the_number_that_would_do_unless_an_algo
     assert settled(60, "algorithm.name=mean-sgd").plan.algorithm == "mean-sgd"
 
 
-def test_with_declared_outliers_it_clips_more() -> None:
-    wary = settled(2_000, hostile_share=0.01)
-    assert "may bias it" in str(wary.choice)
+def test_few_declared_outliers_leave_few_users_their_method_and_it_says_what_being_ready_costs() -> None:
+    for share, said in ((0.01, "it clips as usual"), (0.03, "robust=false")):
+        wary = settled(2_000, hostile_share=share)
+        assert wary.plan.algorithm == "whitened-tracking"
+        assert "may bias it" in str(wary.choice)
+        (remark,) = wary.remarks
+        assert said in remark
+    assert settled(2_000).remarks == ()
 
 
 TABLE = ("population.kind=table", "population.path=-", "population.user=-", "population.label='- > 0'")

@@ -195,10 +195,11 @@ class TestPlans:
         assert half.predicted_excess_risk > whole.predicted_excess_risk
         assert half.parameters.gradient_scales == whole.parameters.gradient_scales
 
-    def test_declared_hostile_users_make_it_clip_more(self):
+    def test_more_than_a_few_declared_hostile_users_make_it_clip_more(self):
         plan = plan_of(table())
-        beliefs = replace(plan.problem.beliefs, hostile_share=0.02)
-        wary = INFO.plan(replace(plan.problem, beliefs=beliefs), PRIVACY)
+        few, more = (replace(plan.problem.beliefs, hostile_share=share) for share in (0.02, 0.03))
+        assert INFO.plan(replace(plan.problem, beliefs=few), PRIVACY).parameters == plan.parameters
+        wary = INFO.plan(replace(plan.problem, beliefs=more), PRIVACY)
         assert wary.parameters.least_beyond > plan.parameters.least_beyond
         assert wary.parameters.most_lengths < plan.parameters.most_lengths
 

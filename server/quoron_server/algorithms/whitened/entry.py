@@ -24,6 +24,10 @@ INFO = AlgorithmInfo(
         "it asks for the second moment of a user's features and for losses, which no gradient tells"
     ),
     choosing=Choosing(
-        many_passes=True, rule=planning.taken, too_few=planning.too_few, fewer_rounds=planning.FEWER_ROUNDS
+        many_passes=True,
+        rule=planning.taken,
+        too_few=planning.too_few,
+        fewer_rounds=planning.FEWER_ROUNDS,
+        remarks=planning.remarks,
     ),
 )
