@@ -79,6 +79,29 @@ def curvature_share(sigmoid: bool, square: float) -> float:
     return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What is known of the loss before anybody answers: the mean curvature at a point, over q parts of predictions."""
+
+    curvature: float  # φ₂, at even chances
+    sigmoid: bool  # whether curvature falls as predictions grow
+    parts: int = 1  # q
+
+    def at(self, x: Vector) -> tuple[Vector, Matrix]:
+        """Mean curvatures (q,) at x (q d,), and the directions (q, q) among parts, as columns, that they are of."""
+        found = self.curvature * curvature_share(self.sigmoid, float(x @ x) / self.parts)
+        return np.full(self.parts, found), np.eye(self.parts)
+
+    def gradient(self, x: Vector) -> Vector:
+        """γ(x), (q d,): exact where features are Gaussian in the metric and labels told nothing."""
+        return self.curvature * curvature_share(self.sigmoid, float(x @ x) / self.parts) * x
+
+    def variety(self, levels: Vector, rest: float) -> float:
+        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
+        chance = mean_chance(float(levels[0]), rest)
+        return chance * (1 - chance)
+
+
 def mean_chance(mean: float, variance: float) -> float:
     """Of the positive class, for predictions N(mean, variance)."""
     return 0.5 + 0.5 * float(_WEIGHTS @ np.tanh(0.5 * (mean + _NODES * math.sqrt(max(variance, 0.0)))))
@@ -97,18 +120,15 @@ class GradientModel:
     walks: Vector  # (t,): b, the walk's variance at each point
     inverse: Matrix  # (t, t), of the covariance
     slope_variance: float  # σ_H²
-    curvature: float  # φ₂
-    sigmoid: bool
+    law: Law
 
     @classmethod
-    def of(
-        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, curvature: float, sigmoid: bool
-    ) -> "GradientModel":
+    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
-        slope_variance = (LEARNT * curvature) ** 2 / points.shape[1]
-        known = np.array([curvature * curvature_share(sigmoid, float(x @ x)) * x for x in points])
+        slope_variance = (LEARNT * law.curvature) ** 2 / points.shape[1]
+        known = np.array([law.gradient(x) for x in points])
         covariance = slope_variance * points @ points.T + np.minimum.outer(walks, walks) + np.diag(variances)
-        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, curvature, sigmoid)
+        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, law)
 
     def at(self, x: Vector, walk: float) -> tuple[Vector, float]:
         """Mean and variance of a coordinate of the gradient at x (d,), `walk` being b there."""
@@ -118,7 +138,7 @@ class GradientModel:
         near = self.slope_variance * (self.points @ x) + np.minimum(self.walks, walk)
         weights = self.inverse @ near
         rest = 1 - float(ones @ weights)
-        known = self.curvature * curvature_share(self.sigmoid, float(x @ x)) * x
+        known = self.law.gradient(x)
         variance = self.slope_variance * float(x @ x) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
 

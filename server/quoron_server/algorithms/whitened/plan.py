@@ -225,6 +225,7 @@ def _calibrated(
         ridge=problem.ridge,
         sigmoid=sigmoid,
         largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
+        outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
         beyond=BEYOND * math.sqrt(d) / (users * mu * math.sqrt(_gradient_share(users, mu))),
         least_beyond=least_beyond,
