@@ -20,12 +20,10 @@ from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
-    Law,
-    curvature_share,
-    mean_chance,
     shrunk,
     typical_length,
 )
+from quoron_server.algorithms.whitened.law import Law, curvature_share, mean_chance
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.means.free_presence import Length as Released
+from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -29,8 +30,6 @@ LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation o
 WALK = 0.3  # share of a step's gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
@@ -70,41 +69,6 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
     times, least, most = FLOOR
     eigenvalues = np.maximum(base + values, 0.0) + min(max(times * edge, least * base), most * base)
     return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
-
-
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
-    if not sigmoid:
-        return 1.0
-    return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """What is known of the loss before anybody answers: the mean curvature at a point, over q parts of predictions."""
-
-    curvature: float  # φ₂, at even chances
-    sigmoid: bool  # whether curvature falls as predictions grow
-    parts: int = 1  # q
-
-    def at(self, x: Vector) -> tuple[Vector, Matrix]:
-        """Mean curvatures (q,) at x (q d,), and the directions (q, q) among parts, as columns, that they are of."""
-        found = self.curvature * curvature_share(self.sigmoid, float(x @ x) / self.parts)
-        return np.full(self.parts, found), np.eye(self.parts)
-
-    def gradient(self, x: Vector) -> Vector:
-        """γ(x), (q d,): exact where features are Gaussian in the metric and labels told nothing."""
-        return self.curvature * curvature_share(self.sigmoid, float(x @ x) / self.parts) * x
-
-    def variety(self, levels: Vector, rest: float) -> float:
-        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
-        chance = mean_chance(float(levels[0]), rest)
-        return chance * (1 - chance)
-
-
-def mean_chance(mean: float, variance: float) -> float:
-    """Of the positive class, for predictions N(mean, variance)."""
-    return 0.5 + 0.5 * float(_WEIGHTS @ np.tanh(0.5 * (mean + _NODES * math.sqrt(max(variance, 0.0)))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

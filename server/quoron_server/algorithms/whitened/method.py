@@ -10,8 +10,8 @@
 p is the noisy share of users who answer, which every release tells for nothing. Steps, metric, radius and weights are
 functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
 
-With K classes L is of the features alone, and θ has a part for each of the K - 1 contrasts between classes: parts are one
-vector where they are clipped, in one radius.
+With K classes L is of the features alone and θ has a part for each of the K - 1 contrasts between classes, all of which
+are one vector where they are clipped (docs/privacy/whitened-tracking.md#w2).
 
 Ours. Statement and proof: docs/privacy/whitened-tracking.md.
 """

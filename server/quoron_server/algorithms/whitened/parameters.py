@@ -9,7 +9,7 @@ from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.whitened.contrasts import Contrasts
-from quoron_server.algorithms.whitened.estimates import Law
+from quoron_server.algorithms.whitened.law import Law
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -53,7 +53,8 @@ class WhitenedParameters(Parameters):
     @property
     def law(self) -> Law:
         """What is known of the loss before anybody answers."""
-        return Law(self.link_curvature, self.sigmoid, max(1, self.outputs - 1))
+        even = self.link_curvature if self.outputs == 1 else min(self.link_curvature, 1 / self.outputs)
+        return Law(even, self.sigmoid, self.outputs)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""
