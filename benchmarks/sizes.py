@@ -3,6 +3,7 @@
     python benchmarks/sizes.py                                        # a cross through the grid: some minutes
     python benchmarks/sizes.py --users 20000 --columns 100 --shape plain --epsilon 1 --algorithm auto
     python benchmarks/sizes.py --radius 30                            # as if that ball had been declared
+    python benchmarks/sizes.py --users 9000 --columns 10 --rounds 7 --algorithm whitened-tracking
     python benchmarks/sizes.py --memory --users 100000 --columns 100 --algorithm whitened-tracking
 
 One JSON object a cell: per cent of F(0) - F* that is left for each seed, F the user-averaged training risk and F* its
@@ -83,13 +84,16 @@ def table(users: int, columns: int, shape: str) -> TablePopulation:
     )
 
 
-def plan_of(people: TablePopulation, algorithm: str, epsilon: float, radius: float | None) -> Plan:
+def plan_of(
+    people: TablePopulation, algorithm: str, epsilon: float, radius: float | None, rounds: int | None = None
+) -> Plan:
     """As a person gets it who declares no radius, or this one."""
     tree: dict[str, Any] = {
         "population": {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}},
         "algorithm": {"name": algorithm},
         "privacy": {"epsilon": epsilon, "delta": 1e-6},
         "domain": {} if radius is None else {"radius": radius},
+        "budget": {} if rounds is None else {"rounds": rounds},
     }
     config = from_tree(tree)
     return choose(config, problem(config, replace(people, domain=L2Ball(radius or 3.0)))).plan
@@ -112,7 +116,7 @@ def measured(cell: tuple[int, int, float], shape: str, algorithm: str, chosen: a
     values = {"shape": shape, "users": users, "columns": columns, "epsilon": epsilon, "algorithm": algorithm}
     people, began = table(users, columns, shape), time.perf_counter()
     try:
-        plan = plan_of(people, algorithm, epsilon, chosen.radius)
+        plan = plan_of(people, algorithm, epsilon, chosen.radius, chosen.rounds)
     except QuoronError as error:
         return values | {"refused": str(error)[:200]}
     planned, start = time.perf_counter(), people.excess_risk(np.zeros(columns))
@@ -148,6 +152,7 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=SHAPES)
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--radius", type=float)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--memory", action="store_true", help="tell the largest that the process ever was")
     chosen = parser.parse_args()

@@ -30,10 +30,11 @@ from quoron_server.problem import Problem
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
-MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
+LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
-FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
+FORECAST_FROM = 9  # rounds: with fewer the way may be too long: the model at most about doubles in each
+FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
 VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
@@ -77,7 +78,8 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
-    risk = remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None
+    unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1)  # measured from four rounds on
+    risk = min(1.0, remaining(left) + unreached) * starting_risk(problem)
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
@@ -127,26 +129,21 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
-    """Whether everybody may be asked in every round: by whoever holds all rows, else where users are few.
+    """Whether everybody may be asked in every round: always by whoever holds all rows, else where so many will answer.
 
-    Where rows are in one machine's memory neither n, d nor ε has a limit: more of any is as good as before, or better.
-    Elsewhere all users' moments have to be held at once. Fewer rounds than FORECAST_FROM have not been measured.
+    Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
+    answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
-    if plan.cost.rounds < FORECAST_FROM or plan.cost.rounds > (allowed.budget.rounds or ROUNDS_TO):
-        return Verdict(False)
-    users, held = plan.problem.users, 8 * plan.problem.users * packed(plan.problem.features)
-    if allowed.held is not None and held > allowed.held:
-        return Verdict(False, f"where {held / 2**30:,.1f} GiB of second moments can be held at once, name {NAME}")
-    if users <= MOST_USERS:
-        return Verdict(True, "its rule takes so few users")
+    if allowed.attendance < LEAST_ATTENDANCE:
+        return Verdict(False, f"where {LEAST_ATTENDANCE:.0%} of users are expected to answer, {NAME} would be taken")
     if allowed.everybody:
         return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
-    return Verdict(False, f"where all users may be asked {plan.cost.rounds} times, name {NAME}")
+    return Verdict(True, f"everybody may be asked {plan.cost.rounds} times (budget.answers_per_user says otherwise)")
 
 
-def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
+def too_few(problem: Problem, privacy: Privacy, attendance: float) -> Infeasible | None:
     """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
-    problem, options = problem.settled(wide=True), WhitenedOptions()
+    problem, options = problem.settled(wide=True), WhitenedOptions(attendance=attendance)
     try:
         _require(problem, options)
         return _unlearnable(problem, _mu(problem, privacy, ROUNDS), options)
