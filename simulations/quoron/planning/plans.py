@@ -113,7 +113,7 @@ class Planned:
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
         read = self.forecast
-        said = {"forecast": None if read is None else read.as_json()}
+        said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
         said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         if (paid := self.plan.guarantee.bought) is not None:
             said["purchases"] = [asdict(each) for each in bought_costs.costs(paid)]

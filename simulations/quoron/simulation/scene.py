@@ -24,7 +24,16 @@ from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel, Range
-from quoron_client.losses import Classification, LeastSquares, Logistic, Loss, Regression, Softmax, loss_family, make_loss
+from quoron_client.losses import (
+    Classification,
+    LeastSquares,
+    Logistic,
+    Loss,
+    Regression,
+    Softmax,
+    loss_family,
+    make_loss,
+)
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
@@ -137,7 +146,10 @@ def _label_unit(config: Config, loss: Loss) -> float | None:
     if not isinstance(loss, LeastSquares):
         return None
     ends = getattr(config.population, "label_range", None)
-    return 1.0 if ends is None else Range("", *ends, loss.label_bound).unit
+    if ends is None:
+        return 1.0
+    low, high = ends
+    return Range("", low, high, loss.label_bound).unit
 
 
 def _wide(config: Config, population: Known) -> Wide | None:
