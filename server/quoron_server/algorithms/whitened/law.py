@@ -32,9 +32,8 @@ def mean_chance(mean: float, variance: float) -> float:
 
 @cache
 def _draws(parts: int) -> Matrix:
-    """DRAWS standard normal vectors (·, q), the same ones every time, of mean 0 and covariance 1."""
-    half = np.random.Generator(np.random.Philox(0)).standard_normal((max(DRAWS, 4 * parts) // 2, parts))
-    half = half @ np.linalg.inv(np.linalg.cholesky(half.T @ half / len(half))).T
+    """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
+    half = np.random.Generator(np.random.Philox(0)).standard_normal((DRAWS // 2, parts))
     return np.concatenate([half, -half])
 
 

@@ -220,7 +220,7 @@ class WhitenedTracking:
             law=self._law,
         )
         gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error)
+        following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
         after = self._aimed(state, released, share, gradient, error, following, moved)
         after = replace(
@@ -241,7 +241,9 @@ class WhitenedTracking:
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
 
-    def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
+    def _moved(
+        self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
+    ) -> tuple[Vector, float]:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""
         p, theta, parts = self.parameters, state.point, self._contrasts.parts
         levels, basis = self._law.at(theta)
@@ -253,6 +255,9 @@ class WhitenedTracking:
             each = zip(along, falls, inverse, strict=True)
             wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
             variances = error * np.sum(inverse**2, axis=2)
+        elif parts > 1:  # their curvatures differ, and what rounds have learnt of them counts
+            step, variances = model.step(falls, h, basis)
+            wanted, variances = along - step, error * variances
         else:
             wanted, variances = along - falls / h, error / h**2
         following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()

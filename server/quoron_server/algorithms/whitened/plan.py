@@ -29,6 +29,7 @@ from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
+MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
@@ -65,6 +66,8 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
         raise refusal
     left = resolution(problem, mu, options, users)
+    if problem.outputs > MOST_CLASSES:
+        raise Infeasible(NAME, f"an item has {problem.outputs:,} predictions", f"at most {MOST_CLASSES:,} classes")
     if problem.features > LARGEST_DIMENSION:
         condition = f"{problem.features} features make {packed(problem.features):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
@@ -225,7 +228,9 @@ def _calibrated(
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
-        largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
+        largest_prediction=LABEL_PREDICTION * label
+        if label
+        else max(SIGMOID_PREDICTION * math.sqrt(max(1.0, 0.5 * (problem.outputs - 1))), 2 * slope),
         outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
         beyond=BEYOND * math.sqrt(numbers) / (users * mu * math.sqrt(_gradient_share(users, mu))),
