@@ -20,11 +20,10 @@ from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
-    curvature_share,
-    mean_chance,
     shrunk,
     typical_length,
 )
+from quoron_server.algorithms.whitened.law import Law, curvature_share, mean_chance
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -230,7 +229,7 @@ class TestEstimates:
         rng = np.random.default_rng(1)
         points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
         gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
-        model = GradientModel.of(points, gradients, variances, walks, curvature=1.0, sigmoid=False)
+        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False))
         found, variance = model.at(x, 0.5)
         flat, slope = 1e7, 0.25 / 3
         every, paths = np.vstack([points, x]), np.array([*walks, 0.5])

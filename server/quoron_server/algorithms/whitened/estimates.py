@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.means.free_presence import Length as Released
+from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -29,8 +30,6 @@ LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation o
 WALK = 0.3  # share of a step's gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
@@ -72,18 +71,6 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
     return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
 
 
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
-    if not sigmoid:
-        return 1.0
-    return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
-
-
-def mean_chance(mean: float, variance: float) -> float:
-    """Of the positive class, for predictions N(mean, variance)."""
-    return 0.5 + 0.5 * float(_WEIGHTS @ np.tanh(0.5 * (mean + _NODES * math.sqrt(max(variance, 0.0)))))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientModel:
     """Regression of released gradients on their points, the same weights for every coordinate.
@@ -97,18 +84,15 @@ class GradientModel:
     walks: Vector  # (t,): b, the walk's variance at each point
     inverse: Matrix  # (t, t), of the covariance
     slope_variance: float  # σ_H²
-    curvature: float  # φ₂
-    sigmoid: bool
+    law: Law
 
     @classmethod
-    def of(
-        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, curvature: float, sigmoid: bool
-    ) -> "GradientModel":
+    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
-        slope_variance = (LEARNT * curvature) ** 2 / points.shape[1]
-        known = np.array([curvature * curvature_share(sigmoid, float(x @ x)) * x for x in points])
+        slope_variance = (LEARNT * law.curvature) ** 2 / points.shape[1]
+        known = np.array([law.gradient(x) for x in points])
         covariance = slope_variance * points @ points.T + np.minimum.outer(walks, walks) + np.diag(variances)
-        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, curvature, sigmoid)
+        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, law)
 
     def at(self, x: Vector, walk: float) -> tuple[Vector, float]:
         """Mean and variance of a coordinate of the gradient at x (d,), `walk` being b there."""
@@ -118,7 +102,7 @@ class GradientModel:
         near = self.slope_variance * (self.points @ x) + np.minimum(self.walks, walk)
         weights = self.inverse @ near
         rest = 1 - float(ones @ weights)
-        known = self.curvature * curvature_share(self.sigmoid, float(x @ x)) * x
+        known = self.law.gradient(x)
         variance = self.slope_variance * float(x @ x) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
 
