@@ -1,0 +1,193 @@
+"""What `auto` leaves of what there is to learn, on made tables of many shapes and sizes, beside methods that ever win.
+
+    python benchmarks/default.py > lines.jsonl         # all parts but the large cells, draw 1: within the hour
+    python benchmarks/default.py --large > large.jsonl           # thirty named large cells: hours, and 16 GB
+    python benchmarks/default.py --summary lines.jsonl large.jsonl       # the table of docs/few-users.md
+    python benchmarks/default.py --part growth
+    python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0
+    python benchmarks/default.py --shape plain --users 9000 --algorithm auto --radius 30   # as if it had been declared
+    python benchmarks/default.py --memory --users 100000 --columns 100 --shape plain --algorithm whitened-tracking
+
+    grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
+    epsilon   the same tables with ν > 100 at ε = 1, at ε = 8
+    growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
+
+One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
+is left out where its plan has more than 15 million gradients, unless it is asked for by name. `--memory` tells the
+largest that the process ever was, in megabytes, for which give one cell alone.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cells import RIVALS, cell, model, nu, plan_of, score
+from default_summary import summary
+from shapes import SHAPES, table
+
+from quoron_server.algorithms import ALGORITHMS
+
+USERS, COLUMNS, EPSILONS = (1_000, 3_000, 20_000), (5, 15, 60), (0.5, 1.0, 4.0)
+LEAST_NU, SURE_NU = 20.0, 100.0
+MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, and in a large cell
+HIGH = 8.0  # ε that ought to do better than 1
+GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
+GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
+PARTS = ("grid", "epsilon", "growth")
+LARGE: tuple[tuple[str, int, int, float], ...] = (
+    *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
+    *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
+    *((shape, 100_000, 15, 1.0) for shape in ("onehot", "constant")),
+    *(("plain", 4_000, 100, epsilon) for epsilon in (1.0, 4.0)),
+    *((shape, 20_000, 100, 1.0) for shape in ("plain", "careful", "onehot", "sparse")),
+    *(("plain", 20_000, columns, 1.0) for columns in (200, 300)),
+    *(("correlated", 20_000, 300, 4.0), ("rare", 50_000, 200, 1.0), ("plain", 100_000, 100, 1.0)),
+    *(("family", users, 10, 1.0) for users in (20_000, 300_000, 1_000_000)),
+    *(("single", users, 100, 1.0) for users in (20_000, 100_000)),
+    *(("single", 1_000_000, 10, 1.0), ("rare", 1_000_000, 10, 4.0), ("plain", 1_000_000, 100, 1.0)),
+)
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Cells of one table, for one process."""
+
+    part: str
+    shape: str
+    columns: int
+    users: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    algorithms: tuple[str, ...] = ("auto", *RIVALS)
+    seeds: int = 2
+    draw: int = 1
+    radius: float | None = None
+    most_gradients: int = MOST_GRADIENTS
+    least_nu: float = 0.0
+    memory: bool = False
+
+
+def carried_out(job: Job) -> list[Line]:
+    """A line for each cell and method."""
+    lines = []
+    if job.part == "growth":
+        return grown(job)
+    for users in job.users:
+        for epsilon in job.epsilons:
+            if nu(users, job.columns, min(epsilon, 1.0) if job.part == "epsilon" else epsilon) <= job.least_nu:
+                continue
+            began = time.perf_counter()
+            found = cell(
+                *(job.shape, users, job.columns, epsilon),
+                draw=job.draw,
+                algorithms=job.algorithms,
+                seeds=job.seeds,
+                radius=job.radius,
+                most_gradients=job.most_gradients,
+            )
+            about: Line = {"seconds": round(time.perf_counter() - began, 1)}
+            if job.memory:
+                about["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+            lines += [{"part": job.part} | line | about for line in found]
+    return lines
+
+
+def grown(job: Job) -> list[Line]:
+    """What a model scores on the same held-out users, by how many of a pool it learnt from."""
+    pool, lines = table(job.shape, POOL, job.columns, job.draw), []
+    orders = [np.random.default_rng(number).permutation(pool.users) for number in range(RESAMPLED)]
+    for users in job.users:
+        scores: list[float] = []
+        for number, order in enumerate(orders):
+            people = replace(pool, training=pool.training.of(order[:users]))
+            plan = plan_of(people, "auto", job.epsilons[0])
+            scores.append(round(score(people.test_metrics(model(people, plan, number))), 5))
+        values: Line = {"part": "growth", "shape": job.shape, "columns": job.columns, "epsilon": job.epsilons[0]}
+        lines.append(values | {"users": users, "algorithm": plan.algorithm, "auc": scores})
+    return lines
+
+
+def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
+    """Of these parts."""
+    for part in parts:
+        if part == "grid":
+            for columns in reversed(COLUMNS):  # the longest first
+                for shape in SHAPES:
+                    yield Job(part, shape, columns, USERS, EPSILONS, draw=draw, least_nu=LEAST_NU)
+        elif part == "epsilon":
+            for columns in reversed(COLUMNS):
+                for shape in SHAPES:
+                    yield Job(part, shape, columns, USERS, (HIGH,), ("auto",), draw=draw, least_nu=SURE_NU)
+        elif part == "growth":
+            for shape, columns in GROWING:
+                yield Job(part, shape, columns, GROWTH, (1.0,), draw=draw)
+        elif part == "large":
+            for shape, users, columns, epsilon in LARGE:
+                more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
+                yield Job(part, shape, columns, (users,), (epsilon,), **more)
+
+
+def asked(chosen: argparse.Namespace) -> Iterator[Job]:
+    """The cells of the command line; of the grid's numbers where it names none, those with enough ν."""
+    algorithms = tuple(chosen.algorithm or ("auto", *RIVALS))
+    for shape in chosen.shape or SHAPES:
+        for columns in chosen.columns or COLUMNS:
+            yield Job(
+                *("cell", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
+                algorithms=algorithms,
+                seeds=chosen.seeds,
+                draw=chosen.draw,
+                radius=chosen.radius,
+                most_gradients=10**12 if chosen.algorithm else MOST_GRADIENTS,
+                least_nu=0.0 if chosen.users and chosen.columns else LEAST_NU,
+                memory=chosen.memory,
+            )
+
+
+def main() -> None:
+    """Print one JSON object for a cell and method, or the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", action="append", choices=PARTS)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--summary", type=Path, nargs="+", metavar="LINES")
+    parser.add_argument("--users", type=int, action="append")
+    parser.add_argument("--columns", type=int, action="append")
+    parser.add_argument("--epsilon", type=float, action="append")
+    parser.add_argument("--shape", action="append", choices=[*SHAPES, "family"])
+    parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
+    parser.add_argument("--radius", type=float)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
+    parser.add_argument("--memory", action="store_true", help="tell the largest that the process ever was")
+    parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")
+    chosen = parser.parse_args()
+    if chosen.summary:
+        texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
+        print(summary([json.loads(line) for text in texts for line in text.splitlines()]))
+        return
+    single = any((chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm, chosen.radius))
+    todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
+    if single or chosen.large or chosen.workers == 1:
+        for job in todo:
+            told(carried_out(job))
+        return
+    with ProcessPoolExecutor(chosen.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for lines in pool.map(carried_out, todo):
+            told(lines)
+
+
+def told(lines: Iterable[Line]) -> None:
+    for line in lines:
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

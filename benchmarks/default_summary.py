@@ -1,0 +1,151 @@
+"""The table of docs/few-users.md, from the lines that `default.py` prints."""
+
+import math
+from collections.abc import Iterable
+from statistics import fmean, median
+from typing import Any
+
+GOOD, ORACLE, FEWEST = 1.5, 5.0, 3_000  # times the best, times the oracle, and from how many users on
+FALLS, FALLEN = 3.0, 1.5  # from ε = 1 to 8: so many times less, or so many times the oracle
+LEAST_FALL, ERRORS = 0.005, 2.0  # of AUC as users are added, in AUC and in standard errors
+SURE_NU = 100.0
+Line = dict[str, Any]
+Cell = tuple[str, int, int, float]
+
+
+def summary(lines: Iterable[Line]) -> str:
+    """Markdown."""
+    by_part: dict[str, list[Line]] = {}
+    for line in lines:
+        by_part.setdefault(line["part"], []).append(line)
+    rows: list[str] = ["| what | asked for | found |", "|---|---|---|"]
+    for part in ("grid", "large"):
+        if part in by_part:
+            rows += beside(part, by_part[part])
+    grid = by_part.get("grid", [])
+    if "epsilon" in by_part:
+        rows += epsilons(grid, by_part["epsilon"])
+    if "growth" in by_part:
+        rows += growth(by_part["growth"])
+    if grid:
+        rows += forecasts([line for line in grid if line["asked"] == "auto"])
+    return "\n".join(rows)
+
+
+def by_cell(lines: Iterable[Line]) -> dict[Cell, dict[str, Line]]:
+    """What was asked of each cell."""
+    cells: dict[Cell, dict[str, Line]] = {}
+    for line in lines:
+        cells.setdefault((line["shape"], line["users"], line["columns"], line["epsilon"]), {})[line["asked"]] = line
+    return cells
+
+
+def share_left(line: Line) -> float:
+    """Per cent, mean over seeds: who refuses leaves all."""
+    return fmean(line["left"]) if line.get("left") else 100.0
+
+
+def beside(part: str, lines: list[Line]) -> list[str]:
+    """`auto` over the best of each cell, over the oracle, and held-out AUC beside the optimum's."""
+    cells, ratios, above, behind, wins = by_cell(lines), {}, {}, [], dict[str, int]()
+    for name, found in cells.items():
+        auto = found["auto"]
+        others = {each: share_left(line) for each, line in found.items() if each != "auto" and line.get("left")}
+        best = min(others, key=lambda each: others[each], default="auto")
+        wins[best] = wins.get(best, 0) + 1
+        ratios[name] = share_left(auto) / max(min([*others.values(), share_left(auto)]), 1e-12)
+        if name[1] >= FEWEST:
+            above[name] = share_left(auto) / max(auto["oracle"], 1e-12)
+        if auto.get("auc") and not math.isnan(auto["best auc"]) and auto["best auc"] > 0:
+            behind.append(auto["best auc"] - fmean(auto["auc"]))
+    worst = max(ratios, key=lambda each: ratios[each])
+    rows = [
+        row(f"{part}: cells of `auto` within 1.5 times the best", "95 %", share(r <= GOOD for r in ratios.values())),
+        row(f"{part}: the worst of them", "", f"{ratios[worst]:.2g} times: {told(worst)}"),
+        row(f"{part}: which is the best", "", ", ".join(f"{name} {many}" for name, many in sorted(wins.items()))),
+    ]
+    if above:
+        worst = max(above, key=lambda each: above[each])
+        rows += [
+            row(f"{part}: over the oracle, geometric mean, n ≥ {FEWEST:,}", "5", f"{middle(above.values()):.2g}"),
+            row(f"{part}: cells within 5 times the oracle", "", share(r <= ORACLE for r in above.values())),
+            row(f"{part}: the worst of them", "", f"{above[worst]:.2g} times: {told(worst)}"),
+        ]
+    if behind:
+        found_auc = f"{median(behind):.4f}; {max(behind):.3f}"
+        rows.append(row(f"{part}: AUC behind the optimum's on held-out users, median; worst", "", found_auc))
+    return rows
+
+
+def epsilons(grid: Iterable[Line], high: Iterable[Line]) -> list[str]:
+    """Risk at ε = 1 over risk at 8."""
+    low = {name[:3]: found["auto"] for name, found in by_cell(grid).items() if name[3] == 1.0}
+    falls, good = {}, []
+    for name, found in by_cell(high).items():
+        before, after = low.get(name[:3]), found["auto"]
+        if before is None:
+            continue
+        falls[name] = share_left(before) / max(share_left(after), 1e-12)
+        good.append(falls[name] >= FALLS or share_left(after) <= FALLEN * after["oracle"])
+    if not falls:
+        return []
+    worst = min(falls, key=lambda each: falls[each])
+    return [
+        row("ε = 1 to 8: tables whose risk falls 3 times, or to 1.5 times the oracle's", "all", share(good)),
+        row("ε = 1 to 8: the least", "", f"{falls[worst]:.2g} times: {told(worst)}"),
+    ]
+
+
+def growth(lines: Iterable[Line]) -> list[str]:
+    """The largest fall of AUC from any number of users to any larger one."""
+    tables: dict[tuple[str, int], list[Line]] = {}
+    for line in lines:
+        tables.setdefault((line["shape"], line["columns"]), []).append(line)
+    falls, bad = {}, 0
+    for name, found in tables.items():
+        found.sort(key=lambda line: line["users"])
+        for few in found:
+            for many in found:
+                if many["users"] > few["users"]:
+                    apart = [a - b for a, b in zip(few["auc"], many["auc"], strict=True)]
+                    mean = fmean(apart)
+                    error = math.sqrt(sum((a - mean) ** 2 for a in apart) / (len(apart) - 1) / len(apart))
+                    bad += mean > max(LEAST_FALL, ERRORS * error)
+                    falls[*name, few["users"], many["users"]] = mean
+    worst = max(falls, key=lambda each: falls[each])
+    text = f"{bad} of {len(falls)} steps; at most {falls[worst]:.4f}: {worst[0]}, {worst[1]} columns, "
+    return [row("AUC falls as users are added by more than .005 and two errors", "none", text + f"{worst[2]:,}")]
+
+
+def forecasts(lines: list[Line]) -> list[str]:
+    """Of those below 100 %: how often they held, and how loose they are."""
+    spoken = [line for line in lines if line.get("forecast") and line["forecast"] < 100]
+    runs = [(line["forecast"], left) for line in spoken for left in line["left"]]
+    if not runs:
+        return []
+    return [
+        row("forecasts below 100 % of `auto`'s plans, ν > 20", "80 %", f"{100 * len(spoken) / len(lines):.0f} %"),
+        row("runs that held them", "90 %", share(left <= forecast for forecast, left in runs)),
+        row("forecast over what was left, median", "8", f"{median(f / max(left, 1e-12) for f, left in runs):.2g}"),
+    ]
+
+
+def share(good: Iterable[bool]) -> str:
+    """'95 % of 20'."""
+    values = list(good)
+    return f"{100 * sum(values) / len(values):.0f} % of {len(values)}"
+
+
+def middle(values: Iterable[float]) -> float:
+    """Geometric mean."""
+    return math.exp(fmean(math.log(max(each, 1e-12)) for each in values))
+
+
+def told(name: Cell) -> str:
+    """A cell in words."""
+    return f"{name[0]}, {name[1]:,} users, {name[2]} columns, ε = {name[3]:g}"
+
+
+def row(what: str, wanted: str, found: str) -> str:
+    """Of the table."""
+    return f"| {what} | {wanted} | {found} |"
