@@ -21,7 +21,7 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.contrasts import Contrasts
-from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
+from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
@@ -33,7 +33,6 @@ LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
-FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
 VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
@@ -77,7 +76,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
-    risk = remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None
+    risk = before(problem, rounds, left)
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
