@@ -43,6 +43,8 @@ def start_risk(problem: Problem) -> float:
     are never below zero; or by convexity, where that says less.
     """
     known = problem.beliefs.start_loss
+    if known is None and problem.beliefs.sigmoid:
+        known = math.log(max(2, problem.outputs))
     return trivial_risk(problem) if known is None else min(known, trivial_risk(problem))
 
 

@@ -53,6 +53,7 @@ class Summary:
     wire_down: int = 0  # bytes to clients as on the wire: questions
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
 
     @classmethod
@@ -78,6 +79,7 @@ class Summary:
         filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
         private = plan.guarantee.exposure != "none"
         read = meaning(plan.problem, plan.predicted_excess_risk)
+        after = meaning(plan.problem, last.get("public", {}).get("left"))
         return cls(
             algorithm=plan.algorithm,
             statement=sentence(plan.guarantee),
@@ -96,6 +98,7 @@ class Summary:
             predicted_excess_risk=plan.predicted_excess_risk,
             guessed_excess_risk=plan.guessed_excess_risk,
             forecast=None if read is None else read.as_json(),
+            afterwards=None if after is None else after.as_json(),
             test=dict(test),
             test_without_privacy=dict(test_without_privacy),
             test_start=dict(beside.start),
@@ -157,6 +160,8 @@ class Summary:
         known = [("predicted at most", self.predicted_excess_risk)]
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
+        if self.afterwards is not None:
+            known.append(("by what the run released at most", self.afterwards["excess_risk"]))
         known.append(("at the start", self.excess_risk_initial))
         parts = [f"{word} {value:.2g}" for word, value in known if value is not None]
         return f" ({', '.join(parts)})" if parts else ""

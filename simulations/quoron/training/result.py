@@ -59,6 +59,9 @@ class TrainingSummary:
     bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Mapping[str, Any] | None = (
+        None  # the same of a bound that the method made of what it released, if it did
+    )
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
@@ -83,6 +86,10 @@ class TrainingSummary:
             rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
             rows.append(("that is", words))
+        if self.afterwards is not None:
+            after = Meaning(**self.afterwards)
+            said = f": {after.words()}" if after.words() else ""
+            rows.append(("by what the run released", f"at most {after.excess_risk:.2g}{said}"))
         rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
@@ -174,7 +181,8 @@ def _summary(
         if looked is None or seen is None
         else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
     )
-    means = meaning(_with_rate(plan.problem, model), plan.predicted_excess_risk)
+    problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
+    means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account = ledger.spent(group), ledger.account(group)
     return TrainingSummary(
@@ -208,6 +216,7 @@ def _summary(
         health=health,
         bought=() if scene.bought is None else scene.bought.lines(),
         forecast=None if means is None else means.as_json(),
+        afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
     )
 

@@ -43,6 +43,8 @@ from quoron_server.algorithms.whitened.estimates import (
     whitening,
     within,
 )
+from quoron_server.algorithms.whitened.forecast import Seen
+from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.plan import Plan
 
@@ -311,7 +313,20 @@ class WhitenedTracking:
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
         diagnostics = {"answered": int(np.sum(answers.answered))}
-        return Update(after, (p.vote.entry(),), {"vote": released, "accepted": accepted}, diagnostics)
+        public = {"vote": released, "accepted": accepted, "left": self._left(state) if accepted else None}
+        return Update(after, (p.vote.entry(),), public, diagnostics)
+
+    def _left(self, state: WhitenedState) -> float | None:
+        """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured."""
+        p, problem = self.parameters, self.plan.problem
+        nu = p.resolution(problem.dimension) * state.presence.share
+        return bound_after(problem, p.rounds, nu, self.seen(state))
+
+    def seen(self, state: WhitenedState) -> Seen:
+        """What a run has released, before its vote, about how far its model is off."""
+        levels, _ = self._law.at(state.point)
+        bends = np.outer(levels, 1 + DOUBT * state.doubt)
+        return Seen.of(state.error, bends, float(levels.mean()), state.radius)
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""

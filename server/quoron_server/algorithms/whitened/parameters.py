@@ -81,6 +81,11 @@ class WhitenedParameters(Parameters):
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
 
+    def resolution(self, dimension: int) -> float:
+        """ν = nμ_g/√d, where everybody answers."""
+        means = gdp.compose(*(self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)))
+        return self.cohort_size * means / dimension**0.5
+
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""
         mus, length, last = self.spent(dimension), self.length(), self.gradients

@@ -21,7 +21,7 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.contrasts import Contrasts
-from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
+from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
@@ -34,7 +34,6 @@ LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
-FORECAST_FROM = 9  # rounds: with fewer the way may be too long: the model at most about doubles in each
 FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
 VOTE = 0.02
@@ -81,8 +80,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
-    unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1)  # measured from four rounds on
-    risk = min(1.0, remaining(left) + unreached) * starting_risk(problem)
+    risk = before(problem, rounds, left)
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
