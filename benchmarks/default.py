@@ -141,7 +141,7 @@ def asked(chosen: argparse.Namespace) -> Iterator[Job]:
     for shape in chosen.shape or SHAPES:
         for columns in chosen.columns or COLUMNS:
             yield Job(
-                *("cell", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
+                *("grid", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
                 algorithms=algorithms,
                 seeds=chosen.seeds,
                 draw=chosen.draw,
