@@ -1,5 +1,6 @@
 """The public numbers of a run of `whitened-tracking`, and the mechanisms that they make."""
 
+import math
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
@@ -84,7 +85,7 @@ class WhitenedParameters(Parameters):
     def resolution(self, dimension: int) -> float:
         """ν = nμ_g/√d, where everybody answers."""
         means = gdp.compose(*(self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)))
-        return self.cohort_size * means / dimension**0.5
+        return self.cohort_size * means / math.sqrt(dimension)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""

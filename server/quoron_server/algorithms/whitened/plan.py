@@ -21,7 +21,7 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.contrasts import Contrasts
-from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, LEAST_RESOLUTION, before
+from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
