@@ -56,10 +56,23 @@ class Beliefs:
     sigmoid: bool = False  # whether φ' is the logistic function: then curvature falls as predictions grow
     label_bound: float | None = None  # of a regression: |y| is at most this, and so no prediction need be longer
     intercept: bool = False  # whether the last feature is the same number for every item
+    start_loss: float | None = None  # an item's loss at 0 is at most so much above the least that it can be
+    label_rate: float | None = None  # declared share of positive labels, of two classes
+    label_unit: float | None = None  # of squares: what one unit of a prediction is in the label's own units
 
     def __post_init__(self) -> None:
         curvatures = ("typical_curvature", "least_curvature")
-        names = ("gradient_deviation", "heterogeneity", "distance", *curvatures, "label_bound")
+        if self.label_rate is not None and not 0 < self.label_rate < 1:
+            raise ConfigError(f"Expected label_rate in (0, 1), got label_rate={self.label_rate}.")
+        names = (
+            "gradient_deviation",
+            "heterogeneity",
+            "distance",
+            *curvatures,
+            "label_bound",
+            "start_loss",
+            "label_unit",
+        )
         _in_range(self, names, zero=("heterogeneity",))
         if not 0 <= self.hostile_share < 0.5:
             raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share}.")

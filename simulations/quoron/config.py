@@ -160,6 +160,11 @@ class ProblemSection(Section):
         description="declared share of users that may send anything, which makes some methods clip more and so learn "
         "less (docs/few-users.md); default: of synthetic users their outlier_fraction, else 0",
     )
+    label_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description="of two classes, the share of positive labels where it is publicly known: it steers forecasts and "
+        "what they are read beside, never noise",
+    )
 
     attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
         default=None,

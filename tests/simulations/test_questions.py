@@ -21,7 +21,7 @@ from quoron.sections import Method
 from quoron.simulation.asking import accuracy_of, ask, risk_of
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import start_risk
 from said import said
 from small_run import TOML
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 
 NAMED = configs.parse(TOML, "small", ["algorithm.options={}"])  # one algorithm, so that a plan takes a moment
 SCENE = setup(NAMED, Path())
-TARGET = 0.02 * trivial_risk(SCENE.problem)
+TARGET = 0.02 * start_risk(SCENE.problem)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_what_epsilon_buys_is_a_plan_for_each() -> None:
 
 def test_a_risk_is_a_number_or_a_share_of_the_start() -> None:
     assert wanted_risk("1e-4", SCENE.problem) == 1e-4
-    assert wanted_risk(" 5% ", SCENE.problem) == pytest.approx(0.05 * trivial_risk(SCENE.problem))
+    assert wanted_risk(" 5% ", SCENE.problem) == pytest.approx(0.05 * start_risk(SCENE.problem))
     for wrong in ("", "five", "-1", "0%", "nan", "inf"):
         with pytest.raises(ConfigError, match="Expected a risk such as 1e-4"):
             wanted_risk(wrong, SCENE.problem)

@@ -179,6 +179,11 @@ class Loss(ABC):
         return self.feature_norm * float(np.abs(self.slope(np.zeros(2), extremes)).max())
 
     @property
+    def start_loss(self) -> float | None:
+        """An item's loss at x = 0 is at most so much above the least that any item's can be; None: nobody knows."""
+        return None
+
+    @property
     def smoothness(self) -> float | None:
         """Bound on the largest eigenvalue of every item's Hessian, ridge included; None where φ' jumps."""
         return None if self.curvature is None else self.curvature * self.feature_norm**2 + self.ridge
@@ -197,6 +202,11 @@ class Classification(Loss):
         """+1 for positive labels and -1 for all others, so that labels 0 and 1 work as well; NaN stays NaN."""
         return np.where(np.isnan(labels), np.nan, np.where(labels > 0, 1.0, -1.0))
 
+    @property
+    def start_loss(self) -> float | None:
+        """The value at margin zero: no margin has one below zero."""
+        return self.values.once(0.0, 1.0, self.parameter)
+
     def slope_bound(self, largest_prediction: float) -> float:
         """1: these losses fall by at most 1 for each unit of margin."""
         del largest_prediction
@@ -212,6 +222,11 @@ class Regression(Loss):
     def __post_init__(self) -> None:
         Loss.__post_init__(self)
         self._positive("label_bound", self.label_bound)
+
+    @property
+    def start_loss(self) -> float | None:
+        """The value at the largest residual of prediction zero: that of residual zero is zero."""
+        return self.values.once(0.0, self.label_bound, self.parameter)
 
     def bound_labels(self, labels: Vector) -> Vector:
         """Labels clipped to [-label_bound, label_bound]; NaN stays NaN."""

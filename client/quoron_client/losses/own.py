@@ -92,6 +92,11 @@ class _Declared:
         return _declared_slope(own, float(largest_prediction))
 
     @property
+    def start_loss(self) -> float | None:
+        """Nobody says how low it goes."""
+        return None
+
+    @property
     def start_gradient(self) -> float:
         """R times the declared bound at prediction 0."""
         return self.feature_norm * self.slope_bound(0.0)

@@ -57,6 +57,11 @@ class Softmax(Loss):
         """R √(1 - 1/K), as all classes have the same chance at x = 0."""
         return self.feature_norm * float(np.sqrt(1.0 - 1.0 / self.classes))
 
+    @property
+    def start_loss(self) -> float:
+        """ln K, as all classes have the same chance at x = 0."""
+        return float(np.log(self.classes))
+
     def bound_labels(self, labels: Vector) -> Vector:
         """Class numbers as they are; NaN for what is none, which no class could stand for."""
         known = (labels >= 0) & (labels < self.classes) & (labels == np.floor(labels))

@@ -65,6 +65,12 @@ class Pointwise:
         """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
         return numba.cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
+    def once(self, prediction: float, label: float, parameter: float) -> float:
+        """One value, with nothing compiled."""
+        out = [0.0]
+        self._function([prediction], [label], [parameter], out, 1)
+        return float(out[0])
+
     def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
         """Values of the function, elementwise, with the usual broadcasting."""
         arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))

@@ -3,6 +3,7 @@
 A `Factor` makes a bound of what a planner predicts; `averaged_sgd` is the model that most of them share.
 """
 
+import math
 from dataclasses import dataclass
 
 from quoron_server.problem import Problem
@@ -33,6 +34,36 @@ class Factor:
 
 
 UNMEASURED = Factor(known=None, unknown=None)
+
+
+def start_risk(problem: Problem) -> float:
+    """The most that the start's excess risk can be, and so the most that is told of any model: what is there to learn.
+
+    ln K for K classes by a logistic loss, half the squared label bound for squares: by the losses themselves, which
+    are never below zero; or by convexity, where that says less.
+    """
+    known = problem.beliefs.start_loss
+    if known is None and problem.beliefs.sigmoid:
+        known = math.log(max(2, problem.outputs))
+    return trivial_risk(problem) if known is None else min(known, trivial_risk(problem))
+
+
+def constant_risk(problem: Problem) -> float | None:
+    """The most that there is to learn beside always saying the declared label rate p: H(p), of a logistic loss.
+
+    The best model costs at least 0 and the best constant H(p). None without a rate, or without a constant to say it by.
+    """
+    known = problem.beliefs
+    return entropy(known.label_rate) if known.label_rate is not None and known.sigmoid and known.intercept else None
+
+
+def entropy(rate: float) -> float:
+    """H(p), in nats: what always saying p costs a row where a share p of the labels is positive.
+
+    >>> round(entropy(0.5), 4), round(entropy(0.03), 4)
+    (0.6931, 0.1347)
+    """
+    return -sum(each * math.log(each) for each in (rate, 1 - rate) if each > 0)
 
 
 def trivial_risk(problem: Problem) -> float:

@@ -17,7 +17,7 @@ from quoron.planning.choosing import risk_sentence
 from quoron.planning.plans import Planned
 from quoron.reports.summary import size
 from quoron_client.data.labels import outcomes
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import Guarantee, Plan
 
 if TYPE_CHECKING:
@@ -56,7 +56,11 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
     because = "" if planned.choice is None else f": {planned.choice.partition(': ')[2].partition(';')[0]}"
     found.append(("method", f"{plan.algorithm}, {cost.rounds:,} rounds{because}"))
     if risk := risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk):
-        found.append(("predicted excess risk", f"{risk}; without training {trivial_risk(problem):.2g}"))
+        read = planned.forecast
+        beside = f"without training at most {start_risk(problem):.2g}" if read is None else read.beside()
+        found.append(("predicted excess risk", f"{risk}; {beside}"))
+        if read is not None and read.words():
+            found.append(("that is", read.words()))
     held = problem.users * problem.items_per_user
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))

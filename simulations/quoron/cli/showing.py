@@ -340,6 +340,8 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
         rows.append(("predicted excess risk", f"{bound}{beside}"))
+    if (read := planned.forecast) is not None:
+        rows += read.rows()
     if planned.network is not None:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quoron.config import Config, TableSection
 from quoron.planning.choosing import risk_sentence
+from quoron.planning.meaning import meaning
 from quoron.planning.plans import Planned, choose, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
@@ -155,6 +156,8 @@ def promised(plan: Plan) -> str:
     risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     text = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
     text += f", predicted excess risk {risk}" if risk else ""
+    read = meaning(plan.problem, plan.predicted_excess_risk)
+    text += f": {read.words()}" if read is not None and read.words() else ""
     text += f"\n{sentence(plan.guarantee)}"
     return text if plan.guarantee.quorum is not None else f"{text}\n{NO_QUORUM}"
 

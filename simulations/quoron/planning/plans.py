@@ -12,6 +12,7 @@ from quoron.network import Network
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
+from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
@@ -92,6 +93,11 @@ class Planned:
         """The naive baseline, phased SGD."""
         return next((each for each in self.candidates if each.algorithm == BASELINE), None)
 
+    @property
+    def forecast(self) -> Meaning | None:
+        """What the predicted excess risk means for the label; None where nobody has measured a bound."""
+        return meaning(self.plan.problem, self.plan.predicted_excess_risk)
+
     def as_json(self) -> dict[str, Any]:
         """The plan, and one entry for each algorithm considered."""
         considered = [
@@ -106,7 +112,9 @@ class Planned:
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
         network: dict[str, Any] = {} if self.network is None else {"network": self.network.as_json()}
         network |= {"costs": [each.as_json() for each in self.costs]} if self.costs else {}
-        said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        read = self.forecast
+        said: dict[str, Any] = {"forecast": None if read is None else read.as_json()}
+        said |= {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
         if (paid := self.plan.guarantee.bought) is not None:
             said["purchases"] = [asdict(each) for each in bought_costs.costs(paid)]
         return plan_json(self.plan) | said | curve | network

@@ -12,7 +12,7 @@ from typing import Any
 from quoron.config import Config
 from quoron.planning.plans import choose
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import start_risk
 from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Plan
 from quoron_server.problem import Problem
 
@@ -112,7 +112,7 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
 
     users = least(at_users, problem.users, 2, MOST_USERS)
     epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)
-    share = risk / trivial_risk(problem)
+    share = risk / start_risk(problem)
     return Enough(
         risk,
         share,
@@ -176,7 +176,7 @@ def wanted_risk(text: str, problem: Problem) -> float:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"Expected a risk such as 1e-4, or a share of the start's such as 5%, got {text!r}.")
-    return value * trivial_risk(problem) / 100 if text.strip().endswith("%") else value
+    return value * start_risk(problem) / 100 if text.strip().endswith("%") else value
 
 
 def _with_epsilon(config: Config, epsilon: float) -> Config:

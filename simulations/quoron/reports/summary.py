@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quoron.network import duration
+from quoron.planning.meaning import Meaning, meaning
 from quoron.processors import largest
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
@@ -51,6 +52,8 @@ class Summary:
     wire_up: int = 0  # bytes from clients as on the wire: answers
     wire_down: int = 0  # bytes to clients as on the wire: questions
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
+    forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
 
     @classmethod
@@ -75,6 +78,8 @@ class Summary:
         last = events[-1] if events else {}
         filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
         private = plan.guarantee.exposure != "none"
+        read = meaning(plan.problem, plan.predicted_excess_risk)
+        after = meaning(plan.problem, last.get("public", {}).get("left"))
         return cls(
             algorithm=plan.algorithm,
             statement=sentence(plan.guarantee),
@@ -92,6 +97,8 @@ class Summary:
             excess_risk_initial=excess_risk_initial,
             predicted_excess_risk=plan.predicted_excess_risk,
             guessed_excess_risk=plan.guessed_excess_risk,
+            forecast=None if read is None else read.as_json(),
+            afterwards=None if after is None else after.as_json(),
             test=dict(test),
             test_without_privacy=dict(test_without_privacy),
             test_start=dict(beside.start),
@@ -130,6 +137,8 @@ class Summary:
         ]
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
+        if self.forecast is not None and (words := Meaning(**self.forecast).words()):
+            rows.append(("that was predicted to be", words))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
@@ -151,6 +160,8 @@ class Summary:
         known = [("predicted at most", self.predicted_excess_risk)]
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
+        if self.afterwards is not None:
+            known.append(("by what the run released at most", self.afterwards["excess_risk"]))
         known.append(("at the start", self.excess_risk_initial))
         parts = [f"{word} {value:.2g}" for word, value in known if value is not None]
         return f" ({', '.join(parts)})" if parts else ""

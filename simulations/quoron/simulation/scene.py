@@ -23,8 +23,17 @@ from quoron_client.data.dates import DateNumber, DatePart, day_number
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
 from quoron_client.data.features import Hashed
-from quoron_client.data.labels import AnyLabel
-from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
+from quoron_client.data.labels import AnyLabel, Range
+from quoron_client.losses import (
+    Classification,
+    LeastSquares,
+    Logistic,
+    Loss,
+    Regression,
+    Softmax,
+    loss_family,
+    make_loss,
+)
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
@@ -116,11 +125,31 @@ def problem(config: Config, population: Known) -> Problem:
             typical_curvature=curvature,
             least_curvature=known.least_curvature,
             hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
-            sigmoid=loss.name == Logistic.name,
+            sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
+            start_loss=loss.start_loss,
+            label_rate=_label_rate(config, loss),
+            label_unit=_label_unit(config, loss),
         ),
     )
+
+
+def _label_rate(config: Config, loss: Loss) -> float | None:
+    """Of the labels as rows count: where classes have weights of their own nobody says it."""
+    weighed = getattr(config.population, "class_weight", None) is not None
+    return config.problem.label_rate if isinstance(loss, Classification) and not weighed else None
+
+
+def _label_unit(config: Config, loss: Loss) -> float | None:
+    """What one unit of a prediction is in the label's own, for squares: of a table by its label's range."""
+    if not isinstance(loss, LeastSquares):
+        return None
+    ends = getattr(config.population, "label_range", None)
+    if ends is None:
+        return 1.0
+    low, high = ends
+    return Range("", low, high, loss.label_bound).unit
 
 
 def _wide(config: Config, population: Known) -> Wide | None:

@@ -199,6 +199,8 @@ def configured(config: Config, asked: Wanted, found: Found) -> Config:
         population["missing"] = "middle"
     if found.items is not None:
         tree["problem"]["items_per_user"] = found.items
+    if found.rate is not None:
+        tree["problem"].setdefault("label_rate", found.rate)
     return configs.from_tree(tree)
 
 

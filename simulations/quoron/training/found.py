@@ -35,6 +35,7 @@ class Found:
     dates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # as the section has them
     label: Mapping[str, Any] = field(default_factory=dict)  # keys of the table's section
     items: int | None = None
+    rate: float | None = None  # of a label of two classes: the share of one of them
     missing: tuple[str, ...] = ()  # what was bought and tells little or nothing, in words with its fix
 
     @classmethod
@@ -83,7 +84,8 @@ class Found:
                 label = _spelt([word for word, _ in released[asked.label.column]["names"]])
             missing += rare
         items = None if asked.items is None else _items(released[asked.items.column])
-        return cls(ends, categories, dates, label, items, tuple(missing))
+        rate = None if asked.label is None else _rate(released[asked.label.column], paid, named)
+        return cls(ends, categories, dates, label, items, rate, tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,16 @@ def _label(column: str, said: Mapping[str, Any], paid: Bought, named: int) -> tu
         f"The label {column!r} has no value with {paid.threshold(named):,.0f} users' votes or more, and is no number. "
         "Declare its classes, positive = a value, or a label_range."
     )
+
+
+def _rate(said: Mapping[str, Any], paid: Bought, named: int) -> float | None:
+    """The share of one of two classes, as far as it is seen; None of other labels."""
+    votes = [vote for _, vote in said.get("names", [])]
+    there = sum(votes) if len(votes) == 2 else max(paid.users - said["votes"][_MISSING], 1.0)
+    if not 1 <= len(votes) <= 2 or not (len(votes) == 2 or votes[0] >= MOST * there):
+        return None
+    least = min(2 * paid.errors(columns=paid.columns, names=named).names / there, 0.5)
+    return float(min(max(votes[0] / there, least), 1 - least))
 
 
 def _spelt(names: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from quoron.model import Model
 from quoron.planning.choosing import risk_sentence
+from quoron.planning.meaning import Meaning, meaning
 from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
@@ -19,9 +20,11 @@ from quoron.training.answers import in_classes, one_answer
 from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
+from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 SHOWN = 12  # facts that were bought, in a summary
@@ -55,6 +58,10 @@ class TrainingSummary:
     guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
     bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
+    forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
+    afterwards: Mapping[str, Any] | None = (
+        None  # the same of a bound that the method made of what it released, if it did
+    )
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
@@ -77,6 +84,12 @@ class TrainingSummary:
         if risk:
             unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
             rows.append(("excess risk, predicted", f"{risk.removesuffix(' in nine of ten problems')}{unfit}"))
+        if self.forecast is not None and (words := Meaning(**self.forecast).words()):
+            rows.append(("that is", words))
+        if self.afterwards is not None:
+            after = Meaning(**self.afterwards)
+            said = f": {after.words()}" if after.words() else ""
+            rows.append(("by what the run released", f"at most {after.excess_risk:.2g}{said}"))
         rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
@@ -168,6 +181,8 @@ def _summary(
         if looked is None or seen is None
         else read(looked, seen, scene.held.encoding, () if scene.bought is None else scene.bought.columns)
     )
+    problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
+    means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account = ledger.spent(group), ledger.account(group)
     return TrainingSummary(
@@ -200,8 +215,19 @@ def _summary(
         choice=prepared.planned.choice,
         health=health,
         bought=() if scene.bought is None else scene.bought.lines(),
+        forecast=None if means is None else means.as_json(),
+        afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
     )
+
+
+def _with_rate(problem: Problem, model: Model) -> Problem:
+    """With the label rate that was released, where the look told one and nobody declared it."""
+    told, known = model.label_shares, problem.beliefs
+    if told is None or not known.sigmoid or known.label_rate is not None or model.encoding.class_weight is not None:
+        return problem
+    shares = seen(told.shares, told.error)
+    return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
 
 
 def _limit_words(account: Account) -> str:

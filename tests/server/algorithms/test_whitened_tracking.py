@@ -16,15 +16,16 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.free_presence import Length, LogLength, Moment
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
+from quoron_server.algorithms.forecast import entropy, start_risk
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
-    curvature_share,
-    mean_chance,
     shrunk,
     typical_length,
 )
+from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, Seen, after, before
+from quoron_server.algorithms.whitened.law import Law, curvature_share, mean_chance
+from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -219,11 +220,29 @@ class TestPlans:
         with pytest.raises(VerificationError):
             INFO.verify(replace(plan, parameters=replace(plan.parameters, **wrong)))
 
-    def test_the_forecast_starts_where_something_is_left(self):
-        from quoron_server.algorithms.whitened.forecast import remaining
+    def test_a_forecast_is_never_above_not_training_and_more_of_anything_makes_it_less(self):
+        problem = plan_of(table()).problem
+        for kind in (problem, replace(problem, beliefs=replace(problem.beliefs, sigmoid=False))):
+            told = [before(replace(kind, items_per_user=m), ROUNDS, nu) for nu in (20, 200, 2e4, 2e8) for m in (1, 100)]
+            assert max(told) <= start_risk(kind)
+            assert sorted(told[::2], reverse=True) == told[::2]
+            assert all(many <= one for one, many in zip(told[::2], told[1::2], strict=True))
+        assert before(problem, FORECAST_FROM - 1, 1e4) is None
 
-        assert remaining(LEAST_RESOLUTION) == 1.0
-        assert remaining(1000) < remaining(100) < 1
+    def test_with_a_known_label_rate_it_says_no_more_than_there_is_to_learn_beside_it(self):
+        problem = plan_of(table()).problem
+        known = replace(problem, beliefs=replace(problem.beliefs, label_rate=0.02, intercept=True))
+        assert before(known, ROUNDS, 10.0) == pytest.approx(entropy(0.02))
+
+    def test_what_is_told_after_a_run_follows_from_what_it_released(self):
+        plan = plan_of(table())
+        seen = Seen.of(1e-4, np.full(5, 0.25), 0.25, 1.0)
+        assert seen.noise == pytest.approx(0.5 * 5 * 1e-4 / 0.25)
+        louder = Seen.of(1e-2, np.full(5, 0.25), 0.25, 1.0)
+        nu = plan.parameters.resolution(plan.problem.dimension)
+        assert nu == pytest.approx(resolution(plan.problem, plan.parameters.mu, WhitenedOptions(), 400), rel=1e-6)
+        assert after(plan.problem, ROUNDS, nu, seen) < after(plan.problem, ROUNDS, nu, louder)
+        assert after(plan.problem, FORECAST_FROM - 1, nu, seen) is None
 
 
 class TestEstimates:
@@ -231,7 +250,7 @@ class TestEstimates:
         rng = np.random.default_rng(1)
         points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
         gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
-        model = GradientModel.of(points, gradients, variances, walks, curvature=1.0, sigmoid=False)
+        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False))
         found, variance = model.at(x, 0.5)
         flat, slope = 1e7, 0.25 / 3
         every, paths = np.vstack([points, x]), np.array([*walks, 0.5])

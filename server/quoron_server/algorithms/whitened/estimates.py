@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.means.free_presence import Length as Released
+from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -26,11 +27,10 @@ FLOOR = (0.3, 0.3, 0.5)  # eigenvalues stay this times the noise's edge above 0,
 DOUBT = 0.15  # by which a step is shorter, times the noise's edge over the eigenvalue
 MOST_DOUBT = 10.0
 LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation of the Hessian, over φ₂
+LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
@@ -72,18 +72,6 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
     return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
 
 
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
-    if not sigmoid:
-        return 1.0
-    return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
-
-
-def mean_chance(mean: float, variance: float) -> float:
-    """Of the positive class, for predictions N(mean, variance)."""
-    return 0.5 + 0.5 * float(_WEIGHTS @ np.tanh(0.5 * (mean + _NODES * math.sqrt(max(variance, 0.0)))))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientModel:
     """Regression of released gradients on their points, the same weights for every coordinate.
@@ -97,18 +85,15 @@ class GradientModel:
     walks: Vector  # (t,): b, the walk's variance at each point
     inverse: Matrix  # (t, t), of the covariance
     slope_variance: float  # σ_H²
-    curvature: float  # φ₂
-    sigmoid: bool
+    law: Law
 
     @classmethod
-    def of(
-        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, curvature: float, sigmoid: bool
-    ) -> "GradientModel":
+    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
-        slope_variance = (LEARNT * curvature) ** 2 / points.shape[1]
-        known = np.array([curvature * curvature_share(sigmoid, float(x @ x)) * x for x in points])
+        slope_variance = (LEARNT * law.curvature) ** 2 / points.shape[1]
+        known = np.array([law.gradient(x) for x in points])
         covariance = slope_variance * points @ points.T + np.minimum.outer(walks, walks) + np.diag(variances)
-        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, curvature, sigmoid)
+        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, law)
 
     def at(self, x: Vector, walk: float) -> tuple[Vector, float]:
         """Mean and variance of a coordinate of the gradient at x (d,), `walk` being b there."""
@@ -118,9 +103,31 @@ class GradientModel:
         near = self.slope_variance * (self.points @ x) + np.minimum(self.walks, walk)
         weights = self.inverse @ near
         rest = 1 - float(ones @ weights)
-        known = self.curvature * curvature_share(self.sigmoid, float(x @ x)) * x
+        known = self.law.gradient(x)
         variance = self.slope_variance * float(x @ x) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
+
+    def step(self, fall: Matrix, h: Matrix, basis: Matrix) -> tuple[Matrix, Matrix]:
+        """(J⁻¹ fall, diagonal of J⁻²), each (q, d), J the Hessian that rounds have taught; h (q, d) is it before them.
+
+        That of the mean of the regression, made symmetric, no eigenvalue more than LARGEST_CHANGE times what h says:
+        of low rank beside h. Coordinates are of parts along `basis` (q, q).
+        """
+
+        def along(rows: Matrix) -> Matrix:
+            return ((basis.T @ rows.reshape(len(rows), *h.shape)) / np.sqrt(h)).reshape(len(rows), -1)
+
+        level = self.inverse.sum(axis=0)
+        learnt = self.slope_variance * (self.inverse - np.outer(level, level) / level.sum())
+        out, into = along(self.residuals), along(self.points)
+        span = np.linalg.qr(np.concatenate([out, into]).T)[0]
+        slope = (out @ span).T @ learnt @ (into @ span)
+        values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
+        change = 1 / np.clip(1 + values, 1 / LARGEST_CHANGE, LARGEST_CHANGE) - 1
+        span = span @ vectors
+        even = (fall / np.sqrt(h)).ravel()
+        taken = (even + span @ (change * (span.T @ even))).reshape(h.shape) / np.sqrt(h)
+        return taken, (1 + span**2 @ (change * (2 + change))).reshape(h.shape) / h**2
 
 
 def shrunk(z: Vector, variances: Vector) -> Vector:

@@ -1,0 +1,110 @@
+"""What an excess risk means for a label: how far off predictions are in its own units, how much accuracy that may cost.
+
+>>> print(f"{Meaning(0.02, start=0.69).chance:.3f}")
+0.980
+
+What is exact, what is measured, and how: docs/comparing.md, "In the label's own units".
+"""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from quoron_server.algorithms.forecast import constant_risk, start_risk
+from quoron_server.problem import Problem
+
+# Times the root of the excess log loss, in nine of ten runs (benchmarks/forecasts.py): accuracy that is lost; and area
+# under the curve, where a share p of the labels is positive, times 1/√(4p(1 - p)).
+ACCURACY, AREA = 0.2, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """A bound on the excess risk, read. None for what does not follow from what is known of the label."""
+
+    excess_risk: float  # at most, over the best model
+    start: float  # and without training, at most
+    constant: float | None = None  # and of always saying the label rate, at most
+    apart: float | None = None  # predictions from the best model's, root mean square in the label's own units, at most
+    apart_at_start: float | None = None  # the same of always predicting the middle of the label's range
+    chance: float | None = None  # of what was, as the model says it, over what the best says: geometric mean, at least
+    accuracy: float | None = None  # less than the best model's, at most; measured
+    area: float | None = None  # under the curve, the same; measured, where a label rate is known
+
+    @property
+    def sure(self) -> bool:
+        """Whether it says anything: less than what not training leaves at most."""
+        return self.excess_risk < self.start
+
+    def words(self) -> str:
+        """Of a label, in a line; empty where only the risk is known, or nothing is sure."""
+        if not self.sure:
+            return ""
+        if self.apart is not None and self.apart_at_start is not None:
+            beside = f"(without training {number(self.apart_at_start)})"
+            return f"predictions at most {number(self.apart)} off the best model's, root mean square {beside}"
+        said = []
+        if self.accuracy is not None:
+            said.append(f"accuracy at most {_points(self.accuracy)} below the best model's")
+        if self.area is not None:
+            said.append(f"AUC {self.area:.2g}")
+        return f"{' and '.join(said)} (measured)" if said else ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each thing that follows."""
+        rows = [("excess risk without training", f"at most {self.start:.2g}")]
+        if self.constant is not None:
+            rows.append(("and with always the label rate", f"at most {self.constant:.2g}"))
+        if self.apart is not None:
+            rows.append(("predictions off the best model's", f"at most {number(self.apart)}, root mean square"))
+        if self.apart_at_start is not None:
+            rows.append(("and without training", f"at most {number(self.apart_at_start)}"))
+        if self.chance is not None:
+            rows.append(("the truth's chance, over the best model's", f"{self.chance:.3g} or more, geometric mean"))
+        if self.accuracy is not None:
+            rows.append(("accuracy below the best model's (measured)", f"at most {_points(self.accuracy)}"))
+        if self.area is not None:
+            rows.append(("AUC below the best model's (measured)", f"at most {self.area:.2g}"))
+        return rows if self.sure else rows[: 1 + (self.constant is not None)]
+
+    def beside(self) -> str:
+        """What the risk is to be read beside."""
+        if not self.sure:
+            return f"nothing is sure: not training leaves at most {self.start:.2g}"
+        if self.constant is None:
+            return f"without training at most {self.start:.2g}"
+        return f"without training at most {self.start:.2g}, with always the label rate {self.constant:.2g}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return asdict(self)
+
+
+def meaning(problem: Problem, risk: float | None) -> Meaning | None:
+    """What a bound on the excess risk means for this problem's label; None without one."""
+    if risk is None:
+        return None
+    known, start = problem.beliefs, start_risk(problem)
+    risk = min(risk, start)
+    found = Meaning(risk, start, constant_risk(problem))
+    if (unit := known.label_unit) is not None:
+        # ½ E⟨a, x - x*⟩² <= F(x) - F*, as F is a square and x* its minimum
+        return replace(found, apart=unit * math.sqrt(2 * risk), apart_at_start=unit * math.sqrt(2 * start))
+    if known.sigmoid:
+        rate = known.label_rate
+        area = None if rate is None else min(AREA * math.sqrt(risk / (4 * rate * (1 - rate))), 0.5)
+        return replace(found, chance=math.exp(-risk), accuracy=min(ACCURACY * math.sqrt(risk), 0.5), area=area)
+    return found
+
+
+def number(value: float) -> str:
+    """To two digits, as people write it.
+
+    >>> number(8123.4), number(0.0123)
+    ('8,100', '0.012')
+    """
+    return f"{float(f'{value:.2g}'):,.10g}"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.2g} points"
