@@ -48,7 +48,7 @@ class Numbers(Parameters):
         return self.times
 
 
-def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
+def problem(users: int = 1_000, hostile_share: float = 0.0, alike: bool = False) -> Problem:
     return problem_of(
         users=users,
         items_per_user=5,
@@ -57,6 +57,7 @@ def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
         lipschitz=1.0,
         smoothness=0.25,
         hostile_share=hostile_share,
+        **({"curvature": "isotropic", "typical_curvature": 0.1} if alike else {}),
     )
 
 
@@ -207,13 +208,25 @@ def test_of_many_declared_outliers_everybody_is_asked_once_whatever_others_predi
     assert "5.1 % of users are declared outliers, who may bias it" in str(planned.choice)
 
 
-def test_many_declared_outliers_get_the_best_feasible_filter_where_nobody_can_be_asked_once() -> None:
-    worse = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
-    planned = chosen(pretended("tracking-srgd", 1e-6, users=2_000), MANY, worse, FILTER, hostile_share=0.1)
+WORSE_FILTER = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
+
+
+def test_outliers_among_users_who_are_alike_get_the_best_feasible_filter_unless_it_is_ten_times_worse() -> None:
+    planned = chosen(RECOMMENDED, MANY, WORSE_FILTER, FILTER, hostile_share=0.01, alike=True)
     assert planned.plan.algorithm == "filter"
     assert planned.choice is not None
-    assert planned.choice.startswith("filter: 10 % of users are declared outliers, and it removes outliers; asks ")
+    assert planned.choice.startswith("filter: 1 % of users are declared outliers, and it removes outliers; asks ")
     assert "5.0 times the best considered (many, 724 rounds)" in planned.choice
+    better = pretended("tracking-srgd", 4e-7)
+    planned = chosen(better, WORSE_FILTER, FILTER, hostile_share=0.01, alike=True)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert "what removes them would leave more" in str(planned.choice)
+
+
+def test_many_declared_outliers_get_the_best_feasible_filter_where_nobody_can_be_asked_once() -> None:
+    late = pretended("tracking-srgd", 1e-6, users=2_000)
+    assert chosen(late, MANY, WORSE_FILTER, FILTER, hostile_share=0.1).plan.algorithm == "filter"
+    assert chosen(late, MANY, WORSE_FILTER, FILTER, hostile_share=0.05).plan.algorithm == "many"
 
 
 FILTERS = (

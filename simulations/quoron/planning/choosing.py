@@ -3,9 +3,10 @@
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
-2. declared outlier users: up to one in twenty change nothing but the sentence; of more, the recommended method, which
-   asks and clips each once; where it is infeasible, the least predicted risk of those that remove outliers
-   (docs/few-users.md, "Hostile users": removal left more than either in all that was measured);
+2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
+   those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
+   (docs/few-users.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
+   method, which asks and clips each once, and removal where that is infeasible;
 3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
    in every round, or a budget of one round. Such rules were fixed on some tables and tested on others
    (docs/choosing.md). Where each user has a machine of its own, and users are publicly known to be alike in every
@@ -31,6 +32,7 @@ from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
+REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers
 BEARABLE = 0.05  # declared share of outlier users up to which what is best without them leaves least with them
 WORTH = 2.0  # times the least predicted risk of many passes is a fair price for asking everybody once
 
@@ -149,7 +151,7 @@ def _rule(
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
-        wary, said = _with_outliers(candidates, algorithms, problem.beliefs.hostile_share)
+        wary, said = _with_outliers(candidates, algorithms, problem)
         because = (said,)
         if wary is not None:
             return wary, because, ()
@@ -171,19 +173,22 @@ def _rule(
 
 
 def _with_outliers(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], declared: float
+    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem
 ) -> tuple[Candidate | None, str]:
-    """What is taken because so many users are declared outliers, or None, and what is to be said of it."""
-    share = f"{100 * declared:.3g} % of users are declared outliers"
-    if declared <= BEARABLE:
-        return None, f"{share}, who may bias it: no method that removes them has left less"
-    recommended = [each for each in candidates if each.algorithm == RECOMMENDED and each.plan]
-    if recommended:
-        return recommended[0], f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
+    """What is taken because some users are declared outliers, or None, and what is to be said of it."""
+    share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
+    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
     filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
     able = [each for each in filters if each.plan]
+    alike = problem.beliefs.isotropic is not None
+    most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
+    removing = [each for each in able if _risk(each) <= most]
+    if removing and (alike or (recommended is None and problem.beliefs.hostile_share > BEARABLE)):
+        return _least(removing), f"{share}, and it removes outliers"
+    if problem.beliefs.hostile_share > BEARABLE and recommended is not None:
+        return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
     if able:
-        return _least(able), f"{share}, and it removes outliers"
+        return None, f"{share}, who may bias it: what removes them would leave more"
     return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{_wants(filters)}"
 
 
