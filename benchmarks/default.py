@@ -6,6 +6,7 @@
     python benchmarks/default.py --part growth
     python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0
     python benchmarks/default.py --shape plain --users 9000 --algorithm auto --radius 30   # as if it had been declared
+    python benchmarks/default.py --users 9000 --columns 10 --rounds 7 --algorithm whitened-tracking
     python benchmarks/default.py --memory --users 100000 --columns 100 --shape plain --algorithm whitened-tracking
 
     grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
@@ -70,6 +71,7 @@ class Job:
     seeds: int = 2
     draw: int = 1
     radius: float | None = None
+    rounds: int | None = None
     most_gradients: int = MOST_GRADIENTS
     least_nu: float = 0.0
     memory: bool = False
@@ -91,6 +93,7 @@ def carried_out(job: Job) -> list[Line]:
                 algorithms=job.algorithms,
                 seeds=job.seeds,
                 radius=job.radius,
+                rounds=job.rounds,
                 most_gradients=job.most_gradients,
             )
             about: Line = {"seconds": round(time.perf_counter() - began, 1)}
@@ -146,6 +149,7 @@ def asked(chosen: argparse.Namespace) -> Iterator[Job]:
                 seeds=chosen.seeds,
                 draw=chosen.draw,
                 radius=chosen.radius,
+                rounds=chosen.rounds,
                 most_gradients=10**12 if chosen.algorithm else MOST_GRADIENTS,
                 least_nu=0.0 if chosen.users and chosen.columns else LEAST_NU,
                 memory=chosen.memory,
@@ -164,6 +168,7 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=[*SHAPES, "family"])
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--radius", type=float)
+    parser.add_argument("--rounds", type=int, help="of a budget")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
     parser.add_argument("--memory", action="store_true", help="tell the largest that the process ever was")
@@ -173,7 +178,7 @@ def main() -> None:
         texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
         print(summary([json.loads(line) for text in texts for line in text.splitlines()]))
         return
-    single = any((chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm, chosen.radius))
+    single = any((chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm, chosen.radius, chosen.rounds))
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
     if single or chosen.large or chosen.workers == 1:
         for job in todo:
