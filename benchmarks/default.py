@@ -178,7 +178,8 @@ def main() -> None:
         texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
         print(summary([json.loads(line) for text in texts for line in text.splitlines()]))
         return
-    single = any((chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm, chosen.radius, chosen.rounds))
+    named = (chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm)
+    single = any((*named, chosen.radius, chosen.rounds))
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
     if single or chosen.large or chosen.workers == 1:
         for job in todo:

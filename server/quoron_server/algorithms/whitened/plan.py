@@ -40,13 +40,9 @@ VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
 LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-BEYOND = 40.0  # π* of nμ_g / √d
-# Least share of users beyond the radius, its largest factor over their spread, and over their length at the start.
-ROBUST, PLAIN = (0.15, 2.0, 3.0), (0.0, 10.0, 10.0)  # where hostile users are feared, and where not
+BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
-SIGMOID_PREDICTION = 4.0
-LABEL_PREDICTION = 1.2  # of |y|: the optimum is within 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +98,7 @@ def verify(plan: Plan) -> None:
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.beyond) > 0, p.vote_bound),
-        ("0 <= least_beyond <= 1/2", 0 <= p.least_beyond <= 0.5, p.least_beyond),
-        ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
-        ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
@@ -147,7 +140,7 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
 
 def remarks(plan: Plan) -> tuple[str, ...]:
     """What it costs to be ready for hostile users, and what it costs not to be."""
-    if plan.parameters_of(WhitenedParameters).least_beyond > 0:
+    if plan.parameters_of(WhitenedParameters).robust:
         return (
             "It clips more (robust), in fear of hostile users: if nobody is, that leaves 1 to 240 times as much, most "
             "with one row a user and a large epsilon; with 5 % who stay close to the others it leaves as much as "
@@ -220,7 +213,6 @@ def _calibrated(
     sigmoid = problem.beliefs.sigmoid
     bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
     robust = problem.beliefs.hostile_share > FEARED if options.robust is None else options.robust
-    least_beyond, largest_factor, most_lengths = ROBUST if robust else PLAIN
     vote = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
     )
@@ -245,17 +237,17 @@ def _calibrated(
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
-        largest_prediction=LABEL_PREDICTION * label
-        if label
-        else max(SIGMOID_PREDICTION * math.sqrt(max(1.0, 0.5 * (problem.outputs - 1))), 2 * slope),
         outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
-        beyond=BEYOND * math.sqrt(numbers) / (users * mu * math.sqrt(_gradient_share(users, mu))),
-        least_beyond=least_beyond,
-        largest_factor=largest_factor,
-        most_lengths=most_lengths,
+        beyond=_beyond(resolution(problem, mu, WhitenedOptions(), users)),
+        robust=robust,
         mu=mu,
     )
+
+
+def _beyond(nu: float) -> float:
+    """π* for labels that are not rare."""
+    return BEYOND / nu * max(1.0, nu / SLOWER_FROM) ** (1 / 3)
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
