@@ -71,6 +71,13 @@ class TrainingSummary:
             "health": None if self.health is None else self.health.as_json(),
         }
 
+    def foretold(self) -> str | None:
+        """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
+        told = (("by the plan", self.forecast), ("by what the run released", self.afterwards))
+        known = [(word, Meaning(**each)) for word, each in told if each is not None]
+        said = [f"{word} {each.excess_risk:.2g}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
+        return f"excess risk in nine of ten problems at most {', '.join(said)}" if said else None
+
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
         halted = " (a phase was halted: it released nothing new)" if self.halted else ""
@@ -139,6 +146,7 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen)
+    model = replace(model, forecast=summary.foretold())
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
