@@ -50,9 +50,13 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_OF_BOUND = 2.0  # times the bound of a whitened gradient at 0
+MOST_BEYOND = 0.35  # share of users meant beyond the radius
 SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
-LEAST_RADIUS = 1e-6  # times s₀
+LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
+# Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
+# their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
+ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
+ROBUST_SIGMOID, ROBUST_LABELS = 4.0, 1.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +182,7 @@ class WhitenedTracking:
             mechanism = p.moment(self.plan.problem.dimension, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
             presence = presence.seen(moment.presence, mechanism.presence_deviation)
-            found = whitening(moment, presence.share, mechanism.scale * radius, radius)
+            found = whitening(moment, presence.share, mechanism.scale * radius, radius, constant=p.intercept)
             transform, doubt = transform @ found.transform, found.doubt
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients.values, transform)
@@ -245,6 +249,21 @@ class WhitenedTracking:
 
     def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""
+        p, theta, law = self.parameters, state.point, self._law
+        known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
+        if p.sigmoid and p.outputs == 1 and not p.ridge:
+            trusted = 1 / (1 + DOUBT * state.doubt)
+            wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
+            following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
+        else:
+            following = self._stepped(state, gradient, variance)
+        if p.robust:
+            following = within(following, self._largest)
+        following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
+        return following, float(np.sum((law.gradient(following) - known) ** 2))
+
+    def _stepped(self, state: WhitenedState, gradient: Vector, variance: float) -> Vector:
+        """By the curvature at θ_t."""
         p, theta, parts = self.parameters, state.point, self._contrasts.parts
         levels, basis = self._law.at(theta)
         h = np.outer(levels, 1 + DOUBT * state.doubt)  # (q, d), of the parts along the basis
@@ -254,16 +273,13 @@ class WhitenedTracking:
             inverse = np.linalg.inv(np.stack([np.diag(each) for each in h]) + pull)
             each = zip(along, falls, inverse, strict=True)
             wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
-            variances = error * np.sum(inverse**2, axis=2)
+            variances = variance * np.sum(inverse**2, axis=2)
         else:
-            wanted, variances = along - falls / h, error / h**2
+            wanted, variances = along - falls / h, variance / h**2
         following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()
         if p.sigmoid:
             following = within(following, math.sqrt(max(4.0 * p.width, 4 * float(theta @ theta))))
-        following = within(following, p.largest_prediction)
-        following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
-        moved = h * (basis.T @ following.reshape(parts, -1) - along)
-        return following, float(np.sum(moved**2))
+        return following
 
     def _aimed(
         self,
@@ -278,24 +294,26 @@ class WhitenedTracking:
         """With the radius of the next round: k √(users' spread + error of the centre)."""
         p, d, first = self.parameters, self._contrasts.dimension, state.round == 0
         reached, beyond = 1 - released.beyond / share, 1 - released.within / share
-        distance = state.radius * max(reached, 0.1) if reached < 0.93 else 1.5 * state.radius
+        deviation = p.gradient(self.plan.problem.dimension, state.round).presence_deviation
+        distance = state.radius * max(reached, deviation) if reached < 0.93 else 1.5 * state.radius
         lag = max(float(gradient @ gradient) - d * error, 0.0) if first else min(d * state.error, 0.5 * distance**2)
         own = max(distance**2 - lag, 0.2 * distance**2)
         spread = own if first else state.spread ** (1 - SPREAD_GAIN) * own**SPREAD_GAIN
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
-            along = np.linalg.solve(state.transform, np.eye(self._contrasts.features)[-1])
-            levels = following.reshape(self._contrasts.parts, -1) @ along / float(np.linalg.norm(along))
+            levels = following.reshape(self._contrasts.parts, -1)[:, -1]
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
-        factor = state.factor
+        factor, least = state.factor, LEAST_RADIUS * p.start_slope
         if not first:
-            deviation = p.gradient(self.plan.problem.dimension, state.round).presence_deviation
             surprise = (beyond - target) / max(target, deviation)
-            factor = factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0))
-            factor = min(max(factor, FACTORS_FROM), p.largest_factor)
+            factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
+            if surprise > 1:  # users far away are many: the others, who are near, do not draw the radius in
+                least = max(least, state.radius * math.exp(0.5 * min(surprise - 1, 1.0)))
+        factor = min(factor, ROBUST_FACTOR) if p.robust else factor
         error = error + LEARNT**2 * moved / d
-        radius = min(factor * math.sqrt(spread + d * error), MOST_OF_BOUND * self._bound)
-        radius = max(min(radius, p.most_lengths * state.start_length), LEAST_RADIUS * p.start_slope)
+        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
+        if p.robust:
+            radius = min(radius, ROBUST_BOUND * self._bound, ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
@@ -338,7 +356,14 @@ class WhitenedTracking:
 
     def _target(self, variance: float) -> float:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
-        return min(0.5, max(self.parameters.least_beyond, self.parameters.beyond * 4 * variance))
+        least = ROBUST_BEYOND if self.parameters.robust else 0.0
+        return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
+
+    @property
+    def _largest(self) -> float:
+        """Root mean square of predictions in a model that is learnt in fear of hostile users."""
+        label, start = self.plan.problem.beliefs.label_bound, self.parameters.start_slope
+        return ROBUST_LABELS * label if label else max(ROBUST_SIGMOID * math.sqrt(self.parameters.width), 2 * start)
 
 
 def _fitting(domain: Domain, model: Vector) -> float:

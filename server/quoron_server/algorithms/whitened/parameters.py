@@ -32,12 +32,9 @@ class WhitenedParameters(Parameters):
     ridge: float  # λ
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
     outputs: int  # K: predictions of an item
-    largest_prediction: float  # root mean square that no model is let beyond
     intercept: bool  # whether the last feature is the same for every item
-    beyond: float  # share of users meant beyond the radius, times nμ_g / √d
-    least_beyond: float  # and at least this share
-    largest_factor: float  # of the radius over the users' spread
-    most_lengths: float  # of the radius over a typical length at the start
+    beyond: float  # share of users meant beyond the radius, at most, where no label is rare
+    robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
     mu: float  # GDP parameter of the whole transcript
 
     @property
@@ -54,7 +51,7 @@ class WhitenedParameters(Parameters):
     def law(self) -> Law:
         """What is known of the loss before anybody answers."""
         even = self.link_curvature if self.outputs == 1 else min(self.link_curvature, 1 / self.outputs)
-        return Law(even, self.sigmoid, self.outputs)
+        return Law(even, self.sigmoid, self.outputs, self.intercept)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""

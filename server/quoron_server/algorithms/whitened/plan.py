@@ -38,12 +38,8 @@ VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
 LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-BEYOND = 40.0  # π* of nμ_g / √d
-# Least share of users beyond the radius, its largest factor over their spread, and over their length at the start.
-ROBUST, PLAIN = (0.15, 2.0, 3.0), (0.0, 10.0, 10.0)  # where hostile users are declared, and where not
+BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 VOTE_BOUND = 0.1
-SIGMOID_PREDICTION = 4.0
-LABEL_PREDICTION = 1.2  # of |y|: the optimum is within 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +91,7 @@ def verify(plan: Plan) -> None:
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.beyond) > 0, p.vote_bound),
-        ("0 <= least_beyond <= 1/2", 0 <= p.least_beyond <= 0.5, p.least_beyond),
-        ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
-        ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
@@ -202,7 +195,6 @@ def _calibrated(
     sigmoid = problem.beliefs.sigmoid
     bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
     robust = problem.beliefs.hostile_share > 0 if options.robust is None else options.robust
-    least_beyond, largest_factor, most_lengths = ROBUST if robust else PLAIN
     vote = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
     )
@@ -227,15 +219,17 @@ def _calibrated(
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
-        largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
         outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
-        beyond=BEYOND * math.sqrt(numbers) / (users * mu * math.sqrt(_gradient_share(users, mu))),
-        least_beyond=least_beyond,
-        largest_factor=largest_factor,
-        most_lengths=most_lengths,
+        beyond=_beyond(resolution(problem, mu, WhitenedOptions(), users)),
+        robust=robust,
         mu=mu,
     )
+
+
+def _beyond(nu: float) -> float:
+    """π* for labels that are not rare."""
+    return BEYOND / nu * max(1.0, nu / SLOWER_FROM) ** (1 / 3)
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
