@@ -23,7 +23,7 @@ from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel
-from quoron_client.losses import Linear, Logistic, Loss, Regression, loss_family, make_loss
+from quoron_client.losses import Linear, Logistic, Loss, Regression, Softmax, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
@@ -111,7 +111,7 @@ def problem(config: Config, population: Known) -> Problem:
             typical_curvature=curvature,
             least_curvature=known.least_curvature,
             hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
-            sigmoid=loss.name == Logistic.name,
+            sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
         ),
