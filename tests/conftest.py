@@ -5,6 +5,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +109,14 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(Registered, "plan", once)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the lifetime account of this test's runs is: nothing is there yet."""
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv("QUORON_LEDGER", str(path))
+    return path
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ MOMENTS = ("start", "charge", "round", "finish", "files", "release", "end")
 def lives(step: int, *moments: str, program: tuple[str, ...] = ("filling.py",)) -> dict[str, list[dict[str, Any]]]:
     """What `filling` found with a disk that is full at every so many bytes, up to the first with room, by moment."""
     command = [sys.executable, *program, "0", str(step), *moments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, list[dict[str, Any]]] = {}
     for line in done.stdout.splitlines():
@@ -97,6 +97,7 @@ def tried(rooms: dict[str, list[int]], log: Path | None = None) -> tuple[list[di
             capture_output=True,
             text=True,
             check=False,
+            timeout=3600,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         return [json.loads(line) for line in done.stdout.splitlines()], [] if log is None else [*traces(log, place)]
@@ -128,7 +129,9 @@ def test_a_disk_that_is_full_at_any_byte_loses_nothing(moment: str, tmp_path: Pa
 def test_a_run_goes_on_when_there_is_room_wherever_the_disk_was_full(first: int, tmp_path: Path) -> None:
     here, refused = scene(tmp_path, "train", "outlier-gd"), 0
     for room in range(first, 150_000, 7_001):
-        life = subprocess.run([sys.executable, "-c", FULL, str(room), *here.command()], capture_output=True, text=True)
+        life = subprocess.run(
+            [sys.executable, "-c", FULL, str(room), *here.command()], capture_output=True, text=True, timeout=600
+        )
         if life.returncode == 0:
             break
         refused += 1

@@ -51,7 +51,7 @@ def whole(tmp_path_factory) -> np.ndarray:
 def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path):
     out = tmp_path / "run"
     words = dying.words(Moment(at, when, left=left), "quoron", *command(out))
-    killed = subprocess.run(words, capture_output=True)
+    killed = subprocess.run(words, capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     resumable = (out / "config.toml").is_file()
     again = ["resume", str(out), "--quiet"] if resumable else command(out)

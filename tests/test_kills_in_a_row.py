@@ -58,7 +58,7 @@ class Scene:
     def killed(self, at: str, when: str, left: int = 1) -> None:
         """One life."""
         words = dying.words(Moment(at, when, left=left), "quoron", *self.command())
-        life = subprocess.run(words, capture_output=True)
+        life = subprocess.run(words, capture_output=True, timeout=600)
         assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
 
 

@@ -28,14 +28,14 @@ def rows_of(rules, table):
     with np.errstate(all="ignore"):
         for each in rules.features:
             if each.is_number:
-                values = each.values(table)
+                values = each.read(table)
                 missing = np.isnan(values)
                 unfit.append(~((values >= each.low) & (values <= each.high)))
                 values[missing] = 0.5 * each.low + 0.5 * each.high
                 scaled = (2.0 * values - each.low - each.high) / (each.high - each.low)
                 blocks.append(np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None])
             else:
-                codes = each.codes(table)
+                codes = each.read(table)
                 missing = codes < 0
                 unfit.append(missing)
                 codes = codes if each.middle is None else np.where(missing, each.middle, codes)

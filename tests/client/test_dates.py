@@ -32,9 +32,9 @@ def said(values, **how):
     """The month, weekday, day, hour, year and day number of each value; of text, unless it is a column already."""
     column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, pa.large_string())
     table = pa.table({"a": column})
-    parts = [DatePart("a", part, **how).codes(table).tolist() for part in WORDS]
+    parts = [DatePart("a", part, **how).read(table).tolist() for part in WORDS]
     numbers = [DateNumber("a", "year", 0, 1, **how), DateNumber("a", "days", 0, 1, "1970-01-01", **how)]
-    parts += [[None if np.isnan(v) else int(v) for v in each.values(table)] for each in numbers]
+    parts += [[None if np.isnan(v) else int(v) for v in each.read(table)] for each in numbers]
     return [*zip(*parts, strict=True)]
 
 
@@ -123,7 +123,7 @@ class TestADeclaredFormat:
     def test_takes_one_digit_where_two_may_stand_and_short_years_by_their_century(self):
         found = said(["1.2.2024 3:4", "01.02.2024 03:04"], format="%d.%m.%Y %H:%M")
         assert found == [expected(datetime.datetime(2024, 2, 1, 3, 4))] * 2
-        found = DateNumber("a", "year", 0, 1, format="%d/%m/%y").values(pa.table({"a": ["1/2/68", "1/2/69", "1/2/5"]}))
+        found = DateNumber("a", "year", 0, 1, format="%d/%m/%y").read(pa.table({"a": ["1/2/68", "1/2/69", "1/2/5"]}))
         assert found.tolist()[:2] == [2068, 1969]
         assert np.isnan(found[2])
 
@@ -133,8 +133,8 @@ class TestADeclaredFormat:
 
     def test_of_an_hour_alone_has_one(self):
         table = pa.table({"a": ["13:05", "25:00", "1 PM"]})
-        assert DatePart("a", "hour", "%H:%M").codes(table).tolist() == [13, -1, -1]
-        assert DatePart("a", "hour", "%I %p").codes(table).tolist() == [-1, -1, 13]
+        assert DatePart("a", "hour", "%H:%M").read(table).tolist() == [13, -1, -1]
+        assert DatePart("a", "hour", "%I %p").read(table).tolist() == [-1, -1, 13]
 
     @pytest.mark.parametrize(
         ("part", "form", "message"),
@@ -230,9 +230,9 @@ class TestEveryDoor:
         times = [datetime.time(13, 30), datetime.time(), None, datetime.time(23, 59, 59)]
         for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")):
             table = pa.table({"a": pa.array(times, kind)})
-            assert DatePart("a", "hour").codes(table).tolist() == [13, 0, -1, 23]
+            assert DatePart("a", "hour").read(table).tolist() == [13, 0, -1, 23]
             with pytest.raises(DataError, match=r"hold dates for its year, got type time.*which has no day"):
-                YEAR.values(table)
+                YEAR.read(table)
 
 
 class TestAnyValue:
@@ -258,7 +258,7 @@ class TestAnyValue:
     def test_of_text_has_a_place(self):
         table = pa.table({"a": pa.array(TEXTS)})
         for feature in EVERY:
-            found = feature.values(table) if feature.is_number else feature.codes(table)
+            found = feature.read(table)
             assert len(found) == len(TEXTS)
 
 

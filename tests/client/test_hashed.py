@@ -56,7 +56,7 @@ def fast(key: bytes, data: bytes) -> int:
 
 def codes(values, buckets: int = 64, column: str = "a"):
     table = pa.table({column: values}) if isinstance(values, pa.Array) else tables.read(values)
-    return Hashed(column, buckets).codes(table).tolist()
+    return Hashed(column, buckets).read(table).tolist()
 
 
 class TestTheHash:

@@ -5,9 +5,6 @@ compared is all that a run knows of a table: how many users it has, the encoded 
 whether there is an error.
 """
 
-import csv
-import itertools
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,27 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.doors import (
+    CHANGES,
+    NUMBER_KINDS,
+    ROWS,
+    RULES,
+    TEXT_KINDS,
+    USERS,
+    WRITERS,
+    Table,
+    alike,
+    as_csv,
+    base,
+    changed,
+    every_change,
+    fitting,
+    others,
+    outcome,
+    spread,
+    terms_of,
+    typed,
+)
 from contracts.odd_values import NUMBERS, OBJECTS, TEXTS
 from quoron import config as configs
 from quoron import declare
@@ -27,298 +45,9 @@ from quoron.datasets.population import from_dataset
 from quoron.simulation.scene import encoding_of
 from quoron.training import arrays
 from quoron.training.table import hold
-from quoron_client.data import columns, csv_file, tables
-from quoron_client.data.encoding import Encoding
-from quoron_client.data.items import ItemBatch
+from quoron_client.data import columns, tables
 from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
-from quoron_client.federation.terms import Terms
 from quoron_client.losses import Logistic
-from quoron_privacy.errors import DataError
-
-CHANGES = 100  # of each door by default; 2,000 with -m slow
-RULES = """
-[population]
-kind = "table"
-path = "{path}"
-user = "who"
-label = "sick"
-classes = ["no", "yes"]
-numeric = {{ age = [0, 100], size = [-1, 1] }}
-categorical = {{ ward = ["A", "7", "true"], code = [1, 2, 3] }}
-hashed = {{ note = 8 }}
-dates = {{ day = {{ parts = ["weekday", "hour"], days = ["2024-01-01", "2024-12-31"], zone = "Europe/Berlin" }} }}
-weight = {{ column = "count", most = 4 }}
-missing = "{missing}"
-"""
-USERS, ROWS = 8, 3
-Table = dict[str, list[Any]]
-Change = Callable[[np.random.Generator, Table], Table]
-
-
-@cache
-def base() -> Table:
-    """Users of a few rows each."""
-    draw = np.random.default_rng(5)
-    who = np.repeat(np.arange(USERS), ROWS)  # a folder's files are sorted by user, or one user is in one file
-    many = len(who)
-    return {
-        "who": [f"u{each:02}" for each in who],
-        "age": [float(each) for each in np.round(draw.uniform(-5, 110, many), 3)],
-        "size": [float(each) for each in np.round(draw.normal(size=many), 2)],
-        "ward": [str(each) for each in draw.choice(["A", "7", "B"], many)],
-        "code": [int(each) for each in draw.integers(1, 5, many)],
-        "sick": [str(each) for each in draw.choice(["no", "yes"], many)],
-        "count": [int(each) for each in draw.integers(0, 6, many)],
-        "note": ["nothing" for _ in range(many)],
-        "day": [f"2024-{each // 28 + 1:02}-{each % 28 + 1:02}T{each % 24:02}:30Z" for each in range(many)],
-    }
-
-
-def changed(draw: np.random.Generator, table: Table, values: Callable[[str], tuple[Any, ...]]) -> Table:
-    """The same table with some cells of user u03 replaced."""
-    found = {name: list(cells) for name, cells in table.items()}
-    own = [row for row, name in enumerate(table["who"]) if name == "u03"]
-    for row in own:
-        for name in found:
-            if name != "who" and draw.random() < 0.4:
-                among = values(name)
-                found[name][row] = among[draw.integers(len(among))]
-    return found
-
-
-def outcome(source: Any, folder: Path, missing: str = "drop") -> tuple[Any, ...]:
-    """What a run knows: the number of users, everybody's items but those of u03, or the error with its status."""
-    given = source if isinstance(source, str) else "frame"
-    try:
-        held = hold(described(given, missing), folder, None if isinstance(source, str) else source)
-        items = held.items()
-    except DataError as error:
-        return ("error", error.exit_code)
-    assert isinstance(items, ItemBatch)
-    return (held.declared.users, *others(items))
-
-
-@cache
-def described(path: str, missing: str) -> configs.Config:
-    """The configuration of a table."""
-    return configs.parse(RULES.format(path=path, missing=missing))
-
-
-def others(items: ItemBatch) -> list[tuple[bytes, ...]]:
-    """The items of everybody but the user of number 3."""
-    assert items.weights is not None
-    seen = []
-    for user in range(items.users):
-        first, last = items.offsets[user : user + 2]
-        parts = (items.features[first:last], items.labels[first:last], items.weights[first:last])
-        seen.append(tuple(part.tobytes() for part in parts) if user != 3 else ())
-    return seen
-
-
-def every_change(count: int, values: Callable[[str], tuple[Any, ...]]) -> itertools.chain[tuple[int, Table]]:
-    """Tables with another u03 each; the first ones have a single odd value in all of its cells, each value once."""
-    draw = np.random.default_rng(11)
-    longest = max(len(values(name)) for name in base())
-    all_alike = ((each, alike(each, values)) for each in range(min(count, longest)))
-    rest = ((each, changed(draw, base(), values)) for each in range(min(count, longest), count))
-    return itertools.chain(all_alike, rest)
-
-
-def alike(place: int, values: Callable[[str], tuple[Any, ...]]) -> Table:
-    """All cells of u03 hold the value of one place among those that can be."""
-    mine = [name == "u03" for name in base()["who"]]
-    return {
-        name: [values(name)[place % len(values(name))] if own and name != "who" else cell
-               for own, cell in zip(mine, cells, strict=True)]
-        for name, cells in base().items()
-    }  # fmt: skip
-
-
-def spread(count: int) -> list[Any]:
-    """`count` by default and 2,000 with -m slow."""
-    return [pytest.param(count, id="some"), pytest.param(2000, id="all", marks=pytest.mark.slow)]
-
-
-class TestCSV:
-    """With pieces so short that many changes lie over their ends."""
-
-    WRITERS = ("minimal", "all", "unix", "arrow", "pandas")
-
-    @staticmethod
-    def write(table: Table, how: str, path: Path) -> Path:
-        text = {name: ["" if cell is None else str(cell) for cell in cells] for name, cells in table.items()}
-        if how == "pandas":
-            pd.DataFrame(text).to_csv(path, index=False)
-        elif how == "arrow":
-            pyarrow.csv.write_csv(pa.table(text), path)
-        else:
-            quoting = csv.QUOTE_MINIMAL if how == "minimal" else csv.QUOTE_ALL
-            with path.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file, quoting=quoting, lineterminator="\n" if how == "unix" else "\r\n")
-                writer.writerow(text)
-                writer.writerows(zip(*text.values(), strict=True))
-        return path
-
-    @pytest.mark.parametrize("count", spread(CHANGES))
-    def test_a_users_cells_are_its_own(self, count, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", 512)
-        expected = {}
-        for how in self.WRITERS:
-            self.write(base(), how, tmp_path / "base.csv")
-            expected[how] = outcome("base.csv", tmp_path)
-            assert expected[how] == expected["minimal"]
-        for number, table in every_change(count, lambda name: TEXTS):
-            how = self.WRITERS[number % len(self.WRITERS)]
-            path = self.write(table, how, tmp_path / "table.csv")
-            assert outcome(path.name, tmp_path) == expected["minimal"], (number, how)
-            assert declare.read(path, "who", ["age", "ward"])[2] == USERS
-
-    def test_a_note_over_the_first_mebibytes_adds_no_users(self, tmp_path):
-        """A quoted cell with line ends, like other people's rows, wherever a reader may cut the file."""
-        rows = [(f"u{row // 3:05}", row % 97, "no", "n" * 60) for row in range(15_000)]
-        forged = "\n".join(f"x{each},5,yes,forged" for each in range(20)) + "\n"
-        ends = np.cumsum([len(",".join(map(str, row))) + 2 for row in rows])
-        for shift in range(0, len(forged) + 200, 97):
-            noted, place = list(rows), int(np.searchsorted(ends, (1 << 20) - shift))
-            noted[place] = (*rows[place][:3], forged)
-            with (tmp_path / "notes.csv").open("w", newline="") as file:
-                csv.writer(file).writerows([("who", "age", "sick", "note"), *noted])
-            table = tables.read(tmp_path / "notes.csv", ("who", "age"))
-            assert table.column("who").to_pylist() == [row[0] for row in rows]
-
-    @pytest.mark.parametrize("size", [900_000, 5_000_000])
-    def test_a_long_cell_is_one_cell(self, size, tmp_path):
-        cell = ("x,1\n" * size)[:size]
-        with (tmp_path / "long.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([("who", "note", "age"), ("a", cell, 1), ("b", "", 2)])
-        table = tables.read(tmp_path / "long.csv", ("who", "note", "age"))
-        assert table.to_pydict() == {"who": ["a", "b"], "note": [cell, ""], "age": ["1", "2"]}
-
-    @pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
-    @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-    def test_a_row_with_another_number_of_cells_is_one_skipped_row(self, piece, ending, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", piece)
-        rows = ["who,note,age", 'a,"1\n""2""",1', "b,x", "b,x,2,3", '"b"', "", 'c,"y,\r\n,",3', "", "d,,4"]
-        for text in (
-            ending.join(rows),
-            ending.join(rows) + ending,
-            ending + ending.join(rows),
-            "\ufeff" + ending.join(rows),
-        ):
-            (tmp_path / "ragged.csv").write_bytes(text.encode())
-            table = tables.read(tmp_path / "ragged.csv", ("age", "who", "note"))
-            assert table.to_pylist() == [
-                {"age": "1", "who": "a", "note": '1\n"2"'},
-                {"age": "3", "who": "c", "note": "y,\r\n,"},
-                {"age": "4", "who": "d", "note": ""},
-            ]
-
-    def test_a_header_is_read_as_rows_are(self, tmp_path):
-        path = tmp_path / "names.csv"
-        path.write_bytes(b'\r\n"two\nlines","a ""b""",who,who\n1,2,3,4\n')
-        assert tables.opened(path).empty().column_names == ["two\nlines", 'a "b"', "who", "who"]
-        assert tables.read(path, ('a "b"', "two\nlines")).to_pylist() == [{'a "b"': "2", "two\nlines": "1"}]
-        assert tables.read(path).num_columns == 4
-        with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
-            tables.read(path, ("who",))
-        path.write_text("who,age\na,1\n", encoding="utf-16")
-        assert tables.read(path).to_pylist() == [{"who": "a", "age": "1"}]
-
-    def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
-        (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
-        table = tables.read(tmp_path / "bytes.csv", ("who", "age"))
-        assert table.to_pydict() == {"who": ["a", "b\ufffd"], "age": ["1", "2"]}
-
-    @pytest.mark.parametrize("piece", [1, 40, 1 << 20])
-    @pytest.mark.parametrize(
-        ("row", "said"),
-        [
-            ('a,5" pipe,2', ""),  # by what comes later, as of any odd number of quotes
-            ('a,5"" pipe,2', "a quote within a cell without quotes"),
-            ('a, "x",2', "a quote within a cell without quotes"),
-            ('a,"x" ,2', "something between a closing quote and the next comma"),
-            ('a,"x"y,2', "something between a closing quote and the next comma"),
-            ('a,"x"\r,2', "something between a closing quote and the next comma"),
-            ('a,"x,2', ""),
-        ],
-    )
-    def test_a_malformed_file_is_refused_whole_and_without_a_value(self, row, said, piece, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", piece)
-        for rest in ("", "b,x,2\n", 'b,"x",2\n' * 9):
-            (tmp_path / "bad.csv").write_bytes(b"who,note,age\nq,q,1\n" + row.encode() + b"\n" + rest.encode())
-            with pytest.raises(DataError, match="correctly quoted CSV file, got .*" + said) as caught:
-                tables.read(tmp_path / "bad.csv", ("who", "age"))
-            assert "pipe" not in str(caught.value)
-
-    def test_a_row_without_an_end_is_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(csv_file, "_PIECE", 100)
-        monkeypatch.setattr(csv_file, "LONGEST", 1000)
-        (tmp_path / "bad.csv").write_text('who,age\na,"' + "1\n" * 10_000)
-        with pytest.raises(DataError, match="a row of more than 256 MiB, or a quote that is never closed"):
-            tables.read(tmp_path / "bad.csv", ("who",))
-        (tmp_path / "bad.csv").write_text('"who,age\na,b' + "1\n" * 10_000)
-        with pytest.raises(DataError, match="a first row that does not end"):
-            tables.opened(tmp_path / "bad.csv").empty()
-
-    def test_every_cell_is_what_a_reader_of_its_own_says(self, tmp_path, monkeypatch):
-        """Against csv.reader, cell by cell, with pieces of any length."""
-        draw = np.random.default_rng(2)
-        for number in range(60):
-            monkeypatch.setattr(csv_file, "_PIECE", int(draw.integers(1, 400)))
-            table = {name: [str(draw.choice(TEXTS)) for _ in range(9)] for name in ("a", "b", "c")}
-            how = ("minimal", "all", "unix", "arrow")[number % 4]
-            path = self.write(table, how, tmp_path / "table.csv")
-            with path.open(newline="", encoding="utf-8") as file:
-                expected = list(csv.reader(file))[1:]
-            found = tables.read(path, ("c", "a", "b")).select(["a", "b", "c"]).to_pylist()
-            assert [[*row.values()] for row in found] == expected
-
-    @pytest.mark.parametrize("count", [200, pytest.param(4000, id="all", marks=pytest.mark.slow)])
-    def test_any_bytes_are_what_a_reader_of_one_letter_at_a_time_says(self, count, tmp_path, monkeypatch):
-        """The same rows, or the same refusal, wherever pieces end."""
-        draw, path = np.random.default_rng(7), tmp_path / "any.csv"
-        parts = [*'a,,,"""\n\nb', '""', '"\n"', '"a,b"', "\r\n", "\r"]
-        accepted = 0
-        for _ in range(count):
-            body = "".join(draw.choice(parts, draw.integers(0, 24)))
-            path.write_bytes(("x,y\n" + body).encode())
-            expected = letter_by_letter(body)
-            accepted += expected is not None
-            for piece in (1, 2, 5, 1 << 20):
-                monkeypatch.setattr(csv_file, "_PIECE", piece)
-                try:
-                    batches = tables.opened(path).batches()
-                    found = [[*row.values()] for batch in batches for row in batch.to_pylist()]
-                except DataError:
-                    found = None
-                assert found == expected, body
-        assert 0.1 * count < accepted < 0.9 * count
-
-
-def letter_by_letter(body: str) -> list[list[str]] | None:
-    """The rows of two cells below a header that LF ends; None where the file is malformed."""
-    body += "\n" if body and body[-1] != "\n" else ""
-    rows, row, cell, state, place = [], [], "", "start", 0
-    while place < len(body):
-        letter, rest = body[place], body[place:]
-        place += 1
-        if state == "quoted":
-            if letter != '"':
-                cell += letter
-            elif rest[1:2] == '"':
-                cell, place = cell + '"', place + 1
-            else:
-                state = "closed"
-        elif letter in ",\n" or rest.startswith(("\r\n", "\r\r\n")):
-            row, cell, state = [*row, cell], "", "start"
-            if letter != ",":
-                rows, row, place = [*rows, row], [], place + rest.index("\n")
-        elif state == "closed" or (letter == '"' and state == "plain"):
-            return None
-        else:
-            state = "quoted" if letter == '"' else "plain"
-            cell += "" if letter == '"' else letter.replace("\r", "\ufffd")
-    return None if state == "quoted" else [each for each in rows if len(each) == 2]
 
 
 class TestDataFrame:
@@ -394,38 +123,6 @@ def expected_frame(missing: str) -> tuple[Any, ...]:
     return outcome(pd.DataFrame(base()), Path(), missing)
 
 
-def stored(kind: pa.DataType, cells: list[Any]) -> pa.Array:
-    if pa.types.is_dictionary(kind):
-        return stored(kind.value_type, cells).dictionary_encode()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.array([None if each is None else str(each) for each in cells], pa.large_string()).cast(kind)
-    return pa.array(cells, pa.float64()).cast(kind, safe=False)
-
-
-TEXT_KINDS = (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view())
-NUMBER_KINDS = (pa.float64(), pa.float32(), pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.float16())
-
-
-def typed(table: Table, number: int) -> pa.Table:
-    """The table in types of Arrow that go round with the number; odd values are those that fit."""
-    words, figures = TEXT_KINDS[number % len(TEXT_KINDS)], NUMBER_KINDS[number % len(NUMBER_KINDS)]
-    kinds = {"age": figures, "size": figures, "code": figures, "count": pa.float64()}
-    return pa.table({name: stored(kinds.get(name, words), cells) for name, cells in table.items()})
-
-
-def fitting(number: int) -> Callable[[str], tuple[Any, ...]]:
-    """Values that a writer can put into the types of that number."""
-    figures = NUMBER_KINDS[number % len(NUMBER_KINDS)]
-    plain = pa.types.is_floating(figures)
-
-    def among(name: str) -> tuple[Any, ...]:
-        if name in ("ward", "sick", "note") or (name in ("age", "size", "code") and not plain):
-            return (*TEXTS, None)
-        return (*NUMBERS, None)
-
-    return among
-
-
 class TestParquet:
     @pytest.mark.parametrize("count", spread(CHANGES))
     def test_a_users_cells_are_its_own(self, count, tmp_path):
@@ -496,7 +193,7 @@ class TestClient:
             mine = {name: [cells[row] for row in own] for name, cells in table.items()}
             path = tmp_path / f"mine{suffix}"
             if suffix == ".csv":
-                TestCSV.write(mine, TestCSV.WRITERS[number % 5], path)
+                as_csv(mine, WRITERS[number % 5], path)
             else:
                 pq.write_table(typed(mine, number), path)
             check_one_user(path, one_user=False, items_per_user=None)
@@ -504,15 +201,6 @@ class TestClient:
             items = own_items(path, terms)
             assert items.batch.features.shape[1] == encoding.dimension
             assert len(items.batch.labels) in range(1, ROWS + 1)
-
-
-def terms_of(encoding: Encoding) -> Terms:
-    """A run that anybody could announce."""
-    return Terms(
-        run="r", algorithm="a", statement="s", epsilon=1.0, delta=1e-6, adjacency="replace-one", exposure="broadcast",
-        rounds=1, participations=1, dimension=encoding.dimension, loss={"name": "logistic", "feature_norm": 1.0},
-        domain={"l2-ball": 1.0}, columns=encoding,
-    )  # fmt: skip
 
 
 def test_the_same_values_are_the_same_items_through_every_door(tmp_path):

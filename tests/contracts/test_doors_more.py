@@ -22,8 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.odd_values import NUMBERS, TEXTS
-from contracts.test_doors import (
+from contracts.doors import (
     ROWS,
     RULES,
     Table,
@@ -37,6 +36,7 @@ from contracts.test_doors import (
     terms_of,
     typed,
 )
+from contracts.odd_values import NUMBERS, TEXTS
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.simulation.scene import encoding_of

@@ -62,7 +62,7 @@ def recorded(command: Sequence[object], folder: Path) -> list[Operation]:
     """What a command of one thread does to the files of a folder, which is empty at first."""
     log = folder.with_suffix(".strace")
     traced = ["strace", "-f", "-y", "-xx", "-s", str(1 << 24), "-e", f"trace={CALLS}", "-o", str(log)]
-    done = subprocess.run([*traced, *map(str, command)], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run([*traced, *map(str, command)], env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     found, known, ends = [], set[str](), dict[str, int]()
     with log.open(encoding="ascii") as lines:

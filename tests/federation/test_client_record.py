@@ -428,6 +428,6 @@ CLIENTS = textwrap.dedent(
 )
 def test_clients_killed_at_every_write_of_the_record_never_send_two_answers_for_one_round(way, points, least, tmp_path):
     command = [sys.executable, "-c", CLIENTS, str(tmp_path), way, *map(str, points)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= least  # clients that did die

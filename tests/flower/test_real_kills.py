@@ -73,13 +73,14 @@ def books(url: str) -> Committed:
 def killed_in_a_row(folder: Path, url: str, lives: Sequence[Moment], environment: dict[str, str]) -> None:
     before, environment = Committed(), os.environ | environment
     for moment in lives:
-        life = subprocess.run(dying.words(moment, "flower.alone", folder), env=environment, capture_output=True)
+        words = dying.words(moment, "flower.alone", folder)
+        life = subprocess.run(words, env=environment, capture_output=True, timeout=600)
         assert life.returncode == -signal.SIGKILL, (moment, life.stdout.decode(), life.stderr.decode())
         now = books(url)
         assert now.goes_on_from(before), moment
         before = now
     last = [sys.executable, "-m", "flower.alone", str(folder)]
-    subprocess.run(last, cwd=TESTS, env=environment, check=True, capture_output=True)
+    subprocess.run(last, cwd=TESTS, env=environment, check=True, capture_output=True, timeout=600)
     after = books(url)
     assert after.goes_on_from(before)
     assert [number for number, _, _ in after.rounds] == list(range(ROUNDS))

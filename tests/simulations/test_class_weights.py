@@ -16,7 +16,7 @@ from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
 from quoron.sections import Privacy
 from quoron.sklearn import PrivateLogisticRegression, PrivateRidge, UnfitRows
-from quoron.training import arrays, lifetime, look
+from quoron.training import arrays, look
 from quoron.training import run as training
 from quoron.training.answers import one_answer
 from quoron_client.data.encoding import (
@@ -35,7 +35,7 @@ from quoron_privacy.errors import ConfigError, DataError, QuoronError, UsageErro
 from quoron_server.books.ledger import Ledger
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_pictures", "ledger")
 
 USERS = 1500
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
@@ -51,13 +51,6 @@ def people() -> pd.DataFrame:
     age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
     ill = age + 10 * dose + draw.normal(0, 10, len(who)) > 120
     return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": np.where(ill, "yes", "no")})
-
-
-@pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "own" / "lifetime.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    return path
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:

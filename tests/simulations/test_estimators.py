@@ -36,13 +36,6 @@ REGRESSORS = [PrivateLinearRegression, PrivateRidge, PrivateHuberRegressor]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "own" / "lifetime.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    return path
-
-
-@pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "temporary"
     path.mkdir()

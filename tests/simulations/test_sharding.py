@@ -346,7 +346,7 @@ def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_numbe
     source = described(folder, "d")
     whole = quoron.simulate(source, keep=Keep(tmp_path / "whole"))
     words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
-    ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False)
+    ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False, timeout=600)
     assert ended.returncode == -signal.SIGKILL
     born = [int(number) for number in (tmp_path / "run" / "born").read_text().split()]
     assert len(born) == 2

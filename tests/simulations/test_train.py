@@ -39,13 +39,6 @@ def people() -> pd.DataFrame:
     return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
 
 
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "own" / "lifetime.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    return path
-
-
 def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
     return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
 
@@ -169,7 +162,7 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
         "-q",
     ]
     words = dying.words(Moment(at, "before", left=left), "quoron", *command)
-    killed = subprocess.run(words, capture_output=True)
+    killed = subprocess.run(words, capture_output=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     before = committed(out)
     assert invoke(["resume", str(out)] if at == "end" else command) == 0

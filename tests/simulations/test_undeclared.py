@@ -1,8 +1,6 @@
-"""A table of which nobody declared anything: bought within the promise, charged before, told after, once a run."""
+"""A table of which nobody declared anything: every door trains on it, and says what it buys and leaves out."""
 
 import json
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,84 +9,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import dying
 import quoron
-from dying import Moment
 from quoron import config as configs
 from quoron.cli import one_screen
 from quoron.cli.app import invoke
 from quoron.config import is_wanted
-from quoron.run_folder import RunFolder
-from quoron.training import buying, lifetime, look, run, votes
-from quoron.training.found import Declarations, Found
-from quoron.training.votes import Want
-from quoron.training.wanted import Wanted, wanted
-from quoron_client.data import row_kinds, tables
-from quoron_privacy.counts.bought import Bought
+from quoron.training import lifetime, run, votes
+from quoron.training.wanted import wanted
+from quoron_client.data import tables
 from quoron_privacy.counts.bought_costs import costs
-from quoron_privacy.counts.marks import KINDS
-from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, OtherVersion, RunError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.plan import BOUGHT
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from said import said
+from undeclared import QUICK, TABLE, USERS, charges, crowd, train
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
-
-USERS = 1500
-QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
-TABLE = """
-[population]
-kind = "table"
-path = "people.csv"
-user = "who"
-label = "ill"
-{more}
-[privacy]
-epsilon = 4.0
-[algorithm]
-name = "one-pass-dp-sgd"
-[algorithm.options]
-rounds = 3
-"""
-
-
-def crowd(users: int = USERS) -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    age, dose = draw.uniform(20, 90, users), draw.uniform(0, 5, users)
-    ward = draw.choice(["north", "south", "west"], users, p=[0.5, 0.3, 0.2])
-    ill = np.where(age + 10 * dose + draw.normal(0, 10, users) > 80, "yes", "no")
-    return pd.DataFrame({"who": np.arange(users), "age": age, "dose": dose, "ward": ward, "ill": ill})
 
 
 @pytest.fixture
 def people() -> pd.DataFrame:
     return crowd()
-
-
-@pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "own" / "lifetime.sqlite"
-    monkeypatch.setenv(lifetime.VARIABLE, str(path))
-    return path
-
-
-def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, **said(out=out, user="who", **{"label": "ill"} | QUICK | more))
-
-
-def charges(ledger: Path) -> list[Any]:
-    with lifetime.opened(ledger) as kept:
-        return kept.charges("everyone")
-
-
-def bought(out: Path) -> Any:
-    with Ledger.open(out / "ledger.sqlite") as own:
-        return own.bought()
 
 
 def test_every_door_trains_on_a_table_of_which_nothing_is_declared(people, ledger, tmp_path, capsys):
@@ -174,183 +114,6 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     assert "are bought with" in " ".join(capsys.readouterr().out.split())
 
 
-def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before_it_is_told(
-    people, ledger, tmp_path, monkeypatch
-):
-    order, release, buy, spend = [], votes.release, Ledger.buy, Ledger.spend
-
-    def looking(*given: Any) -> Any:
-        order.append(f"looked after {len(charges(ledger))}")
-        return release(*given)
-
-    monkeypatch.setattr(
-        votes, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
-    )
-
-    def buying(self: Ledger, *given: Any, **more: Any) -> None:
-        order.append(f"told: {(tmp_path / 'run' / 'declared.toml').exists()}")
-        buy(self, *given, **more)
-
-    def spending(self: Ledger, question: Any, **more: Any) -> None:
-        order.append("asked")
-        spend(self, question, **more)
-
-    monkeypatch.setattr(votes, "release", looking)
-    monkeypatch.setattr(Ledger, "buy", buying)
-    monkeypatch.setattr(Ledger, "spend", spending)
-    train(people, tmp_path / "run")
-    assert order[:3] == ["looked after 1", "told: False", "asked"]
-    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
-        first = [entry for number, entry in own.releases() if number == BOUGHT]
-        plan = json.loads(own.plan_json)
-    announced = Bought(**plan["guarantee"]["bought"] | {"scales": tuple(plan["guarantee"]["bought"]["scales"])})
-    assert first
-    assert all(entry in announced.entries() for entry in first)
-
-
-MOMENTS = [
-    (Ledger, "create"),
-    (PopulationLedger, "charge"),
-    (Ledger, "buy"),
-    (Ledger, "go_by"),
-    (RunFolder, "write_text"),
-    (Ledger, "begin_with"),
-    (Ledger, "spend"),
-    (Ledger, "commit"),
-    (Ledger, "finish"),
-    (PopulationLedger, "end"),
-]
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, people, ledger, tmp_path, monkeypatch):
-    """Before the commit nobody has seen what was drawn, and the next draw is another; after it, it stands."""
-    drawn, release = [], votes.release
-
-    def noting(*given: Any) -> Any:
-        drawn.append(release(*given))
-        return drawn[-1]
-
-    monkeypatch.setattr(votes, "release", noting)
-    out = tmp_path / "run"
-    for kind, name in MOMENTS:
-        real = kind.__dict__[name]
-        plain = real.__func__ if isinstance(real, classmethod) else real
-
-        def dies(*given: Any, plain: Any = plain, **more: Any) -> None:
-            if when == "after":
-                plain(*given, **more)
-            raise KeyboardInterrupt
-
-        before = bought(out) if (out / "ledger.sqlite").exists() else None
-        with monkeypatch.context() as once:
-            once.setattr(kind, name, classmethod(dies) if isinstance(real, classmethod) else dies)
-            with pytest.raises(KeyboardInterrupt):
-                train(people, out)
-        kept = bought(out) if (out / "ledger.sqlite").exists() else None
-        assert before in (None, kept)
-        assert len(charges(ledger)) <= 1
-    trained = quoron.resume(out)
-    assert len(charges(ledger)) == 1
-    assert bought(out)["bought"] == drawn[-1][0]
-    assert len(drawn) == (2 if when == "before" else 1)
-    assert {line.column for line in trained.bought} == {"age", "dose", "ward", "ill", "items per user"}
-    if when == "before":
-        assert drawn[0] != drawn[1]
-
-
-@pytest.mark.parametrize("wrong", [RunError, DataError, ConfigError, OSError, MemoryError, KeyboardInterrupt])
-def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_release(
-    wrong, people, ledger, tmp_path, monkeypatch
-):
-    """An error in planning is a function of what was bought: told of a release of its own at every start, k starts
-    would have told of k."""
-    out, heard = tmp_path / "run", []
-
-    def fails(*_: Any, bought: Declarations, **__: Any) -> None:
-        heard.append(bought.found.ranges["age"])
-        raise wrong(f"of ages {heard[-1]}")
-
-    with monkeypatch.context() as twice:
-        twice.setattr(run, "_planned", fails)
-        for _ in range(2):
-            with pytest.raises(NothingReleased if wrong is ConfigError else wrong, match="of ages"):
-                train(people, out)
-    assert len(set(heard)) == len(charges(ledger)) == 1
-    assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
-    if wrong is not ConfigError:  # which is a statement
-        assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
-
-
-def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_with(
-    people, ledger, tmp_path, monkeypatch
-):
-    """Of another version, whose purchases have other shares; and of a plan that forgets them, which is whole alone."""
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise RunError("no memory")
-
-    def forgets(*given: Any, released: Any = votes.release) -> Any:
-        monkeypatch.setattr(buying, "within", lambda *given: look.plan(*given[:3]))
-        return released(*given)
-
-    with monkeypatch.context() as once:
-        once.setattr(run, "_planned", fails)
-        with pytest.raises(RunError):
-            train(people, tmp_path / "run")
-    with monkeypatch.context() as once:
-        once.setattr(buying.bought, "share_for", lambda **_: 0.4)
-        with pytest.raises(OtherVersion):
-            train(people, tmp_path / "run")
-    assert train(people, tmp_path / "run").bought
-    monkeypatch.setattr(votes, "release", forgets)
-    with pytest.raises(NothingReleased, match="a promise of what was bought"):
-        train(people, tmp_path / "forgetful")
-
-
-def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wrong_later(
-    people, ledger, tmp_path, monkeypatch
-):
-    plain = Ledger.commit
-
-    def dies(own: Ledger, at: int, *given: Any, **more: Any) -> None:
-        if at >= 0:
-            raise KeyboardInterrupt
-        plain(own, at, *given, **more)
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise ConfigError("of another table, perhaps")
-
-    for place, name, does, wrong in (
-        (Ledger, "commit", dies, KeyboardInterrupt),
-        (run, "_planned", fails, ConfigError),
-    ):
-        with monkeypatch.context() as once:
-            once.setattr(place, name, does)
-            with pytest.raises(wrong):
-                train(people, tmp_path / "run")
-    assert train(people, tmp_path / "run").bought
-
-
-@pytest.mark.programs
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("at", ["charge", "buy", "go_by", "begin_with", "finish"])
-def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
-    people.to_csv(tmp_path / "people.csv", index=False)
-    (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
-    command = ["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run"), "-q"]
-    dead = subprocess.run(
-        dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
-    )
-    assert dead.returncode == -signal.SIGKILL
-    kept = bought(tmp_path / "run") if at != "charge" else None
-    trained = quoron.resume(tmp_path / "run")
-    assert len(charges(ledger)) == 1
-    assert kept is None or bought(tmp_path / "run") == kept
-    assert (kept is None) == (at == "charge" or (at, when) == ("buy", "before"))
-    assert trained.bought
-
-
 def test_a_rehearsal_buys_the_same_for_the_same_seed_and_another_for_another(people):
     tree = {"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}, "privacy": {"epsilon": 4.0}}
     tree |= {"algorithm": {"name": "one-pass-dp-sgd", "options": {"rounds": 3}}}
@@ -407,59 +170,11 @@ def test_a_method_that_is_not_gaussian_as_a_whole_is_refused_with_the_fix(people
     assert not ledger.exists() or not charges(ledger)
 
 
-@pytest.mark.parametrize(
-    ("columns", "features"),
-    [
-        ({"numeric": ["age", "dose"]}, [("age", "number"), ("dose", "number")]),
-        ({"numeric": {"age": (0, 100), "dose": None}}, [("dose", "number")]),
-        ({"categorical": ["ward"]}, [("ward", "category")]),
-        ({"numeric": {"age": (0, 100)}, "buy": {"*": "any"}}, [("dose", "any"), ("ward", "any")]),
-        ({"buy": {"d*": "number"}}, [("dose", "number")]),
-    ],
-)
-def test_what_is_declared_is_not_bought(columns, features, people):
-    tree = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill", **columns}})
-    assert is_wanted(tree)
-    assert [(each.column, each.what) for each in wanted(tree, Path(), tables.opened(people)).features] == features
-
-
-def test_types_that_a_schema_declares_are_bought_nothing_for(people):
-    table = pa.Table.from_pandas(people.assign(smokes=people.age > 50), preserve_index=False)
-    table = table.append_column("visits", pa.array([[1]] * len(people)))
-    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "smokes"}})
-    found = wanted(config, Path(), tables.opened(table))
-    assert [(each.column, each.what) for each in found.features] == [
-        ("age", "number"),
-        ("dose", "number"),
-        ("ward", "any"),
-        ("ill", "any"),
-    ]
-    assert found.label is None
-    assert found.left_out[0].startswith("Column 'visits' is left out: Expected column 'visits' to hold numbers or text")
-    asked = {"kind": "table", "path": "-", "user": "who", "label": "smokes", "buy": {"visits": "number"}}
-    with pytest.raises(DataError, match="visits"):
-        wanted(configs.from_tree({"population": asked}), Path(), tables.opened(table))
-
-
 def test_under_zero_out_slots_that_hold_nobody_are_bought_nothing_of(people, ledger, tmp_path):
     more = {"adjacency": "zero-out", "algorithm": "tracking-srgd", "settings": [f"train.users={USERS + 200}"]}
     trained = train(people, tmp_path / "run", **more)
     assert trained.summary.adjacency == "zero-out"
     assert trained.plan["guarantee"]["bought"]["users"] == USERS + 200
-
-
-@pytest.mark.parametrize("held", [{"who": ["a"], "x": [1.0], "w": ["b"]}, {"who": [], "x": [], "w": []}])
-def test_whether_anybody_who_is_drawn_is_there_is_told_by_noise_alone(held):
-    """Under zero-out a slot may hold nobody, and so may all that are drawn: that was an error, which told of it."""
-    kinds = {"who": pa.string(), "x": pa.float64(), "w": pa.string()}
-    table = pa.table({name: pa.array(values, kinds[name]) for name, values in held.items()})
-    paid = Bought.calibrate(users=100, columns=3, names=1, epsilon=1.0, delta=1e-6, share=0.5, adjacency="zero-out")
-    wants = [Want("x", "number"), Want("w", "label"), Want("items per user", "items")]
-    owners = np.arange(table.num_rows)
-    for seed in range(8):  # of whom some draw the one that is there, and some do not
-        found, entries = votes.release(paid, wants, tables.opened(table), owners, 300, SeededNoise(seed))
-        assert set(found) == {"x", "w", "items per user"}
-        assert len(entries) >= 3
 
 
 @pytest.mark.parametrize("kind", [pa.timestamp("s"), pa.timestamp("s", "Mars/Phobos"), pa.list_(pa.int64())])
@@ -480,17 +195,6 @@ def test_a_type_that_nothing_can_be_read_of_is_refused_before_the_charge(column,
     assert not ledger.exists() or not charges(ledger)
 
 
-def test_what_one_user_holds_changes_what_is_counted_by_one_users_marks(people):
-    """The counts that are released, of tables that differ in one user: by what the theorem says, whatever it holds."""
-    table = pa.Table.from_pandas(people.astype(str), preserve_index=False)
-    hostile = people.astype(str)
-    hostile.loc[7, ["age", "dose", "ward", "ill"]] = ["1e308", "north", "\x00", "nan"]
-    other = pa.Table.from_pandas(hostile, preserve_index=False)
-    for name in ("age", "dose", "ward", "ill"):
-        apart = row_kinds.kinds(table, name) != row_kinds.kinds(other, name)
-        assert set(np.flatnonzero(apart)) <= {7}
-
-
 def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(people, tmp_path, capsys):
     people.to_csv(tmp_path / "people.csv", index=False)
     given = said(user="who", label="ill", **QUICK)
@@ -507,80 +211,6 @@ def test_a_simulation_buys_as_the_real_run_would_the_same_for_the_same_seed(peop
     assert invoke([*told, "--epsilon", "4", "--set", "algorithm.name=one-pass-dp-sgd", "-q"]) == 0
     assert "SIMULATED purchases" in " ".join(capsys.readouterr().out.split())
     assert quoron.plan(tmp_path / "people.csv", **given).plan.guarantee.bought is not None
-
-
-WORDS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
-    ["0", "1", "-1", "true", "no", "07"]
-)
-ENDS = st.floats(-(4.0**32), 4.0**32)
-SAID = st.fixed_dictionaries(
-    {
-        "kind": st.sampled_from(KINDS[:-1]),
-        "votes": st.lists(st.floats(-2000, 3000), min_size=len(KINDS), max_size=len(KINDS)),
-    },
-    optional={
-        "range": st.lists(ENDS, min_size=2, max_size=2),
-        "names": st.lists(st.tuples(WORDS, st.floats(20, 3000)).map(list), max_size=25, unique_by=lambda each: each[0]),
-    },
-)
-
-
-@given(SAID, SAID, SAID, SAID)
-def test_whatever_noise_says_is_a_configuration_or_a_statement(age, ward, ill, items):
-    """What is read off released numbers raises nothing that would end a run that has been charged."""
-    config = configs.from_tree({"population": {"kind": "table", "path": "-", "user": "who", "label": "ill"}})
-    wants = [Want("age", "any"), Want("ward", "any"), Want("ill", "label"), Want("items per user", "items")]
-    asked = Wanted(tuple(wants[:2]), {}, wants[2], wants[3], ())
-    released = dict(zip(("age", "ward", "ill", "items per user"), (age, ward, ill, items), strict=True))
-    for said_ in released.values():
-        if "range" in said_:
-            said_["held"] = 1500.0
-            said_["range"].sort()
-    paid = Bought.calibrate(users=1500, columns=4, names=3, epsilon=4.0, delta=1e-6, share=0.1)
-    try:
-        found = Found.of(asked, released, paid=paid, widest=8, known=False)
-        declared = buying.configured(config, asked, found)
-    except (NothingReleased, ConfigError):
-        return
-    assert not is_wanted(declared)
-    text = Declarations(paid, found, asked).toml(declared)
-    assert configs.parse(text).population == declared.population
-
-
-def declared_by(ill: dict[str, Any], *, text: bool = False) -> Found:
-    """What is read off releases in which `age` is a number and the label has these names with these votes."""
-    votes_ = [1900.0, 0.0, 0.0, 0.0, 40.0]
-    released = {"age": {"kind": "number", "votes": votes_, "range": [0.0, 90.0], "held": 1900.0}}
-    released["ill"] = {"kind": "number", "votes": votes_, "names": [[name, held] for name, held in ill.items()]}
-    asked = Wanted((Want("age", "any"),), {}, Want("ill", "label"), None, ())
-    paid = Bought.calibrate(users=2000, columns=2, names=2, epsilon=4.0, delta=1e-6, share=0.1)
-    return Found.of(asked, released, paid=paid, widest=8, known=False, text=text)
-
-
-def test_a_label_that_is_rare_is_trained_on_where_its_other_value_is_known_and_said_to_be_rare():
-    for name in ("0", "1", "-1", "False", "true"):
-        found = declared_by({name: 1930.0})
-        assert found.label == {}
-        assert f"label 'ill' is {name!r} for all users but" in " ".join(found.missing)
-    with pytest.raises(NothingReleased, match="nothing to learn"):
-        declared_by({"no": 1930.0})
-    assert declared_by({"0": 1900.0, "1": 60.0}).missing == ()
-
-
-@pytest.mark.parametrize(
-    ("names", "classes"),
-    [
-        (["1", "0"], ["0", "1"]),
-        (["0"], ["0", "1"]),
-        (["-1"], ["-1", "1"]),
-        (["True", "False"], ["False", "True"]),
-        (["FALSE"], ["FALSE", "TRUE"]),
-        (["true"], ["false", "true"]),
-    ],
-)
-def test_signs_that_a_schema_says_are_text_are_declared_as_they_are_written(names, classes):
-    """A schema's text says nothing by itself, and is refused without its classes: after the charge that is too late."""
-    assert declared_by(dict.fromkeys(names, 1930.0 / len(names)), text=True).label == {"classes": classes}
 
 
 def test_a_parquet_label_of_signs_in_text_is_trained_on(people, ledger, tmp_path):

@@ -2,9 +2,9 @@
 
     >>> import pyarrow as pa
     >>> admitted = pa.table({"admitted": ["2024-02-29", "2024-03-01T13:30+01:00", "29.2.2024"]})
-    >>> DatePart("admitted", "weekday").codes(admitted).tolist()
+    >>> DatePart("admitted", "weekday").read(admitted).tolist()
     [3, 4, -1]
-    >>> DateNumber("admitted", "days", 0, 366, since="2024-01-01").values(admitted).tolist()
+    >>> DateNumber("admitted", "days", 0, 366, since="2024-01-01").read(admitted).tolist()
     [59.0, 60.0, nan]
 
 | a value                            | its day and time                                                        |
@@ -106,7 +106,7 @@ class DatePart(Kind):
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
         moments.check(table, self.column, self.part)
 
-    def codes(self, table: "pa.Table") -> Codes:
+    def read(self, table: "pa.Table") -> Codes:
         """The part of each value, shape (N,), from 0; -1 for none. Raises DataError as `check` does."""
         self.check(table)
         found = moments.of(table, self.column, self.format, self.zone)
@@ -168,7 +168,7 @@ class DateNumber(Kind):
         """Raises DataError unless the table has the column once, of a type that says this part; looks at no value."""
         moments.check(table, self.column, self.part)
 
-    def values(self, table: "pa.Table") -> Vector:
+    def read(self, table: "pa.Table") -> Vector:
         """Years, or whole days since the declared one, of all rows, shape (N,); NaN where a value is no date."""
         self.check(table)
         found = moments.of(table, self.column, self.format, self.zone)

@@ -7,11 +7,12 @@ from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from quoron_client.data import spans
 from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.kind import Codes, Kind, Misfit, Vector
+from quoron_client.data.kind import Codes, Kind, Misfit
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -84,14 +85,10 @@ class Numeric(Kind):
         )
         return "number", outside, fix
 
-    def values(self, table: "pa.Table") -> Vector:
-        """Numbers of all rows, shape (N,), NaN where a value is none."""
-        return columns.numbers(table, self.column)
-
-    def codes(self, table: "pa.Table") -> Codes:
-        """The interval of each value, shape (N,); -1 for no number."""
+    def read(self, table: "pa.Table") -> NDArray[Any]:
+        """Numbers of all rows, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
         values = columns.numbers(table, self.column)
-        return np.where(np.isnan(values), -1, np.digitize(values, self.edges))
+        return np.where(np.isnan(values), -1, np.digitize(values, self.edges)) if self.edges else values
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class Categorical(Kind):
         fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
         return "category", "in none of the declared categories, or missing", fix
 
-    def codes(self, table: "pa.Table") -> Codes:
+    def read(self, table: "pa.Table") -> Codes:
         """Place of each value among the categories, shape (N,); -1 for one that is in none."""
         if self.categories == "from-data":
             raise ConfigError(f"Expected declared values of {self.column!r}, got 'from-data'. List them.")
@@ -151,7 +148,7 @@ class Hashed(Kind):
     """One 0/1 column for each bucket that a value's hash may fall into; a missing value is all zeros.
 
     >>> import pyarrow as pa
-    >>> Hashed("code", 64).codes(pa.table({"code": ["E11.9", "I10", None, "E11.9"]})).tolist()
+    >>> Hashed("code", 64).read(pa.table({"code": ["E11.9", "I10", None, "E11.9"]})).tolist()
     [51, 57, -1, 51]
 
     The bucket of a value is SipHash-2-4 of its text in UTF-8 modulo the number of buckets. The key, 16 bytes of BLAKE2b
@@ -195,7 +192,7 @@ class Hashed(Kind):
         """What it is, what a value is that does not fit, in words, and the fix."""
         return "category", "missing", "If it is missing, all is well."
 
-    def codes(self, table: "pa.Table") -> Codes:
+    def read(self, table: "pa.Table") -> Codes:
         """The bucket of each value's text, shape (N,); -1 where it is missing. Raises DataError as `check` does."""
         values = columns.texts(table, self.column)
         key = np.frombuffer(blake2b(self.column.encode(errors="replace"), digest_size=16).digest(), "<u8")

@@ -144,7 +144,7 @@ class _Shape:
                 del read  # which kept what is at these addresses
             for place, first in self.others:
                 each = rules.features[place]
-                middle, codes = -1 if each.middle is None else each.middle, each.codes(table)
+                middle, codes = -1 if each.middle is None else each.middle, each.read(table)
                 counts[place, 0] = fused_loops.one_hot(
                     codes, first, each.width, 1 + place, middle, drop, self.scale, features, marks
                 )
@@ -195,7 +195,7 @@ def _stored(feature: Any, table: pa.Table) -> tuple[tuple[int, int, int, int], A
             valid, data = values.buffers()
             bits = valid.address if values.null_count else 0
             return (data.address, fused_loops.STORED.index(kind), bits, values.offset), values
-    numbers = np.ascontiguousarray(feature.values(table), np.float64)
+    numbers = np.ascontiguousarray(feature.read(table), np.float64)
     return (numbers.__array_interface__["data"][0], 1, 0, 0), numbers
 
 

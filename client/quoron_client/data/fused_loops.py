@@ -6,13 +6,14 @@ What does not fit is marked with it, a few bits a row (`fused`). Loops of the sa
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba import carray, literal_unroll, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
 # How Arrow stores numbers, by what `numbers` is told.
 STORED = ("float", "double", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
+_LIKE = tuple(np.empty(0, {"float": "float32"}.get(kind, kind)) for kind in STORED[:-1])
 
 
 def _at(context: Any, address: Any, like: Any) -> Any:
@@ -41,27 +42,12 @@ def _cast(address: int, like: Any, first: int, out: Any) -> None:
 @njit(cache=True, nogil=True, error_model="numpy")
 def _read(address: int, kind: int, valid: int, first: int, out: Any) -> None:
     """Values from `first` on as float64, NaN where there is none; `valid` is where their bits are, 0 if all are."""
-    if kind == 0:
-        _cast(address, np.empty(0, np.float32), first, out)
-    elif kind == 1:
-        _cast(address, np.empty(0, np.float64), first, out)
-    elif kind == 2:
-        _cast(address, np.empty(0, np.int8), first, out)
-    elif kind == 3:
-        _cast(address, np.empty(0, np.int16), first, out)
-    elif kind == 4:
-        _cast(address, np.empty(0, np.int32), first, out)
-    elif kind == 5:
-        _cast(address, np.empty(0, np.int64), first, out)
-    elif kind == 6:
-        _cast(address, np.empty(0, np.uint8), first, out)
-    elif kind == 7:
-        _cast(address, np.empty(0, np.uint16), first, out)
-    elif kind == 8:
-        _cast(address, np.empty(0, np.uint32), first, out)
-    elif kind == 9:
-        _cast(address, np.empty(0, np.uint64), first, out)
-    else:
+    place = 0
+    for like in literal_unroll(_LIKE):
+        if place == kind:
+            _cast(address, like, first, out)
+        place += 1  # noqa: SIM113 - enumerate is not unrolled
+    if kind == len(_LIKE):
         bits = carray(_column(address, np.empty(0, np.uint8)), (first + len(out)) // 8 + 1)
         for i in range(len(out)):
             out[i] = 1.0 if _bit(bits, first + i) else 0.0

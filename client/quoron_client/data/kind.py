@@ -1,17 +1,18 @@
 """What every feature answers: whoever reads a table asks a feature, never which kind it is.
 
-Each is read in one of two ways, of each value alone:
+Each value is read alone, by `read(table)`, in one of two ways:
 
-| `is_number` | is read by                                                       | becomes                            |
-| ----------- | ---------------------------------------------------------------- | ---------------------------------- |
-| true        | `values(table)`, (N,) float64, NaN where there is none           | one column, [low, high] to [-1, 1] |
-| false       | `codes(table)`, (N,) int64 below `width`, -1 where there is none | `width` columns of which one is 1  |
+| `is_number` | `read` gives                                            | becomes                            |
+| ----------- | ------------------------------------------------------- | ---------------------------------- |
+| true        | numbers, (N,) float64, NaN where there is none          | one column, [low, high] to [-1, 1] |
+| false       | codes, (N,) int64 below `width`, -1 where there is none | `width` columns of which one is 1  |
 
 A row without a number cannot be used, or has the middle; one without a code is all zeros. Where `middle` is a code, not
 None, a row without one is like a row without a number: it cannot be used, or has that code.
 """
 
-from typing import TYPE_CHECKING, Literal
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,8 @@ Codes = NDArray[np.int64]
 Misfit = tuple[Literal["number", "category"], str, str]  # what it is, what does not fit in words, and the fix
 
 
-class Kind:
-    """What is true of most; a kind of its own says what differs."""
+class Kind(ABC):
+    """What is true of most; a kind of its own says what differs, and how it is read."""
 
     __slots__ = ()
     column: str  # the table's, that it is made of
@@ -44,9 +45,9 @@ class Kind:
         return self.column
 
     @property
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """Names of the columns it becomes."""
-        raise NotImplementedError
 
     @property
     def width(self) -> int:
@@ -60,7 +61,7 @@ class Kind:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is read by `values`; else by `codes`."""
+        """Whether `read` gives numbers; else codes."""
         return False
 
     @property
@@ -79,18 +80,14 @@ class Kind:
         return None
 
     @property
+    @abstractmethod
     def misfit(self) -> Misfit:
         """What it is, what a value is that does not fit, in words, and the fix."""
-        raise NotImplementedError
 
     def check(self, table: "pa.Table") -> None:
         """Raises DataError unless the table has the column once, of a type that can be read; looks at no value."""
         columns.check(table, self.column)
 
-    def values(self, table: "pa.Table") -> Vector:
-        """Numbers of all rows, shape (N,), NaN where a value is none. Raises DataError as `check` does."""
-        raise NotImplementedError
-
-    def codes(self, table: "pa.Table") -> Codes:
-        """Which of its columns is 1, of all rows, shape (N,); -1 for none. Raises DataError as `check` does."""
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, table: "pa.Table") -> NDArray[Any]:
+        """Numbers or codes of all rows, shape (N,), as `is_number` says. Raises DataError as `check` does."""

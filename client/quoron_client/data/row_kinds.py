@@ -68,7 +68,7 @@ def _of_word(text: str) -> int:
 
 
 def _years(table: pa.Table, name: str) -> NDArray[np.float64]:
-    return DateNumber(name, "year", 1900, 2100).values(table)
+    return DateNumber(name, "year", 1900, 2100).read(table)
 
 
 def _is_text(kind: pa.DataType) -> bool:

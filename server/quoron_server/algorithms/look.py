@@ -31,18 +31,20 @@ def with_look(
     return replace(own, guarantee=whole)
 
 
+def require_beside(what: str, plan: Plan, rest: GaussianPromise | None) -> GaussianPromise:
+    """What comes after `what` in its promise, which is one in μ; VerificationError for none, or beside a quorum."""
+    if plan.guarantee.quorum is not None:
+        raise VerificationError(f"Expected no quorum beside {what} in a plan of {plan.algorithm}, got one.")
+    if rest is None:
+        raise VerificationError(f"Expected a promise in μ beside {what}, got {plan.algorithm} without one.")
+    return rest
+
+
 def verify_look(plan: Plan, rest: GaussianPromise | None) -> None:
     """The look and what comes after it, verified and worth `rest`, are the whole promise together."""
     health, promise = plan.guarantee.health, plan.guarantee
     assert health is not None
-    if promise.quorum is not None:
-        raise VerificationError(
-            f"Expected no quorum beside a look at the table in a plan of {plan.algorithm}, got one."
-        )
-    if rest is None:
-        raise VerificationError(
-            f"Expected a promise in μ beside a look at the table, got {plan.algorithm} without one."
-        )
+    rest = require_beside("a look at the table", plan, rest)
     table_health.verify(
         health,
         promise.epsilon,

@@ -11,6 +11,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import VerificationError
+from quoron_server.algorithms.look import require_beside
 from quoron_server.parameters import GaussianPromise
 from quoron_server.plan import Plan
 
@@ -27,10 +28,7 @@ def verify_purchases(plan: Plan, rest: GaussianPromise | None) -> None:
     """
     promise, paid = plan.guarantee, plan.guarantee.bought
     assert paid is not None
-    if promise.quorum is not None:
-        raise VerificationError(f"Expected no quorum beside purchases in a plan of {plan.algorithm}, got one.")
-    if rest is None:
-        raise VerificationError(f"Expected a promise in μ beside purchases, got {plan.algorithm} without one.")
+    rest = require_beside("purchases", plan, rest)
     bought.verify(
         paid,
         promise.epsilon,

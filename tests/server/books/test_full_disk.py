@@ -75,7 +75,7 @@ SWEEP = textwrap.dedent(
 
 def swept(what: str, moment: str, *sizes: int) -> dict[str, object]:
     command = [sys.executable, "-c", SWEEP, what, moment, *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found

@@ -1,0 +1,88 @@
+"""What a report says of a look at the table: what is beyond its noise, and nothing else."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quoron.reports import health as words
+from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
+from quoron_client.data.misfits import declared_columns, declared_labels
+from quoron_privacy.counts.table_health import Shares, TableHealth
+
+USERS = 1000
+
+
+def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
+    columns, labels = declared_columns(rules), declared_labels(rules)
+    health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
+    even = np.full(len(labels), 1 / max(1, len(labels)))
+    given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
+    return words.read(health, Shares(**given | shares), rules)
+
+
+TWO = Encoding((Numeric("age", 0, 100), Categorical("ward", ("a", "b"))), label=Signs("ill"))
+PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
+
+
+@pytest.mark.parametrize(
+    ("shares", "rules", "said"),
+    [
+        ({}, TWO, []),
+        ({"unusable": 0.14, "values": 0.2, "columns": np.full(3, 0.15)}, TWO, []),
+        ({"unusable": 0.5}, TWO, ["about 500 of 1,000 users (± 42) have no row that can be used"]),
+        ({"unusable": 1.04}, TWO, ["about 1,000 of 1,000 users"]),
+        ({"columns": np.array([0.0, 0.4, 0.0])}, TWO, ["column 'ward' is in none of the declared categories"]),
+        ({"columns": np.array([0.0, 0.0, 0.9])}, TWO, ["column 'ill' is no true/false, 0/1 or -1/+1"]),
+        ({"values": 0.6}, TWO, ["about 60 % (± 6 %) of all values do not fit"]),
+        ({"labels": np.array([0.0, 0.7])}, PRICE, ["about 70 % (± 4.2 %) of the labels are 'price' above 10"]),
+    ],
+)
+def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
+    found = a_report(shares, rules).warnings
+    if not shares or "labels" not in shares:
+        found = tuple(each for each in found if "of the labels are" not in each)
+    assert len(found) == len(said)
+    for each, begins in zip(found, said, strict=True):
+        assert each.startswith(begins)
+
+
+def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
+    rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
+    shares = {"labels": np.array([0.998, 0.002])}
+    for users, sure in ((99_999, "100"), (1000, "85")):
+        (said,) = a_report(shares, rules, users=users).warnings
+        assert f"of the labels, at least {sure} % of them, are 'ill' = 'no': a model that always says so" in said
+    for common in (0.75, 0.88):  # nothing amiss, or not to be told from the noise
+        assert a_report({"labels": np.array([common, 1 - common])}, rules).warnings == ()
+    assert a_report(shares, rules, users=300).warnings == ()  # it might be two thirds
+    many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
+    assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
+
+
+def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():
+    rules = Encoding(tuple(Numeric(f"x{place}", 0, 1) for place in range(30)), label=Signs("y"))
+    found = a_report({"values": 0.9, "columns": np.append(np.linspace(0.5, 0.9, 30), 0.0)}, rules)
+    (said,) = found.warnings
+    assert "about 90 % (± 6 %) of all values" in said
+    assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
+    assert "and 22 more columns" in said
+    assert len(found.table()) == 2 + 31 + 2
+    assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
+    (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
+    assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
+
+
+def test_two_unfit_columns_are_told_by_what_is_left_of_them():
+    found = a_report({"values": 0.6, "columns": np.array([0.6, 0.7, 0.0])}, TWO).warnings
+    assert found[0].startswith("column 'ward' is in none of the declared categories, or missing in at least about 70 %")
+    assert found[1].startswith("column 'age' is outside [0, 100], or no number in at least about 60 %")
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [(50, "too few for it to see"), (400, "too few users to see less than"), (10**6, "may go unsaid")],
+)
+def test_the_report_says_what_so_few_users_cannot_show(users, said):
+    assert said in words.unseen(a_report({}, TWO, users=users), None)

@@ -1,0 +1,206 @@
+"""What is bought of a table is charged before it is looked at, told after, and once a run, wherever a run dies."""
+
+import json
+import signal
+import subprocess
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import dying
+import quoron
+from dying import Moment
+from quoron.run_folder import RunFolder
+from quoron.training import buying, look, run, votes
+from quoron.training.found import Declarations
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.errors import ConfigError, DataError, NothingReleased, OtherVersion, RunError
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.plan import BOUGHT
+from undeclared import TABLE, bought, charges, crowd, train
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture
+def people() -> pd.DataFrame:
+    return crowd()
+
+
+def test_all_of_it_is_charged_before_any_value_is_looked_at_and_committed_before_it_is_told(
+    people, ledger, tmp_path, monkeypatch
+):
+    order, release, buy, spend = [], votes.release, Ledger.buy, Ledger.spend
+
+    def looking(*given: Any) -> Any:
+        order.append(f"looked after {len(charges(ledger))}")
+        return release(*given)
+
+    monkeypatch.setattr(
+        votes, "release", lambda *given: order.append(f"looked after {len(charges(ledger))}") or release(*given)
+    )
+
+    def buying(self: Ledger, *given: Any, **more: Any) -> None:
+        order.append(f"told: {(tmp_path / 'run' / 'declared.toml').exists()}")
+        buy(self, *given, **more)
+
+    def spending(self: Ledger, question: Any, **more: Any) -> None:
+        order.append("asked")
+        spend(self, question, **more)
+
+    monkeypatch.setattr(votes, "release", looking)
+    monkeypatch.setattr(Ledger, "buy", buying)
+    monkeypatch.setattr(Ledger, "spend", spending)
+    train(people, tmp_path / "run")
+    assert order[:3] == ["looked after 1", "told: False", "asked"]
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        first = [entry for number, entry in own.releases() if number == BOUGHT]
+        plan = json.loads(own.plan_json)
+    announced = Bought(**plan["guarantee"]["bought"] | {"scales": tuple(plan["guarantee"]["bought"]["scales"])})
+    assert first
+    assert all(entry in announced.entries() for entry in first)
+
+
+MOMENTS = [
+    (Ledger, "create"),
+    (PopulationLedger, "charge"),
+    (Ledger, "buy"),
+    (Ledger, "go_by"),
+    (RunFolder, "write_text"),
+    (Ledger, "begin_with"),
+    (Ledger, "spend"),
+    (Ledger, "commit"),
+    (Ledger, "finish"),
+    (PopulationLedger, "end"),
+]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_run_that_dies_anywhere_is_charged_once_and_tells_one_story(when, people, ledger, tmp_path, monkeypatch):
+    """Before the commit nobody has seen what was drawn, and the next draw is another; after it, it stands."""
+    drawn, release = [], votes.release
+
+    def noting(*given: Any) -> Any:
+        drawn.append(release(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(votes, "release", noting)
+    out = tmp_path / "run"
+    for kind, name in MOMENTS:
+        real = kind.__dict__[name]
+        plain = real.__func__ if isinstance(real, classmethod) else real
+
+        def dies(*given: Any, plain: Any = plain, **more: Any) -> None:
+            if when == "after":
+                plain(*given, **more)
+            raise KeyboardInterrupt
+
+        before = bought(out) if (out / "ledger.sqlite").exists() else None
+        with monkeypatch.context() as once:
+            once.setattr(kind, name, classmethod(dies) if isinstance(real, classmethod) else dies)
+            with pytest.raises(KeyboardInterrupt):
+                train(people, out)
+        kept = bought(out) if (out / "ledger.sqlite").exists() else None
+        assert before in (None, kept)
+        assert len(charges(ledger)) <= 1
+    trained = quoron.resume(out)
+    assert len(charges(ledger)) == 1
+    assert bought(out)["bought"] == drawn[-1][0]
+    assert len(drawn) == (2 if when == "before" else 1)
+    assert {line.column for line in trained.bought} == {"age", "dose", "ward", "ill", "items per user"}
+    if when == "before":
+        assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("wrong", [RunError, DataError, ConfigError, OSError, MemoryError, KeyboardInterrupt])
+def test_whatever_goes_wrong_with_the_plan_of_what_was_bought_tells_of_one_release(
+    wrong, people, ledger, tmp_path, monkeypatch
+):
+    """An error in planning is a function of what was bought: told of a release of its own at every start, k starts
+    would have told of k."""
+    out, heard = tmp_path / "run", []
+
+    def fails(*_: Any, bought: Declarations, **__: Any) -> None:
+        heard.append(bought.found.ranges["age"])
+        raise wrong(f"of ages {heard[-1]}")
+
+    with monkeypatch.context() as twice:
+        twice.setattr(run, "_planned", fails)
+        for _ in range(2):
+            with pytest.raises(NothingReleased if wrong is ConfigError else wrong, match="of ages"):
+                train(people, out)
+    assert len(set(heard)) == len(charges(ledger)) == 1
+    assert list(heard[0]) == bought(out)["bought"]["age"]["range"]
+    if wrong is not ConfigError:  # which is a statement
+        assert json.loads({each.column: each.value for each in train(people, out).bought}["age"])
+
+
+def test_what_was_bought_by_another_forecast_or_is_in_no_promise_is_not_gone_on_with(
+    people, ledger, tmp_path, monkeypatch
+):
+    """Of another version, whose purchases have other shares; and of a plan that forgets them, which is whole alone."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RunError("no memory")
+
+    def forgets(*given: Any, released: Any = votes.release) -> Any:
+        monkeypatch.setattr(buying, "within", lambda *given: look.plan(*given[:3]))
+        return released(*given)
+
+    with monkeypatch.context() as once:
+        once.setattr(run, "_planned", fails)
+        with pytest.raises(RunError):
+            train(people, tmp_path / "run")
+    with monkeypatch.context() as once:
+        once.setattr(buying.bought, "share_for", lambda **_: 0.4)
+        with pytest.raises(OtherVersion):
+            train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+    monkeypatch.setattr(votes, "release", forgets)
+    with pytest.raises(NothingReleased, match="a promise of what was bought"):
+        train(people, tmp_path / "forgetful")
+
+
+def test_a_plan_that_was_made_of_what_was_bought_is_not_given_up_for_what_is_wrong_later(
+    people, ledger, tmp_path, monkeypatch
+):
+    plain = Ledger.commit
+
+    def dies(own: Ledger, at: int, *given: Any, **more: Any) -> None:
+        if at >= 0:
+            raise KeyboardInterrupt
+        plain(own, at, *given, **more)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise ConfigError("of another table, perhaps")
+
+    for place, name, does, wrong in (
+        (Ledger, "commit", dies, KeyboardInterrupt),
+        (run, "_planned", fails, ConfigError),
+    ):
+        with monkeypatch.context() as once:
+            once.setattr(place, name, does)
+            with pytest.raises(wrong):
+                train(people, tmp_path / "run")
+    assert train(people, tmp_path / "run").bought
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", ["charge", "buy", "go_by", "begin_with", "finish"])
+def test_a_program_that_is_killed_around_a_purchase_goes_on(at, when, people, ledger, tmp_path):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(TABLE.format(more=""), encoding="utf-8")
+    command = ["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "run"), "-q"]
+    dead = subprocess.run(
+        dying.words(Moment(at, when), "quoron", *command), check=False, capture_output=True, timeout=300
+    )
+    assert dead.returncode == -signal.SIGKILL
+    kept = bought(tmp_path / "run") if at != "charge" else None
+    trained = quoron.resume(tmp_path / "run")
+    assert len(charges(ledger)) == 1
+    assert kept is None or bought(tmp_path / "run") == kept
+    assert (kept is None) == (at == "charge" or (at, when) == ("buy", "before"))
+    assert trained.bought

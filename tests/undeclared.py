@@ -1,0 +1,51 @@
+"""A table of which nobody declared anything, and how tests train on it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import quoron
+from quoron.training import lifetime
+from quoron_server.books.ledger import Ledger
+from said import said
+
+USERS = 1500
+QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+TABLE = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill"
+{more}
+[privacy]
+epsilon = 4.0
+[algorithm]
+name = "one-pass-dp-sgd"
+[algorithm.options]
+rounds = 3
+"""
+
+
+def crowd(users: int = USERS) -> pd.DataFrame:
+    draw = np.random.Generator(np.random.Philox(3))
+    age, dose = draw.uniform(20, 90, users), draw.uniform(0, 5, users)
+    ward = draw.choice(["north", "south", "west"], users, p=[0.5, 0.3, 0.2])
+    ill = np.where(age + 10 * dose + draw.normal(0, 10, users) > 80, "yes", "no")
+    return pd.DataFrame({"who": np.arange(users), "age": age, "dose": dose, "ward": ward, "ill": ill})
+
+
+def train(people: Any, out: Path, **more: Any) -> Any:
+    return quoron.train(people, **said(out=out, user="who", **{"label": "ill"} | QUICK | more))
+
+
+def charges(ledger: Path) -> list[Any]:
+    with lifetime.opened(ledger) as kept:
+        return kept.charges("everyone")
+
+
+def bought(out: Path) -> Any:
+    with Ledger.open(out / "ledger.sqlite") as own:
+        return own.bought()
