@@ -24,7 +24,7 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
-from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from server.algorithms.tracking_reference import small_plan
 
 EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 50_000, 40_000
@@ -43,7 +43,7 @@ class Twin(TrackingSRGD):
 
     def _step(self, state, answers, noise):
         honest = super()._step(state, answers, noise)
-        aim, main = self._aim(state), state.round > self.parameters.warmup_rounds
+        aim, main = self._aim(state), self._in_main(state)
         users = (self._mechanisms.main if main else self._mechanisms.warmup).users
         rows = np.clip(answers.values[:, 0] / aim.radius, -1, 1)
         length = np.abs(rows)
@@ -54,7 +54,7 @@ class Twin(TrackingSRGD):
     def scaled(self, state, after, aim, unit, factor):
         """`after`, had the noise been `factor` times what it was."""
         p = self.parameters
-        main = state.round > p.warmup_rounds and p.variant == "recursive"
+        main = self._in_main(state) and p.variant == "recursive"
         moved = after.sum - state.sum if main else after.gradient
         moved = aim.centre + aim.radius * unit + (moved - aim.centre - aim.radius * unit) * factor
         summed = state.sum + moved if main else state.sum
@@ -73,7 +73,7 @@ class RadiusRaw(Twin):
     """The spread follows shares that nobody has noised."""
 
     def broken(self, state, after, aim, unit, shares, noise):
-        p, main = self.parameters, state.round > self.parameters.warmup_rounds
+        p, main = self.parameters, self._in_main(state)
         mechanism = self._mechanisms.main if main else self._mechanisms.warmup
         presence = state.presence.seen(shares[2], mechanism.presence_deviation)
         lag = max(float(after.gradient @ after.gradient) - after.error, 0.0)
@@ -82,7 +82,7 @@ class RadiusRaw(Twin):
             state.margin,
             MeanAndCounts(unit, *shares.tolist(), 0),
             radius=aim.radius,
-            known=lag if state.round == 1 else aim.known,
+            known=lag if state.round == PILOT else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
             target=p.beyond,
@@ -98,14 +98,14 @@ class WrongRound(Twin):
 
 class ConstantNoise(Twin):
     def broken(self, state, after, aim, unit, shares, noise):
-        main = state.round > self.parameters.warmup_rounds
+        main = self._in_main(state)
         return self.scaled(state, after, aim, unit, after.radii[0] / aim.radius) if main else after
 
 
 class SeedScaled(Twin):
     def broken(self, state, after, aim, unit, shares, noise):
         p, j = self.parameters, self._weight(state)
-        if state.round <= p.warmup_rounds:
+        if not self._in_main(state):
             return after
         seeds = [noise.stream("prefix", k).gaussian_steps((1,)) for k in range(j)]
         scaled = after.radii[:j, None] * seeds * self._mechanisms.main.prefix.step
@@ -121,12 +121,12 @@ class Users:
 
     def __init__(self, scene, outlier):
         self.scene, self.outlier = scene, outlier
-        start, _ = scene.plan.parameters.cohort(scene.own[0])
+        start, _ = scene.plan.parameters.cohort(scene.own[0] + PILOT - 1)
         self.user = int(partition(seed=scene.plan.seed, users=scene.plan.problem.users)[start])
 
     def ask(self, question, aim):
         task, values = question.task, np.empty((len(question.cohort), 1))
-        late = question.round > self.scene.plan.parameters.warmup_rounds + 1
+        late = question.round > self.scene.plan.parameters.warmup_rounds + PILOT
         values[:] = lab.residual(self.scene.others, task.points[0], task.centre, late)
         values[question.cohort == self.user] = HUGE if self.outlier else -INNER * aim.radius
         return Answers(values, np.zeros(len(values), np.uint8))
@@ -149,10 +149,10 @@ class Column:
 
 def object_run(algorithm, scene, outlier, noise):
     """(centre, radius, spread after, x after) of every round, from the object; the pilot's metric is given."""
-    states, seen = [replace(algorithm.init(), round=1, eigenvalues=np.array([scene.curvature]))], []
+    states, seen = [replace(algorithm.init(), round=PILOT, eigenvalues=np.array([scene.curvature]))], []
     users = Users(scene, outlier)
     while (question := algorithm.request(states[-1], noise)) is not None:
-        if question.round in scene.own[1:]:  # the coordinator asks somebody again
+        if question.round + 1 - PILOT in scene.own[1:]:  # the coordinator asks somebody again
             question = replace(question, cohort=np.concatenate([[users.user], question.cohort[1:]]))
         aim = algorithm._aim(states[-1])
         states.append(algorithm.update(states[-1], users.ask(question, aim), noise).state)
@@ -240,7 +240,7 @@ def test_a_column_of_the_lab_is_the_run_of_the_object(name, outlier):
 @pytest.mark.parametrize("name", list(SOUND))
 def test_no_attack_proves_more_than_the_claim(name):
     scene = SOUND[name]
-    ended = scene.own[0] == scene.plan.parameters.rounds - 1  # no round after the own user's
+    ended = scene.own[0] == scene.plan.parameters.rounds - PILOT  # no round after the own user's
     assert found(scene, ATTACKS[:4] if ended else ATTACKS) <= EPSILON
 
 

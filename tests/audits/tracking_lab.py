@@ -12,6 +12,7 @@ from one_epoch_reference import strategy
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking import plan as planning
+from quoron_server.algorithms.tracking.method import PILOT
 from quoron_server.plan import Plan
 
 HUGE = 1e6
@@ -25,7 +26,7 @@ class Scene:
 
     plan: Plan
     others: str  # far | centre | leaving | wild
-    own: tuple[int, ...]  # rounds; more than one only in a broken run
+    own: tuple[int, ...]  # rounds after the pilot, from 1; more than one only in a broken run
     curvature: float = 1.0  # H
 
 
@@ -72,12 +73,12 @@ def run(scene, outlier, noise, runs, twin="sound"):
         divisor = p.main_divisor if main else p.warmup_divisor
         cap = 3 * p.first_radius if main and recursive else p.first_radius
         ahead = h * (x - before)
-        change = j**2 * p.feature_norm**2 * p.link_curvature * (x - before) * ahead / (4 * plan.problem.items_per_user)
+        change = j**2 * (x - before) * ahead / (4 * plan.problem.items_per_user)
         change = change * (j > 1)
         reach = margin * np.sqrt((spread**2 + change) * (1 + 1 / divisor) + variance) + j * 0.5 * np.abs(ahead)
         return gradient + j * 0.7 * ahead, np.clip(reach, 1e-6 * p.first_radius, cap), change + variance
 
-    for t in range(1, p.rounds):
+    for t in range(1, p.rounds + 1 - PILOT):
         main = t > p.warmup_rounds
         j = t - p.warmup_rounds if main and recursive else 1
         phase, asked = (made.main, p.main_cohort) if main else (made.warmup, p.warmup_cohort)
@@ -109,7 +110,7 @@ def run(scene, outlier, noise, runs, twin="sound"):
             after = (np.sum(left**2, axis=0) + sampled) / j**2
         else:
             gaussian = GaussianNoise(2 / phase.users, phase.scale)
-            released = gaussian.release(np.column_stack([unit, counts]), noise.stream("release", t))
+            released = gaussian.release(np.column_stack([unit, counts]), noise.stream("release", t + PILOT - 1))
             row, shares = released[:, 0], released[:, 1:]
             after = (radius * phase.scale) ** 2 + chance
 
@@ -148,7 +149,7 @@ def _moved(spread, margin, radius, far, known, deviation, p):
     own = np.maximum(distance**2 - known, 0.2 * distance**2)
     spread = np.clip(spread**0.3 * np.sqrt(own) ** 0.7, 1e-6 * p.first_radius, p.first_radius)
     surprise = np.clip((beyond - p.beyond) / max(p.beyond, deviation), -1.0, 1.0)
-    return spread, np.clip(margin * np.exp(0.25 * surprise), 1.0, 2.5)
+    return spread, np.clip(margin * np.exp(0.5 * surprise), 1.0, 6.0)
 
 
 def evidence(shown, noise="by radius"):
@@ -160,10 +161,10 @@ def evidence(shown, noise="by radius"):
     made = planning.mechanisms(p, 1, 1)
     main = own[0] > p.warmup_rounds
     phase = made.main if main else made.warmup
-    present = np.isin(np.arange(1, p.rounds), own)[:, None]
+    present = np.isin(np.arange(1, p.rounds + 1 - PILOT), own)[:, None]
     apart, middle = (1 + INNER) / phase.users * present, (1 - INNER) / 2 / phase.users * present
     apart, middle = (part * np.ones_like(shown.radius) for part in (apart, middle))
-    left, right, radius, matrix = 1.0, 1.0, shown.radius, np.eye(p.rounds - 1)
+    left, right, radius, matrix = 1.0, 1.0, shown.radius, np.eye(p.rounds - PILOT)
     if main and p.variant == "recursive":
         apart, middle, radius = (part[p.warmup_rounds :] for part in (apart, middle, radius))
         matrix = strategy(p.factorisation, p.main_rounds)

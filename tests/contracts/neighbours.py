@@ -27,7 +27,7 @@ from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase
 from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
-from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.winsorised.method import WinsorisedERM
 from quoron_server.plan import Plan
@@ -54,9 +54,10 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, NoisySGD | OneEpoch):
         return Edges(zero, (p.clip_norm,))
     if isinstance(algorithm, TrackingSRGD):
-        if state.round == 0:
+        if state.round < PILOT:
             return Edges(zero, (p.feature_norm,))
-        reach = algorithm._aim(state).radius
+        # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
+        reach = algorithm._aim(state).radius / float(np.linalg.norm(algorithm._whole(state).transform(1)[0]))
         return Edges(zero, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))  # clients take the centre off
     if isinstance(algorithm, WhitenedTracking):
         if state.round == 0:  # a factor, then a gradient

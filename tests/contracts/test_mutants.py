@@ -133,14 +133,12 @@ MUTANTS: dict[str, tuple[Any, Any, tuple[str, ...]]] = {
     "PrefixNoise.for_mu": ((PrefixNoise, "for_mu"), quieter, PREFIX),
     "Factorisation.reach": ((Factorisation, "reach"), times(0.9), PREFIX),
     "mean_sensitivity": (mean_sensitivity, times(0.9), ("mean-sgd/range", "one-pass-dp-sgd", "accelerated-erm/clip")),
-    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking",)),
-    "moment_sensitivity": (moment_sensitivity, times(0.9), ("tracking-srgd", "one-round-least-squares")),
+    "acute_sensitivity": (acute_sensitivity, times(0.9), ("whitened-tracking", "tracking-srgd")),
+    "moment_sensitivity": (moment_sensitivity, times(0.9), ("one-round-least-squares",)),
     "bounded_range_mu": (bounded_range_mu, times(0.9), ("winsorised-erm", "mean-sgd/range")),
-    "SecondMomentNoise.for_mu": (
-        (SecondMomentNoise, "for_mu"), quieter, ("tracking-srgd", "one-round-least-squares")
-    ),
-    "LogLength.for_mu": ((LogLength, "for_mu"), quieter, ("whitened-tracking",)),
-    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking",)),
+    "SecondMomentNoise.for_mu": ((SecondMomentNoise, "for_mu"), quieter, ("one-round-least-squares",)),
+    "LogLength.for_mu": ((LogLength, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
+    "MomentMean.for_mu": ((MomentMean, "for_mu"), quieter, ("whitened-tracking", "tracking-srgd")),
     "NormCountMean.for_mu": (
         (NormCountMean, "for_mu"),
         quieter,
@@ -240,7 +238,6 @@ FINE: dict[str, tuple[Any, tuple[str, ...]]] = {
             "whitened-tracking",
         ),
     ),
-    "SPARE_ACUTE": (lambda: spare("SPARE_ACUTE", 0.7073), ("tracking-srgd",)),
     "Quorum.deviation": (
         lambda: bent((Quorum, "deviation"), times(0.5)),
         ("one-pass-dp-sgd", "dp-sgd-poisson", "winsorised-erm", "one-round-least-squares", "dp-ftrl/adaptive"),

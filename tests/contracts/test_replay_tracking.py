@@ -16,7 +16,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import norm_counts
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.tracking.method import PILOT, TrackingSRGD
 from quoron_server.plan import Plan
 
 NAMES = ("tracking-srgd", "tracking-srgd/independent")
@@ -36,7 +36,7 @@ def zero_out(name: str) -> Plan:
 
 def tight(plan: Plan) -> list[Pair]:
     """Every corner in every round after the pilot."""
-    found = [Pair(at, 5, *corner, turn=0) for at in range(1, plan.cost.rounds) for corner in CORNERS]
+    found = [Pair(at, 5, *corner, turn=0) for at in range(PILOT, plan.cost.rounds) for corner in CORNERS]
     if plan.guarantee.adjacency == "zero-out":
         found = [replace(each, second=ABSENT) for each in found if each.first != ABSENT]
     return found
@@ -48,12 +48,12 @@ def test_corners_use_all_of_what_every_round_is_charged_and_no_more(plan_of: Any
     plan = plan_of(name)
     ALGORITHMS[NAMES[0]].verify(plan)
     whole = scene(TrackingSRGD(plan))
-    for at in range(1, plan.cost.rounds):
+    for at in range(PILOT, plan.cost.rounds):
         mine = [each for each in tight(plan) if each.round == at]
         used = max(share for pair in mine for share in shares(plan, replay(whole, pair) or []))
         # Only the first of the correlated rounds has the largest column: the others use less.
         assert used <= 1 + 1e-9
-        assert used >= (0.999 if plan.parameters.variant == "independent" or at <= 2 else 0.5)
+        assert used >= (0.999 if plan.parameters.variant == "independent" or at <= PILOT + 1 else 0.5)
 
 
 def complaint(algorithm: TrackingSRGD, name: str, plan: Plan) -> str:
@@ -107,7 +107,7 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
     plan = make_plan(name)
     monkeypatch.setattr(norm_counts.loops, "sum_norm_counts", wider)
     broken = scene(TrackingSRGD(plan))
-    corners = [Pair(1, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
+    corners = [Pair(PILOT, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Complaint, match="the plan charges"):
         [replay(broken, corner) for corner in corners]
 

@@ -35,7 +35,7 @@ from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, sum_bits
+from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -106,11 +106,16 @@ class LogLength:
 
     def release(self, logs: Vector, answered: Mask, top: float, stream: RandomStream) -> Length:
         """From the logarithm of every user's length (k,), -inf for 0; `top` is public, or released."""
-        usable = answered & ~np.isnan(logs)
-        fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
-        unit = 2.0 ** sum_bits(len(logs), self.users)
-        scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * unit), 0.0).astype(np.int64)  # within ± unit / 2
-        row = np.array([float(scaled.sum()) / unit, _HERE * float(usable.sum())])
+        return self.release_sums(_length_sums(logs, answered, top, self.users), stream)
+
+    def reduction(self, transform: Matrix, top: float) -> "LengthSum":
+        """All that a release reads of users' factors, for the lengths of their moments."""
+        return LengthSum(self.users, np.ascontiguousarray(transform), top)
+
+    def release_sums(self, sums: Sums, stream: RandomStream) -> Length:
+        """From the sums that `reduction` makes."""
+        unit = 2.0 ** sum_bits(sums.answered, self.users)
+        row = np.array([float(sums.total[0]) / unit, _HERE * float(sums.cells[0])])
         value, here = self._gaussian.release(row / self.users, stream).tolist()
         return Length(value, here / _HERE)
 
@@ -175,15 +180,16 @@ class MomentMean:
         self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
     ) -> Moment:
         """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
+        return self.release_sums(self.reduction(transform, radius).of(factors, answered), radius, stream)
+
+    def reduction(self, transform: Matrix, radius: float) -> "ShapedMomentSum":
+        """All that a release reads of users' factors."""
+        return ShapedMomentSum(self.users, np.ascontiguousarray(transform), radius)
+
+    def release_sums(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
+        """From the sums that `reduction` makes for that radius."""
         d, weights = self.dimension, WEIGHTS[self.adjacency]
-        bits, whiten = sum_bits(len(factors), self.users), np.ascontiguousarray(transform)
-        sums: list[tuple[Integers, int]] = []  # of whole numbers: the same in any pieces and in any order
-
-        def added(rows: Matrix, own: slice) -> None:
-            sums.append(loops.sum_moments(rows, answered[own], whiten, radius, 2.0**bits))
-
-        _each_piece(factors, packed(d), added)
-        total, here = sum((each for each, _ in sums), np.zeros(packed(d), np.int64)), sum(each for _, each in sums)
+        bits, total, here = sum_bits(sums.answered, self.users), sums.total, int(sums.cells[0])
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
         mean = total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
@@ -200,6 +206,43 @@ class MomentMean:
     @property
     def _gaussian(self) -> GaussianNoise:
         return GaussianNoise(self.sensitivity, self.scale * WEIGHTS[self.adjacency][0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthSum:
+    """Σ ⌊ℓ 2ᵇ⌉ over factors, ℓ of the length of LᵀUᵀUL, and in the first of `cells` how many are finite."""
+
+    users: int  # n, the divisor
+    transform: Matrix  # L, (d, d)
+    top: float
+
+    def of(self, factors: "Rows", answered: Mask) -> Sums:
+        """See clipping.Reduction."""
+        return _length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapedMomentSum:
+    """Σ ⌊vec(A / B) 2ᵇ⌋ towards zero over factors, A = LᵀUᵀUL scaled into the ball of radius B, packed by rows.
+
+    The first of `cells` counts factors that are finite. Whole numbers: the same in any pieces and in any order.
+    """
+
+    users: int  # n, the divisor
+    transform: Matrix  # L, (d, d)
+    radius: float  # B
+
+    def of(self, factors: "Rows", answered: Mask) -> Sums:
+        """See clipping.Reduction. ConfigError for factors of another length."""
+        numbers, unit = packed(len(self.transform)), 2.0 ** sum_bits(0, self.users)
+        sums: list[tuple[Integers, int]] = []
+
+        def added(rows: Matrix, own: slice) -> None:
+            sums.append(loops.sum_moments(rows, answered[own], self.transform, self.radius, unit))
+
+        _each_piece(factors, numbers, added)
+        total = sum((each for each, _ in sums), np.zeros(numbers, np.int64))
+        return Sums(total, _counted(sum(each for _, each in sums)), 0, int(np.count_nonzero(answered)))
 
 
 class Rows(Protocol):
@@ -246,6 +289,18 @@ def vector_logs(values: Matrix, transform: Matrix) -> Vector:
     rows, out = checked(values, len(transform), parts=True), np.empty(len(values))
     loops.vector_logs(rows, np.ascontiguousarray(transform), out)
     return out
+
+
+def _length_sums(logs: Vector, answered: Mask, top: float, users: int) -> Sums:
+    usable = answered & ~np.isnan(logs)
+    fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
+    scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * 2.0 ** sum_bits(0, users)), 0.0)  # within ± 2ᵇ⁻¹
+    total = np.array([scaled.astype(np.int64).sum()])
+    return Sums(total, _counted(int(usable.sum())), 0, int(np.count_nonzero(answered)))
+
+
+def _counted(users: int) -> Integers:
+    return np.array([users, 0, 0, 0], np.int64)
 
 
 def _one(users: int) -> float:

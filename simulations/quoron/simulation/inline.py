@@ -103,7 +103,7 @@ class InlineEngine:
         totals: list[Sums] = []
         loop: LoopReduction | None = None
         if isinstance(reduction, ClippedSum | NormCountSum) and self._fuses(question.task):
-            loop = reduction
+            loop = None if isinstance(reduction, NormCountSum) and reduction.transform is not None else reduction
 
         def summed(slots: slice) -> None:
             if loop is not None:

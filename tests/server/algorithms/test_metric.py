@@ -27,16 +27,28 @@ def points(metric, seed, size=3.0):
     return size * np.random.default_rng(seed).standard_normal(len(metric.eigenvalues))
 
 
-@given(dimension=st.integers(1, 8), seed=st.integers(0, 1000), floor=st.floats(1e-3, 1.0), curvature=st.floats(0.1, 2))
+@given(dimension=st.integers(1, 8), seed=st.integers(0, 1000), curvature=st.floats(0.1, 2))
 @settings(derandomize=True, deadline=None, max_examples=50)
-def test_of_a_released_moment_the_positive_part_counts_and_the_floor_is_added(dimension, seed, floor, curvature):
-    noise = np.random.default_rng(seed).standard_normal((dimension, dimension))
-    moment = noise + noise.T
-    metric = Metric.of(moment, curvature=curvature, floor=floor, ridge=0.0)
-    values, vectors = np.linalg.eigh(moment)
-    expected = curvature * (vectors @ np.diag(np.maximum(values, 0)) @ vectors.T + floor * np.eye(dimension))
-    np.testing.assert_allclose(dense(metric), expected, atol=1e-12)
-    assert (metric.eigenvalues >= curvature * floor).all()
+def test_of_a_transform_the_metric_is_the_moment_that_it_whitens_more_where_that_is_in_doubt(
+    dimension, seed, curvature
+):
+    rng = np.random.default_rng(seed)
+    transform, doubt = rng.standard_normal((dimension, dimension)), rng.uniform(0, 10, dimension)
+    metric = Metric.of(transform, doubt, curvature=curvature, ridge=0.0)
+    whitened = transform.T @ dense(metric) @ transform
+    np.testing.assert_allclose(whitened, curvature * np.diag(1 + 0.15 * doubt), atol=1e-6 * curvature)
+
+
+@given(metric=metrics(), seed=st.integers(0, 1000), outputs=st.integers(1, 3))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_whitened_gradients_are_as_long_as_their_dual_norm_and_are_coloured_back(metric, seed, outputs):
+    gradient = points(metric, seed, outputs)
+    gradient = np.concatenate([gradient * (k + 1) for k in range(outputs)])
+    without = np.kron(np.eye(outputs), dense(metric) - metric.ridge * np.eye(len(metric.eigenvalues)))
+    whitened = metric.whiten(gradient)
+    assert whitened @ whitened == pytest.approx(gradient @ np.linalg.solve(without, gradient), rel=1e-8)
+    np.testing.assert_allclose(metric.transform(outputs).T @ gradient, whitened, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(metric.colour(whitened), gradient, rtol=1e-9, atol=1e-9)
 
 
 @given(metric=metrics(), seed=st.integers(0, 1000))
@@ -50,7 +62,7 @@ def test_step_apply_and_length_are_those_of_the_full_matrix(metric, seed):
 
 
 def test_one_step_solves_a_quadratic_whose_hessian_is_the_metric():
-    metric = Metric.of(np.diag([2.0, 0.1]), curvature=0.25, floor=0.2, ridge=0.3)
+    metric = Metric.of(np.diag([2.0, 0.1]), np.zeros(2), curvature=0.25, ridge=0.3)
     best, start = np.array([1.0, -2.0]), np.array([5.0, 7.0])
     np.testing.assert_allclose(start - metric.step(dense(metric) @ (start - best)), best, atol=1e-12)
 

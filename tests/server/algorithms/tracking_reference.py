@@ -4,7 +4,7 @@ Follows docs/privacy/tracking-srgd.md and second-moment.md, not the code. Consta
 """
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, log, sqrt
 
 import numpy as np
 from scipy.optimize import brentq, lsq_linear
@@ -13,11 +13,12 @@ from one_epoch_reference import strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.means.moment import SecondMomentNoise
+from quoron_privacy.means.free_presence import Length, LogLength, Moment, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
+from quoron_server.algorithms.whitened.estimates import typical_length, whitening
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -40,11 +41,13 @@ def small_plan(
     beyond=0.4,
     reference_items=6,
     left_over=5,
+    sigmoid=False,
     epsilon=15.0,
     delta=0.1,
 ):
     """A plan of chosen sizes: a μ-GDP transcript. No planner is involved."""
     divisors = [int(attendance * size) for size in (pilot, warmup[1], main[1])]
+    moments = {"dimension": dimension, "users": divisors[0], "mu": mu * (1 - 1e-6), "adjacency": adjacency}
     recursive = variant == "recursive"
     own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}
     if recursive:
@@ -54,11 +57,12 @@ def small_plan(
     p = TrackingParameters(
         variant=variant,
         adjacency=adjacency,
-        pilot_cohort=pilot,
-        pilot_divisor=divisors[0],
-        pilot_scale=SecondMomentNoise.for_mu(
-            dimension=dimension, feature_norm=1.0, divisor=divisors[0], mu=mu * (1 - 1e-6), adjacency=adjacency
-        ).scale,
+        length_cohort=pilot,
+        length_divisor=divisors[0],
+        length_scale=LogLength.for_mu(users=divisors[0], mu=mu * (1 - 1e-6)).scale,
+        moment_cohort=pilot,
+        moment_divisor=divisors[0],
+        moment_scale=MomentMean.for_mu(**moments).scale,
         warmup_rounds=warmup[0],
         warmup_cohort=warmup[1],
         warmup_divisor=divisors[1],
@@ -71,6 +75,7 @@ def small_plan(
         feature_norm=1.0,
         link_curvature=1.0,
         ridge=ridge,
+        sigmoid=sigmoid,
         spread=spread,
         first_radius=first_radius,
         beyond=beyond,
@@ -173,25 +178,53 @@ def run(plan, users, noise):
     """(H, rounds after the pilot, model): the algorithm box, line by line."""
     p, d, domain = plan.parameters, plan.problem.dimension, plan.problem.domain
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
-    sizes = [p.pilot_cohort] + [p.warmup_cohort] * p.warmup_rounds + [p.main_cohort] * p.main_rounds
+    sizes = [p.length_cohort, p.moment_cohort] * 3 + [p.warmup_cohort] * p.warmup_rounds
+    sizes += [p.main_cohort] * p.main_rounds
     cohorts = [[u for u in part if u not in users.absent] for part in np.split(order, np.cumsum(sizes))[:-1]]
     recursive, w, rounds = p.variant == "recursive", p.warmup_rounds, p.main_rounds
+    weights = WEIGHTS[p.adjacency]
 
     def drawn(shape, *labels):
         return noise.stream(*labels).gaussian_steps(shape) * 2.0**-30
 
     # pilot
-    moment = sum(users.moment(u) for u in cohorts[0]) / p.pilot_divisor
-    flat, error = drawn((d * (d + 1) // 2,), "release", 0) * p.pilot_scale, np.zeros((d, d))
-    for value, i, j in zip(flat, *np.triu_indices(d), strict=True):
-        error[i, j] = error[j, i] = value if i == j else value / sqrt(2)
-    values, vectors = np.linalg.eigh(moment + error)
-    positive = vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T
-    hessian = p.link_curvature * (positive + min(sqrt(2 * d) * p.pilot_scale, p.feature_norm**2) * np.eye(d))
-    matrix = hessian + p.ridge * np.eye(d)
+    transform, seen, precision = np.eye(d) * sqrt(d) / p.feature_norm, 0.0, 0.0
+
+    def heard(value, deviation, seen, precision):
+        seen, precision = seen + value / deviation**2, precision + 1 / deviation**2
+        return seen, precision, max(seen / precision, 0.2)
+
+    for t in range(0, 6, 2):
+        shapes = [transform.T @ users.moment(u) @ transform for u in cohorts[t]]
+        falls = [min(max(log(d / np.linalg.norm(shape)), 0.0), 4.0) / 4 - 0.5 for shape in shapes]
+        row = np.array([sum(falls), 0.8660254 * len(falls)]) / p.length_divisor
+        value, here = row + drawn((2,), "release", t) * p.length_scale
+        made = LogLength(p.length_divisor, p.length_scale)
+        seen, precision, present = heard(here / 0.8660254, made.scale / 0.8660254, seen, precision)
+        top = min(d, typical_length(Length(value, 0.0), made, present, float(d)))
+        shapes = [transform.T @ users.moment(u) @ transform for u in cohorts[t + 1]]
+        mean = sum(shape * min(1.0, top / np.linalg.norm(shape)) for shape in shapes) / p.moment_divisor
+        flat = drawn((d * (d + 1) // 2 + 1,), "release", t + 1) * p.moment_scale
+        error = np.zeros((d, d))
+        for value, i, j in zip(flat, *np.triu_indices(d), strict=False):
+            error[i, j] = error[j, i] = value if i == j else value / sqrt(2)
+        here = len(shapes) / p.moment_divisor + flat[-1] * weights[0] / weights[3]
+        seen, precision, present = heard(here, p.moment_scale * weights[0] / weights[3], seen, precision)
+        found = whitening(Moment(mean + top * error, 0.0), present, top * p.moment_scale, top)
+        transform = transform @ found.transform
+    back = np.linalg.inv(transform)
+    hessian = p.link_curvature * back.T @ np.diag(1 + 0.15 * found.doubt) @ back
+    values, vectors = np.linalg.eigh(hessian)  # signs and order as the noise of a coordinate goes with
+    whiten, colour = (vectors / np.sqrt(values)).T, vectors * np.sqrt(values)
+
+    def curvature(x):
+        if not p.sigmoid:
+            return 1.0
+        nodes, chances = np.polynomial.hermite_e.hermegauss(21)
+        deviation = sqrt(x @ hessian @ x / p.link_curvature)
+        return max(chances @ (1 / np.cosh(nodes * deviation / 2) ** 2) / chances.sum(), 0.5)
 
     # noise of the weighted rows, all main rounds at once
-    weights = WEIGHTS[p.adjacency]
     if recursive:
         column = np.sqrt(np.sum(strategy(p.factorisation, rounds) ** 2, axis=0)).max()
         inverse = np.linalg.inv(strategy(p.factorisation, rounds))
@@ -200,27 +233,26 @@ def run(plan, users, noise):
 
     x = before = gradient = summed = np.zeros(d)
     spread, margin, variance, sampled, radii, path, tail = p.spread, p.margin, 0.0, 0.0, [], [], []
-    seen, precision = 0.0, 0.0
-    for t in range(1, 1 + w + rounds):
-        main = t > w
-        j = t - w if main and recursive else 1
+    for t in range(6, 6 + w + rounds):
+        main = t >= 6 + w
+        j = t - 5 - w if main and recursive else 1
         divisor, scale = (p.main_divisor, p.main_scale) if main else (p.warmup_divisor, p.warmup_scale)
         cap = 3 * p.first_radius if main and recursive else p.first_radius
-        step = x - before
-        if t == 1:
+        step, ahead = x - before, curvature(x) * hessian
+        if t == 6:
             centre, radius = np.zeros(d), p.first_radius
         else:
             known = variance
             if j > 1:
-                known += j**2 * p.link_curvature * p.feature_norm**2 * (step @ hessian @ step) / (4 * 6)
+                known += j**2 * d * (step @ ahead @ step) / (4 * 6)
             reach = margin * sqrt((spread**2 + known - variance) * (1 + 1 / divisor) + variance)
-            lag = j * 0.5 * np.linalg.norm(hessian @ step)
+            lag = j * 0.5 * sqrt(step @ ahead @ step)
             radius = min(cap, max(reach + lag, 1e-6 * p.first_radius))
-            centre = gradient + j * 0.7 * hessian @ step
+            centre = gradient + j * 0.7 * ahead @ step
         row = np.zeros(d + 3)  # weights taken off again where they do not matter
         for u in cohorts[t]:
             answer = j * users.data_gradient(u, x) - (j - 1) * users.data_gradient(u, before)
-            residual = users.weight(u) * (answer - centre)
+            residual = whiten @ (users.weight(u) * (answer - centre))
             clipped = residual * min(1.0, radius / np.linalg.norm(residual)) / radius
             a = np.linalg.norm(clipped)
             row += np.array([*clipped, 1 - a, a <= 2 / 3, 1.0]) / divisor
@@ -229,7 +261,7 @@ def run(plan, users, noise):
         if main and recursive:
             radii.append(radius)
             sampled += chance
-            summed = summed + centre + radius * (unit + rows_noise[j - 1])
+            summed = summed + centre + colour @ (radius * (unit + rows_noise[j - 1]))
             gradient = summed / j
             # noise of the sum is Σ_i C_i N_i = (radii as a row) · inverse · Z
             factors = np.array(radii) @ root[:j, :j] * p.main_scale / weights[0]
@@ -237,16 +269,16 @@ def run(plan, users, noise):
             noise_of_shares, scale = drawn((3,), "shares", j - 1) * p.main_scale / column, p.main_scale / column
         else:
             noised = drawn((d + 3,), "release", t) * scale * weights[0]
-            noise_of_shares, gradient = noised[d:], centre + radius * (unit + noised[:d] / weights[0])
+            noise_of_shares, gradient = noised[d:], centre + colour @ (radius * (unit + noised[:d] / weights[0]))
             scale_of_row = scale * weights[0]
             variance = d * (radius * scale) ** 2 + chance
-        if t == 1:
-            known = max(gradient @ gradient - variance, 0.0)
+        if t == 6:
+            known = max(gradient @ np.linalg.solve(hessian, gradient) - variance, 0.0)
         deviation = (scale if main and recursive else scale_of_row) / weights[3]
         beyond, within, here = shares + noise_of_shares / weights[1:]
-        seen, precision = seen + here / deviation**2, precision + 1 / deviation**2
-        present = max(seen / precision, 0.2)
+        seen, precision, present = heard(here, deviation, seen, precision)
         spread, margin = moved(spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p)
+        matrix = ahead + p.ridge * np.eye(d)
         goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
         x, before = project(domain, matrix, goal), x
         if main:
@@ -267,5 +299,5 @@ def moved(spread, margin, radius, reached, beyond, known, deviation, p):
     own = max(distance**2 - known, 0.2 * distance**2)
     spread = sqrt(own) ** 0.7 * spread**0.3
     surprise = (beyond - p.beyond) / max(p.beyond, deviation)
-    margin = margin * exp(0.25 * min(max(surprise, -1.0), 1.0))
-    return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 2.5)
+    margin = margin * exp(0.5 * min(max(surprise, -1.0), 1.0))
+    return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 6.0)

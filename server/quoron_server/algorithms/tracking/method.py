@@ -1,6 +1,7 @@
 """The recommended method: one pass, private broadcasts, a step and a clip that come from the users, privately.
 
-    pilot     a cohort releases the second moment of its features; H = φ₂ (S + r I) is the metric of all steps
+    pilot     twice: a cohort releases a typical length of second moments of features, another one their mean, clipped
+              there; L whitens it. H = φ₂ (LLᵀ)⁻¹ is the metric of all steps, and of all lengths of gradients
     warm-up   ĝ_t = c_t + C_t (mean of clip_1((∇F_u(x_t) - c_t)/C_t) + noise)
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
@@ -15,6 +16,7 @@ Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Th
 Statement and proof: docs/privacy/tracking-srgd.md.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -23,9 +25,9 @@ import numpy as np
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.gaussian import SPARE_ACUTE
-from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.means.norm_counts import NormCountMean, Presence
+from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
+from quoron_privacy.means.moment import packed
+from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
@@ -34,11 +36,15 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
+from quoron_server.algorithms.whitened.estimates import curvature_share, typical_length, whitening
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
 Variant = Literal["recursive", "independent"]
+PASSES = 3  # of the pilot
+PILOT = 2 * PASSES  # rounds: a length and a second moment in each
+LEAST_SHARE = 0.5  # of φ₂ that curvature is taken to be: steps by H / 2 are stable whatever predictions are
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +53,12 @@ class TrackingParameters(Parameters):
 
     variant: Variant
     adjacency: Adjacency
-    pilot_cohort: int
-    pilot_divisor: int
-    pilot_scale: float  # s_p: noise on the isometric coordinates of the second moment
+    length_cohort: int  # of each of two typical lengths
+    length_divisor: int
+    length_scale: float  # noise of a mean logarithm
+    moment_cohort: int  # of each of two second moments
+    moment_divisor: int
+    moment_scale: float  # s_p: noise on the diagonal of a second moment, per unit of its radius
     warmup_rounds: int  # w
     warmup_cohort: int
     warmup_divisor: int
@@ -62,6 +71,7 @@ class TrackingParameters(Parameters):
     feature_norm: float  # R
     link_curvature: float  # φ₂
     ridge: float  # λ
+    sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
     spread: float  # s before anything is released
     first_radius: float  # C_0
     beyond: float  # π*: share of users meant beyond ⅔ of the radius
@@ -72,7 +82,7 @@ class TrackingParameters(Parameters):
     @property
     def rounds(self) -> int:
         """Pilot, warm-up and main."""
-        return 1 + self.warmup_rounds + self.main_rounds
+        return PILOT + self.warmup_rounds + self.main_rounds
 
     @property
     def asked(self) -> int:
@@ -80,11 +90,12 @@ class TrackingParameters(Parameters):
         return sum(self.cohorts())
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """The second moment; then in every round the gradient, in proportion to its radius, with what it tells."""
-        made, mu = mechanisms(self, dimension, dimension), self.mu
-        warmup, main = range(1, 1 + self.warmup_rounds), range(1 + self.warmup_rounds, self.rounds)
+        """Lengths and second moments; then in every round the gradient, in proportion to its radius, and shares."""
+        made, mu, first = mechanisms(self, dimension, dimension), self.mu, PILOT + self.warmup_rounds
+        warmup, main = range(PILOT, first), range(first, self.rounds)
         return (
-            PlannedRelease(made.moment, made.moment.entry(), 1, range(1), mu),
+            PlannedRelease(made.length, made.length.entry(), PASSES, range(0, PILOT, 2), mu),
+            PlannedRelease(made.moment, made.moment.entry(), PASSES, range(1, PILOT, 2), mu, scaled=True),
             PlannedRelease(made.warmup, made.warmup.entry(), len(warmup), warmup, mu, scaled=True),
             PlannedRelease(made.main, made.main.entry(), len(main), main, mu, scaled=True),
         )
@@ -92,20 +103,25 @@ class TrackingParameters(Parameters):
     def cohorts(self) -> tuple[int, ...]:
         """Pilot, warm-up and main."""
         warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
-        return (self.pilot_cohort, *warmup, *main)
+        return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
 
     def answer_length(self, problem: Problem) -> int:
         """A second moment, or a gradient."""
         return max(packed(problem.features), problem.dimension)
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
-        """Told by the shares of every gradient; beside the pilot's moments, of which one may be replaced."""
+        """Every release tells it."""
         made = mechanisms(self, problem.features, problem.dimension)
-        halved = self.adjacency == "replace-one"
-        pilot = Attendance(SPARE_ACUTE * made.moment.sensitivity / made.moment.scale if halved else 0.0)
-        warmup = Attendance(1 / (self.warmup_divisor * made.warmup.presence_deviation), told=True)
-        main = Attendance(1 / (self.main_divisor * made.main.presence_deviation), told=True)
-        return (pilot, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
+        length, moment, warmup, main = (
+            Attendance(1 / (divisor * each.presence_deviation), told=True)
+            for divisor, each in (
+                (self.length_divisor, made.length),
+                (self.moment_divisor, made.moment),
+                (self.warmup_divisor, made.warmup),
+                (self.main_divisor, made.main),
+            )
+        )
+        return (*(length, moment) * PASSES, *(warmup,) * self.warmup_rounds, *(main,) * self.main_rounds)
 
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
@@ -114,15 +130,16 @@ class TrackingParameters(Parameters):
 
 
 def drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: the pilot's moment, then a gradient and three shares a round."""
-    return packed(problem.features) + (rounds - 1) * (problem.dimension + 3)
+    """Gaussian samples of a run: two lengths, two moments with presence, then a gradient and three shares a round."""
+    return 2 * PASSES + PASSES * (packed(problem.features) + 1) + (rounds - PILOT) * (problem.dimension + 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Mechanisms:
     """All mechanisms of a plan."""
 
-    moment: SecondMomentNoise
+    length: LogLength
+    moment: MomentMean
     warmup: NormCountMean
     main: NormCountMean | PrefixNormCounts
 
@@ -130,7 +147,8 @@ class Mechanisms:
 def mechanisms(p: TrackingParameters, features: int, dimension: int) -> Mechanisms:
     """The mechanisms with a plan's numbers, for items with so many features and models of so many numbers."""
     return Mechanisms(
-        SecondMomentNoise(features, p.feature_norm, p.pilot_divisor, p.adjacency, p.pilot_scale),
+        LogLength(p.length_divisor, p.length_scale),
+        MomentMean(features, p.moment_divisor, p.adjacency, p.moment_scale),
         NormCountMean(dimension, p.warmup_divisor, p.adjacency, p.warmup_scale),
         PrefixNormCounts(dimension, p.main_divisor, p.adjacency, p.main_scale, p.main_rounds, p.factorisation)
         if p.variant == "recursive"
@@ -145,7 +163,9 @@ class TrackingState:
     round: int
     x: Vector
     previous: Vector  # the point before x
-    eigenvalues: Vector  # of H, (p,) for p features
+    transform: Vector  # L, (p, p) for p features
+    top: float  # radius of the next second moment
+    eigenvalues: Vector  # of H, (p,)
     basis: Vector  # (p, p)
     gradient: Vector  # ĝ without ridge
     error: float  # bound for the variance of ĝ
@@ -176,6 +196,8 @@ class TrackingSRGD:
             round=0,
             x=zero,
             previous=zero,
+            transform=np.eye(features) * (math.sqrt(features) / p.feature_norm),
+            top=float(features),
             eigenvalues=np.ones(features),
             basis=np.eye(features),
             gradient=zero,
@@ -198,9 +220,9 @@ class TrackingSRGD:
             return None
         start, size = p.cohort(state.round)
         cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
-        if state.round == 0:
+        if state.round < PILOT:
             task = SecondMoment(self.plan.problem.features)
-            return Question(0, cohort, task, reduction=self._mechanisms.moment.reduction)
+            return Question(state.round, cohort, task, reduction=self._pilots(state))
         weight = self._weight(state)
         points, weights = state.x[None, :], np.ones(1)
         if weight > 1:
@@ -209,33 +231,49 @@ class TrackingSRGD:
         aim = self._aim(state)
         centre = aim.centre + p.ridge * (weights @ points)
         gradients = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
-        return Question(state.round, cohort, gradients, reduction=self._mechanism(state).reduction(aim.radius))
+        return Question(state.round, cohort, gradients, reduction=self._reduction(state, aim.radius))
 
     def update(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
-        """Release the moment, or a gradient; then step."""
-        return self._pilot(state, answers, noise) if state.round == 0 else self._step(state, answers, noise)
+        """Release a length, a moment or a gradient; then step."""
+        return self._pilot(state, answers, noise) if state.round < PILOT else self._step(state, answers, noise)
 
     def _pilot(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
-        p, mechanism = self.parameters, self._mechanisms.moment
-        sums = summed(answers, mechanism.reduction)
-        moment = mechanism.release(sums, noise.stream("release", 0))
-        floor = min(mechanism.spectral_error, p.feature_norm**2)
-        metric = Metric.of(moment, curvature=p.link_curvature, floor=floor, ridge=p.ridge)
-        after = replace(state, round=1, eigenvalues=metric.eigenvalues, basis=metric.basis)
+        p, t, made, features = self.parameters, state.round, self._mechanisms, float(self.plan.problem.features)
+        sums, stream = summed(answers, self._pilots(state)), noise.stream("release", t)
+        after, public = replace(state, round=t + 1), {"phase": "pilot", "radius": state.top}
+        if t % 2 == 0:
+            length = made.length.release_sums(sums, stream)
+            presence, entry = state.presence.seen(length.presence, made.length.presence_deviation), made.length.entry()
+            top = min(features, typical_length(length, made.length, presence.mean, features))
+            present, after = length.presence * p.length_divisor, replace(after, top=top)
+        else:
+            moment = made.moment.release_sums(sums, state.top, stream)
+            presence = state.presence.seen(moment.presence, made.moment.presence_deviation)
+            found = whitening(moment, presence.mean, made.moment.scale * state.top, state.top)
+            transform = state.transform @ found.transform
+            metric = Metric.of(transform, found.doubt, curvature=p.link_curvature, ridge=p.ridge)
+            after = replace(after, transform=transform, eigenvalues=metric.eigenvalues, basis=metric.basis)
+            present, entry = moment.presence * p.moment_divisor, made.moment.entry().scaled(state.top)
         diagnostics = {"answered": sums.answered}
-        return Update(after, (mechanism.entry(),), {"phase": "pilot"}, diagnostics)
+        return Update(replace(after, presence=presence), (entry,), public, diagnostics, present)
+
+    def _pilots(self, state: TrackingState) -> LengthSum | ShapedMomentSum:
+        made, features = self._mechanisms, float(self.plan.problem.features)
+        if state.round % 2 == 0:
+            return made.length.reduction(state.transform, features)
+        return made.moment.reduction(state.transform, state.top)
 
     def _step(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, problem, t = self.parameters, self.plan.problem, state.round
-        aim, metric = self._aim(state), self._metric(state)
-        main, weight, d = t > p.warmup_rounds, self._weight(state), problem.dimension
+        aim, whole, metric = self._aim(state), self._whole(state), self._metric(state)
+        main, weight, d = t >= PILOT + p.warmup_rounds, self._weight(state), problem.dimension
         mechanism = self._mechanism(state)
-        of_all, sampling = summed(answers, mechanism.reduction(aim.radius)), state.spread**2 / mechanism.users
+        of_all, sampling = summed(answers, self._reduction(state, aim.radius)), state.spread**2 / mechanism.users
         if isinstance(mechanism, PrefixNormCounts):
             before = state.prefix
             assert before is not None
             released, sums = mechanism.release(before, of_all, noise)
-            total, radii = state.sum + aim.centre + aim.radius * released.mean, state.radii.copy()
+            total, radii = state.sum + aim.centre + whole.colour(aim.radius * released.mean), state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
             error = schedule.prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
@@ -244,15 +282,16 @@ class TrackingSRGD:
         else:
             released = mechanism.release_sums(of_all, noise.stream("release", t))
             error = d * (aim.radius * mechanism.scale) ** 2 + sampling
-            after = replace(state, gradient=aim.centre + aim.radius * released.mean, error=error)
+            gradient = aim.centre + whole.colour(aim.radius * released.mean)
+            after = replace(state, gradient=gradient, error=error)
         presence = state.presence.seen(released.presence, mechanism.presence_deviation)
-        gradient = float(after.gradient @ after.gradient)  # as far is a centre of zero from the users' mean
+        far = float(np.sum(whole.whiten(after.gradient) ** 2))  # a centre of zero is as far from the users' mean
         spread, margin = schedule.learnt(
             state.spread,
             state.margin,
             released,
             radius=aim.radius,
-            known=max(gradient - error, 0.0) if t == 1 else aim.known,
+            known=max(far - error, 0.0) if t == PILOT else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
             target=p.beyond,
@@ -280,26 +319,40 @@ class TrackingSRGD:
     def _weight(self, state: TrackingState) -> int:
         """j in a main round of the recursive variant, else 1."""
         p = self.parameters
-        return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
+        return max(1, state.round + 1 - PILOT - p.warmup_rounds) if p.variant == "recursive" else 1
 
     def _mechanism(self, state: TrackingState) -> NormCountMean | PrefixNormCounts:
-        return self._mechanisms.main if state.round > self.parameters.warmup_rounds else self._mechanisms.warmup
+        return self._mechanisms.main if self._in_main(state) else self._mechanisms.warmup
+
+    def _in_main(self, state: TrackingState) -> bool:
+        return state.round >= PILOT + self.parameters.warmup_rounds
+
+    def _reduction(self, state: TrackingState, radius: float) -> NormCountSum:
+        transform = self._whole(state).transform(self.plan.problem.outputs)
+        return NormCountSum(radius, self._mechanism(state).users, transform)
+
+    def _whole(self, state: TrackingState) -> Metric:
+        """H, where curvature is as large as it can be."""
+        return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
 
     def _metric(self, state: TrackingState) -> Metric:
-        return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
+        """As much of H as predictions of the model's length leave, and at least half of it."""
+        p, whole = self.parameters, self._whole(state)
+        square = whole.length(state.x) ** 2 / p.link_curvature
+        return whole.flatter(max(curvature_share(p.sigmoid, square), LEAST_SHARE))
 
     def _aim(self, state: TrackingState) -> schedule.Aim:
         p = self.parameters
-        if state.round == 1:
+        if state.round == PILOT:
             return schedule.first_aim(self.plan.problem.dimension, p.first_radius)
-        main = state.round > p.warmup_rounds
+        main = self._in_main(state)
         return schedule.aim(
             schedule.Progress(state.x - state.previous, state.gradient, state.error, state.spread),
             self._metric(state),
             weight=self._weight(state),
             divisor=p.main_divisor if main else p.warmup_divisor,
             items=self.plan.problem.items_per_user,
-            item_smoothness=p.link_curvature * p.feature_norm**2,
+            features=self.plan.problem.features,
             first_radius=p.first_radius,
             margin=state.margin,
             main=main and p.variant == "recursive",

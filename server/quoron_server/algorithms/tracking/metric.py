@@ -1,25 +1,28 @@
 """The metric of a private curvature model: steps, lengths and projections in it. Everything here is public.
 
-    >>> metric = Metric.of(np.diag([2.0, -0.1]), curvature=0.25, floor=0.1, ridge=0.0)
-    >>> metric.eigenvalues.round(3).tolist()  # 0.25 (0 + 0.1), 0.25 (2 + 0.1): negative ones are noise
-    [0.025, 0.525]
+    >>> metric = Metric.of(np.diag([2.0, 0.5]), np.zeros(2), curvature=0.25, ridge=0.0)
+    >>> metric.eigenvalues.round(3).tolist()  # features of variance 1/4 and 4, times 0.25
+    [0.062, 1.0]
     >>> metric.step(np.array([1.0, 0.0])).round(3).tolist()
-    [1.905, 0.0]
+    [16.0, 0.0]
 
-With H = φ₂ (S₊ + r I) for a released second moment S of the features, one step x - (H + λ I)⁻¹ g needs no step size:
-every direction contracts at once (docs/privacy/tracking-srgd.md#t3). With several outputs the model has a
-part for each, and the metric is H in every part (docs/privacy/losses.md#l1).
+A pilot releases L such that LᵀSL is about the identity, S the second moment of the features. With H = φ₂ (LLᵀ)⁻¹ one
+step x - (H + λ I)⁻¹ g needs no step size: every direction contracts at once (docs/privacy/tracking-srgd.md#t3). With
+several outputs the model has a part for each, and the metric is H in every part (docs/privacy/losses.md#l1).
+Gradients are as long as their dual norm √(gᵀ H⁻¹ g), in which noise is as large as the data in every direction.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.accounts.roots import root
+from quoron_server.algorithms.whitened.estimates import DOUBT
 
 Vector = NDArray[np.float64]
+LEAST = 1e-12  # of the largest eigenvalue
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
 
 
@@ -32,10 +35,27 @@ class Metric:
     ridge: float  # λ
 
     @classmethod
-    def of(cls, moment: Vector, *, curvature: float, floor: float, ridge: float) -> "Metric":
-        """H = curvature · (positive part of `moment` + floor · I), for a symmetric (d, d) `moment`."""
-        values, basis = np.linalg.eigh(moment)
-        return cls(curvature * (np.maximum(values, 0.0) + floor), basis, ridge)
+    def of(cls, transform: Vector, doubt: Vector, *, curvature: float, ridge: float) -> "Metric":
+        """H = curvature · L⁻ᵀ (1 + DOUBT q) L⁻¹ for a transform L (d, d), q (d,) how much noise there is in it."""
+        back = np.linalg.inv(transform)
+        values, basis = np.linalg.eigh((back.T * (curvature * (1 + DOUBT * doubt))) @ back)
+        return cls(np.maximum(values, LEAST * values[-1]), basis, ridge)
+
+    def flatter(self, share: float) -> "Metric":
+        """That of `share` times H."""
+        return replace(self, eigenvalues=share * self.eigenvalues)
+
+    def whiten(self, gradient: Vector) -> Vector:
+        """Coordinates in which the dual norm is Euclidean: √H⁻¹ Qᵀ g, shape of g."""
+        return self._along(gradient) / np.sqrt(self._scales(gradient, self.eigenvalues))
+
+    def colour(self, whitened: Vector) -> Vector:
+        """The inverse of `whiten`."""
+        return self._back(whitened * np.sqrt(self._scales(whitened, self.eigenvalues)))
+
+    def transform(self, outputs: int) -> Vector:
+        """What gradients of so many parts are multiplied by, from the left transposed, to be whitened: (d, d)."""
+        return np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
 
     def apply(self, vector: Vector) -> Vector:
         """H v, shape of v: (d,), or any multiple."""

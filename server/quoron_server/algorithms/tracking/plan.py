@@ -17,7 +17,8 @@ from quoron_privacy.accounts import moved
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import total_variation
@@ -30,27 +31,44 @@ from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
-from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
+from quoron_server.algorithms.tracking.method import (
+    LEAST_SHARE,
+    PASSES,
+    PILOT,
+    TrackingParameters,
+    Variant,
+    drawn,
+    mechanisms,
+)
+from quoron_server.algorithms.whitened.estimates import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
+PHASES = "lengths", "second moments", "warm-up", "main"
 THEOREM = "docs/privacy/tracking-srgd.md#t1"
 LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p (p + 1) / 2 numbers
 LARGEST_ROUNDS = 48  # main rounds that are tried
-PILOTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # shares of the users
 WARMUPS = (2, 3, 4, 5, 6, 8, 10, 14, 20, 30)
 WARMUP_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)  # of the users, in each warm-up round
-FARTHEST = 8.0  # ‖x*‖ · R is taken to be at most this
+NEAR = 1.1  # of the least predicted risk: fewer rounds are taken then
+RESOLVED = 12.0, 25.0  # Bμ/√d of a warm-up round and of a main round, at least: below, radii do not settle
+FARTHEST = 2.5  # root mean square of predictions at the optimum, at most, of labels that nothing is known of
 UNKNOWN_CURVATURE = 0.4  # share of its bound that a Hessian of unknown spectrum is taken to reach
+EDGE, PILOT_SHARE = 0.1, (0.05, 0.2)  # noise of each second moment of the pilot; users in all of the pilot
+SLOWEST = 0.2  # and in the direction where it reaches least
+NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
+ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
 RANGES = {
     "attendance": "in [1/32, 1]",
     "pilot_share": "in (0, 0.9]",
     "first_radius": "in (1e-100, 1e100)",
     "reference_items": ">= 1",
 }
-BEYOND = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
+BEYOND = 40.0  # π* times nμ/(√d m), n all main users
+BEYOND_RANGE = 0.03, 0.45
+LENGTHS = 20.0, 60.0  # users of each of the pilot's lengths, over μ: at least and at most, where they are a few
 # Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
 _UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
 SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
@@ -70,7 +88,8 @@ class TrackingOptions:
 
 
 class _Sizes(NamedTuple):
-    pilot: int
+    length: int
+    moment: int
     warmups: int
     warmup: int
     rounds: int
@@ -78,7 +97,7 @@ class _Sizes(NamedTuple):
 
     @property
     def total(self) -> int:
-        return 1 + self.warmups + self.rounds
+        return PILOT + self.warmups + self.rounds
 
 
 def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
@@ -89,10 +108,11 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen
     sizes, prediction = _best(problem, mu, options, adjacency)
     if sizes is None or prediction is None or prediction.total >= _worth(problem):
         raise _infeasible(problem, mu, options, adjacency, prediction)
-    p = _calibrated(problem, privacy, options, sizes, _beyond(prediction, problem.beliefs.hostile_share))
-    row, once = 8 * problem.dimension, p.asked - p.pilot_cohort  # asked for a gradient, around a centre
+    p = _calibrated(problem, privacy, options, sizes, _beyond(problem, mu, sizes, options))
+    row, pilot = 8 * problem.dimension, sum(p.cohorts()[:PILOT])
+    once = p.asked - pilot  # asked for a gradient, around a centre
     twice = (p.main_rounds - 1) * p.main_cohort if p.variant == "recursive" else 0  # at a second point as well
-    up = once * row + p.pilot_cohort * 8 * packed(problem.features)
+    up = once * row + pilot * 8 * packed(problem.features)
     cost = Cost(p.rounds, p.asked, (once + twice) * problem.items_per_user, (2 * once + twice) * row, up)
     attendance = (_attendance(options),)
     return Chosen(p, float(prediction.total), cost, adjacency=p.adjacency, assumptions=attendance)
@@ -104,7 +124,7 @@ def verify(plan: Plan) -> None:
     _verify_shape(plan.problem, p)
     if p.adjacency != plan.guarantee.adjacency:
         raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
-    for name, spent in zip(("pilot", "warm-up", "main"), recounted_mus(p, plan.problem, p.adjacency), strict=True):
+    for name, spent in zip(PHASES, recounted_mus(p, plan.problem, p.adjacency), strict=True):
         if not spent <= p.mu * (1 + 1e-12):
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
     checks.require_gaussian(plan, pairs(p, plan.problem, p.adjacency), p.mu)
@@ -117,15 +137,16 @@ def pairs(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tupl
 
 
 def moves(p: TrackingParameters, problem: Problem) -> list[Moves | None]:
-    """quorum-free#q4: of the pilot's moments. Gradients tell their counts themselves."""
-    ends = problem.features, p.feature_norm, p.pilot_divisor
-    return [Moves.of(lambda how: moved.moment(*ends, how) / p.pilot_scale), *[None] * (p.rounds - 1)]
+    """quorum-free#q4: none, as all releases tell their counts themselves."""
+    del problem
+    return [None] * p.rounds
 
 
-def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float]:
-    """GDP of the pilot, a warm-up round and all main rounds, by their scales."""
+def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency) -> tuple[float, float, float, float]:
+    """GDP of a length, a second moment, a warm-up round and all main rounds, by their scales."""
     features, weight, numbers = problem.features, WEIGHTS[adjacency][0], problem.dimension + 3
-    pilot = moved.moment(features, p.feature_norm, p.pilot_divisor, adjacency)
+    length = moved.rows(1.0, p.length_divisor, "zero-out")
+    moment = moved.unit_moment(features, p.moment_divisor, adjacency)
     warmup, main = (moved.rows(1.0, each, adjacency) for each in (p.warmup_divisor, p.main_divisor))
     if p.variant == "recursive":
         sums = mechanisms(p, features, problem.dimension).main
@@ -134,7 +155,8 @@ def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency)
     else:
         last = moved.mu(main, p.main_scale * weight, numbers)
     return (
-        moved.mu(pilot, p.pilot_scale, packed(features)),
+        moved.mu(length, p.length_scale, 2),
+        moved.mu(moment, p.moment_scale * weight, packed(features) + 1),
         moved.mu(warmup, p.warmup_scale * weight, numbers),
         last,
     )
@@ -142,8 +164,8 @@ def recounted_mus(p: TrackingParameters, problem: Problem, adjacency: Adjacency)
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
     """Slots, divisors and everything that a round divides by; VerificationError naming the first that is wrong."""
-    cohorts = (p.pilot_cohort, p.warmup_cohort, p.main_cohort)
-    divisors = (p.pilot_divisor, p.warmup_divisor, p.main_divisor)
+    cohorts = (p.length_cohort, p.moment_cohort, p.warmup_cohort, p.main_cohort)
+    divisors = (p.length_divisor, p.moment_divisor, p.warmup_divisor, p.main_divisor)
     checks.require(
         NAME,
         ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
@@ -182,8 +204,9 @@ def require(problem: Problem, options: TrackingOptions) -> None:
         if not holds:
             allowed = "recursive or independent" if name == "variant" else RANGES[name]
             raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={getattr(options, name)!r}.")
-    if options.rounds is not None and options.rounds < 3:
-        raise Infeasible(NAME, f"{options.rounds} rounds hold no pilot, warm-up and main round", "rounds >= 3")
+    if options.rounds is not None and options.rounds < PILOT + 2:
+        condition = f"{options.rounds} rounds hold no pilot of {PILOT}, warm-up and main round"
+        raise Infeasible(NAME, condition, f"rounds >= {PILOT + 2}")
     if problem.feature_norm is None or problem.link_curvature is None or not problem.convex:
         raise Infeasible(NAME, "the loss is not smooth", "a smooth loss, such as logistic or huber")
     if problem.link_curvature <= 0:
@@ -209,31 +232,47 @@ def _best(
         return None, None
     risks = predicted(problem, mu, options, tried, adjacency)
     totals = np.nan_to_num(risks.total, nan=math.inf, posinf=math.inf).tolist()
-    found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=1.02)
+    found = best((Candidate(risk, (tried[i].total,), i) for i, risk in enumerate(totals)), near=NEAR)
     assert found is not None
     return tried[found.of], Prediction(*(float(np.asarray(part)[found.of]) for part in risks))
 
 
 def _candidates(problem: Problem, mu: float, options: TrackingOptions, every: int) -> Iterator[_Sizes]:
-    n, least = problem.users, 2 * margin(problem.dimension) * math.sqrt(problem.dimension)  # Bμ above: radii settle
-    for share in [options.pilot_share] if options.pilot_share else PILOTS[::every]:
+    n, root = problem.users, math.sqrt(problem.dimension)
+    least, least_main = (each * root for each in RESOLVED)
+    for share in [options.pilot_share or _pilot_share(problem, mu, options)]:
         pilot = round(share * n)
+        wanted = [math.ceil(each / (mu * options.attendance)) for each in LENGTHS]
+        length = min(max(wanted[0], pilot // 20), wanted[1], max(2, pilot // (3 * PASSES)))
+        moment = pilot // PASSES - length
         for warmups in WARMUPS[::every] if options.rounds is None else (1, *WARMUPS):
             for part in WARMUP_SHARES[::every]:
                 warmup = round(part * n)
                 left = n - pilot - warmups * warmup
-                if left < n // 10 or warmup * options.attendance * mu <= least or pilot < 2:
+                if left < n // 10 or warmup * options.attendance * mu <= least or moment < 2:
                     continue
                 for rounds in _main_rounds(options.rounds, warmups)[::every]:
                     main = left // rounds
-                    if main * options.attendance * mu > least:
-                        yield _Sizes(pilot, warmups, warmup, rounds, main)
+                    if main * options.attendance * mu > least_main:
+                        yield _Sizes(length, moment, warmups, warmup, rounds, main)
+
+
+def _pilot_share(problem: Problem, mu: float, options: TrackingOptions) -> float:
+    """Of the users: as many as bring the noise of a second moment down to EDGE."""
+    enough = PASSES * _edge(problem, mu * options.attendance) / EDGE / problem.users
+    return min(max(enough, PILOT_SHARE[0]), PILOT_SHARE[1])
+
+
+def _edge(problem: Problem, mu: float) -> float:
+    """Of a whitened second moment's noise, times the users it is of: √(2p) √2 / μ times a user's length."""
+    p = problem.features
+    return 2 * math.sqrt(p) / mu * math.sqrt(p + p * p / problem.items_per_user)
 
 
 def _main_rounds(wanted: int | None, warmups: int) -> list[int]:
     if wanted is None:
         return [2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, LARGEST_ROUNDS]
-    left = wanted - 1 - warmups
+    left = wanted - PILOT - warmups
     return [left] if left >= 1 else []
 
 
@@ -241,25 +280,25 @@ def predicted(
     problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes], adjacency: Adjacency
 ) -> Prediction:
     """Predicted excess risk of each of some sizes."""
-    pilot, warmups, warmup, rounds, main = np.array(tried).T
-    r, link, d, p = problem.feature_norm or 1.0, problem.link_curvature or 1.0, problem.dimension, problem.features
-    known = problem.beliefs.isotropic
-    guess = UNKNOWN_CURVATURE * (problem.even_curvature or 1.0) * r * r / p
-    typical = guess if known is None else max(known - problem.ridge, 1e-12)
-    least = problem.beliefs.least_curvature if known is not None and problem.beliefs.least_curvature else None
+    _, moment, warmups, warmup, rounds, main = np.array(tried).T
+    d, p = problem.dimension, problem.features
+    typical, least = _curvatures(problem)
     apart, noise = _UNITS[adjacency]
-    floor = np.minimum(math.sqrt(2 * p) * apart * r * r / (pilot * options.attendance * mu), r * r)
     warm, main = (np.maximum(1, np.floor(options.attendance * size)) for size in (warmup, main))
+    edge = _edge(problem, options.attendance * mu) * apart / math.sqrt(2) / moment
+    distance = _distance(problem)
+    square = distance**2 / (problem.link_curvature or 1.0)  # of predictions
+    share = max(curvature_share(problem.beliefs.sigmoid, square), LEAST_SHARE)
     assumed = Assumed(
         dimension=d,
-        distance=min(FARTHEST / r, problem.distance),
+        distance=distance,
         curvature=typical,
-        least_curvature=typical if least is None else max(least - problem.ridge, 1e-12),
-        ridge=problem.ridge,
+        least_curvature=least,
+        ridge=problem.ridge * _unit(problem) ** 2,
         spread=_spread(problem),
         first_radius=_first_radius(problem, options),
         margin=margin(d),
-        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
+        gradient_spread=0.5 * math.sqrt(p / problem.items_per_user),
     )
     warm_noise, main_noise = noise / (warm * mu), noise / (main * mu)
     inverse = np.zeros(0)
@@ -268,35 +307,60 @@ def predicted(
         main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
     return predict(
         assumed,
-        metric=link * (r * r / p + floor),
+        metric=share * (1 + edge),
         warmup=(warmups, warm, warm_noise),
         main=(rounds, main, main_noise),
         inverse=inverse,
     )
 
 
+def _unit(problem: Problem) -> float:
+    """√p / (R √φ₂): a gradient's dual norm over its length, were features alike in all directions."""
+    return math.sqrt(problem.features / (problem.link_curvature or 1.0)) / (problem.feature_norm or 1.0)
+
+
+def _distance(problem: Problem, known: float = math.inf, unknown: float = 1.0) -> float:
+    """Of the optimum from the start, in the metric: √φ₂ times the root mean square of predictions there.
+
+    Where curvature is known that is at most `known`, else `unknown` of what labels are taken to allow.
+    """
+    far, root = problem.distance * (problem.feature_norm or 1.0), math.sqrt(problem.link_curvature or 1.0)
+    if problem.beliefs.isotropic is not None:
+        return root * min(far / math.sqrt(problem.features), known)
+    return root * min(far, unknown * (problem.beliefs.label_bound or FARTHEST))
+
+
+def _curvatures(problem: Problem) -> tuple[float, float]:
+    """In the metric, without ridge: typically, and in the direction where it is least; at most 1."""
+    known, even = problem.beliefs.isotropic, (problem.even_curvature or 1.0) / (problem.link_curvature or 1.0)
+    if known is None:
+        return UNKNOWN_CURVATURE * even, SLOWEST * even
+    slowest = (problem.beliefs.least_curvature or known) * (ALONG if problem.beliefs.sigmoid else 1.0)
+    typical, least = (min(max(each - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for each in (known, slowest))
+    return typical, least
+
+
 def _spread(problem: Problem) -> float:
-    """Of users' averages: from the declared deviation, else from the largest gradient at the start."""
+    """Of users' averages, in the dual norm: from the declared deviation, else from the largest start gradient."""
     item = problem.beliefs.gradient_deviation or problem.start
-    return math.hypot(item / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
+    return _unit(problem) * math.hypot(item / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
 
 
 def _first_radius(problem: Problem, options: TrackingOptions) -> float:
-    return options.first_radius or problem.start
+    return options.first_radius or _unit(problem) * problem.start
 
 
 def _worth(problem: Problem) -> float:
-    """Excess risk of the start point, which a plan has to beat: of an isotropic design, for a solution at 3/R."""
-    r, curvature = problem.feature_norm or 1.0, problem.even_curvature or 1.0
-    far = 0.5 * curvature * r * r * min(3 / r, problem.distance) ** 2 / problem.features
-    return min(trivial_risk(problem), far)
+    """Excess risk of the start point, which a plan has to beat, for a solution that is nearer than a plan fears."""
+    near = min(_distance(problem), _distance(problem, 3 / math.sqrt(problem.features), NEAR_PREDICTION))
+    return min(trivial_risk(problem), 0.5 * _curvatures(problem)[0] * near**2)
 
 
-def _beyond(prediction: Prediction, hostile: float) -> float:
-    """π*: small where sampling dominates, for there a bias costs more than noise; room for hostile users."""
-    ratio = prediction.noise / prediction.sampling if prediction.sampling > 0 else math.inf
-    wanted = BEYOND[0] if ratio < 0.1 else BEYOND[1] if ratio < 0.5 else BEYOND[2]
-    return min(0.5, max(wanted, 2 * hostile))
+def _beyond(problem: Problem, mu: float, sizes: _Sizes, options: TrackingOptions) -> float:
+    """π*: users who are clipped are few of one kind, a bias that no number of users removes; noise falls with it."""
+    users = sizes.rounds * sizes.main * options.attendance
+    wanted = BEYOND * math.sqrt(problem.dimension) * problem.items_per_user / (users * mu)
+    return min(0.5, max(min(max(wanted, BEYOND_RANGE[0]), BEYOND_RANGE[1]), 2 * problem.beliefs.hostile_share))
 
 
 def _calibrated(
@@ -306,8 +370,8 @@ def _calibrated(
     left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
     mu = mu_for(privacy.epsilon, left * (1 - 1e-9))
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
-    pilot, warm, main = (
-        max(1, math.floor(options.attendance * size)) for size in (sizes.pilot, sizes.warmup, sizes.main)
+    length, moment, warm, main = (
+        max(1, math.floor(options.attendance * size)) for size in (sizes.length, sizes.moment, sizes.warmup, sizes.main)
     )
     warmup = NormCountMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
     if options.variant == "recursive":
@@ -324,15 +388,12 @@ def _calibrated(
     return TrackingParameters(
         variant=options.variant,
         adjacency=adjacency,
-        pilot_cohort=sizes.pilot,
-        pilot_divisor=pilot,
-        pilot_scale=SecondMomentNoise.for_mu(
-            dimension=problem.features,
-            feature_norm=problem.feature_norm or 1.0,
-            divisor=pilot,
-            mu=target,
-            adjacency=adjacency,
-        ).scale,
+        length_cohort=sizes.length,
+        length_divisor=length,
+        length_scale=LogLength.for_mu(users=length, mu=target).scale,
+        moment_cohort=sizes.moment,
+        moment_divisor=moment,
+        moment_scale=MomentMean.for_mu(dimension=problem.features, users=moment, mu=target, adjacency=adjacency).scale,
         warmup_rounds=sizes.warmups,
         warmup_cohort=sizes.warmup,
         warmup_divisor=warm,
@@ -345,6 +406,7 @@ def _calibrated(
         feature_norm=problem.feature_norm or 1.0,
         link_curvature=problem.link_curvature or 1.0,
         ridge=problem.ridge,
+        sigmoid=problem.beliefs.sigmoid,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
         beyond=beyond,

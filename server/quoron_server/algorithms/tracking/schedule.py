@@ -1,11 +1,12 @@
 """Where the users of a round of `tracking-srgd` are expected: centre and radius, from released values and constants.
 
     warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
-    main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² φ₂ R² dxᵀ H dx / m
+    main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² p dxᵀ H dx / m
     after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
 
 dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance,
-s the private spread of users' averages, κ how far they reach, lag = τ ‖H dx‖ (times j) how wrong χ may be. Nothing here
+s the private spread of users' averages, κ how far they reach, lag = τ ‖dx‖_H (times j) how wrong χ may be, p the number
+of features. Lengths of gradients are those of the dual norm √(gᵀ H⁻¹ g). Nothing here
 sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only
 decide the utility.
 """
@@ -26,8 +27,8 @@ LAG_SHARE = 0.5  # τ
 MAIN_FACTOR = 3.0  # a main round's largest radius over C_0: its rows are differences weighted by the round
 CROWDED = 0.93  # a mean length over the radius from which most users are beyond it
 SPREAD_GAIN = 0.7  # of what the last round says of s
-MARGIN_GAIN = 0.25  # how fast κ moves, at most, as a logarithm
-MARGINS = 1.0, 2.5  # κ is between them
+MARGIN_GAIN = 0.5  # how fast κ moves, at most, as a logarithm
+MARGINS = 1.0, 6.0  # κ is between them
 SMALLEST = 1e-6  # a radius is at least this share of C_0
 
 
@@ -62,17 +63,17 @@ def aim(
     weight: int,
     divisor: int,
     items: int,
-    item_smoothness: float,
+    features: int,
     first_radius: float,
     margin: float,
     main: bool,
 ) -> Aim:
     """The aim of a round whose rows are gradients (weight 1) or differences weighted by j = `weight` >= 2."""
-    ahead = metric.apply(known.moved)
-    change = 0.25 * weight**2 * item_smoothness * metric.length(known.moved) ** 2 / items if weight > 1 else 0.0
+    ahead, far = metric.apply(known.moved), metric.length(known.moved)
+    change = 0.25 * weight**2 * features * far**2 / items if weight > 1 else 0.0
     spread = known.spread**2 + change
     expected = margin * float(np.sqrt(spread * (1 + 1 / divisor) + known.error))
-    lag = weight * LAG_SHARE * float(np.linalg.norm(ahead))
+    lag = weight * LAG_SHARE * far
     largest = first_radius * (MAIN_FACTOR if main else 1.0)
     radius = expected + lag
     radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * first_radius))
