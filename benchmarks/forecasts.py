@@ -4,6 +4,7 @@
     python benchmarks/forecasts.py made > made.jsonl         # every algorithm on made problems of known curvature
     python benchmarks/forecasts.py tables > shapes.jsonl     # every algorithm on made tables, of one row a user too
     python benchmarks/forecasts.py fit cells.jsonl made.jsonl shapes.jsonl
+    python benchmarks/forecasts.py factors                   # the table of docs/comparing.md, of what is registered
 
 `fit` prints, for each algorithm and for known and unknown curvature, the factor fixed on some problems (tables `fixed`
 and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. A factor
@@ -134,12 +135,24 @@ def fit(lines: list[dict[str, Any]]) -> None:
         print(json.dumps(text | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))
 
 
+def factors() -> str:
+    """The registered factors, as Markdown."""
+    rows = ["| method | factor, curvature unknown | known |", "|---|---|---|"]
+    for name, info in sorted(ALGORITHMS.items()):
+        told = ["" if each is None else f"{each:g}" for each in (info.factor.unknown, info.factor.known)]
+        if any(told):
+            rows.append(f"| `{name}` | {told[0]} | {told[1]} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """As the docstring says."""
     if sys.argv[1] == "made":
         for which, problems in (("fixed", FIXED), ("others", OTHERS)):
             for line in made(which, problems):
                 print(json.dumps(line), flush=True)
+    elif sys.argv[1] == "factors":
+        print(factors())
     elif sys.argv[1] == "tables":
         for which, named in (("fixed", FIXED_TABLES), ("others", OTHER_TABLES)):
             for line in tables(which, named):

@@ -36,7 +36,8 @@ from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
-from quoron_server.algorithms.whitened.estimates import curvature_share, typical_length, whitening
+from quoron_server.algorithms.whitened.estimates import typical_length, whitening
+from quoron_server.algorithms.whitened.law import curvature_share
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem

@@ -40,7 +40,7 @@ from quoron_server.algorithms.tracking.method import (
     drawn,
     mechanisms,
 )
-from quoron_server.algorithms.whitened.estimates import curvature_share
+from quoron_server.algorithms.whitened.law import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
