@@ -4,11 +4,12 @@
     python benchmarks/forecasts.py made > made.jsonl         # every algorithm on made problems of known curvature
     python benchmarks/forecasts.py tables > shapes.jsonl     # every algorithm on made tables, of one row a user too
     python benchmarks/forecasts.py fit cells.jsonl made.jsonl shapes.jsonl
+    python benchmarks/forecasts.py factors                   # the table of docs/comparing.md, of what is registered
 
 `fit` prints, for each algorithm and for known and unknown curvature, the factor fixed on some problems (tables `fixed`
 and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. A factor
-stands beside its algorithm, in the registration. A run of more than MOST_GRADIENTS gradients is left out. Of made
-tables the odd ones of TABLES are among what factors are fixed on. `whitened-tracking` has a benchmark of its own.
+stands beside its algorithm, in the registration. A run of more than MOST_GRADIENTS gradients is left out.
+`whitened-tracking` has a benchmark of its own, whitened_bound.py.
 """
 
 import json
@@ -56,19 +57,14 @@ OTHERS: tuple[Made, ...] = (
 )
 
 
-TABLES = (
-    ("single", 20_000, 10),
-    ("single", 60_000, 5),
-    ("careful", 3_000, 10),
-    ("careful", 20_000, 5),
-    ("rare", 3_000, 5),
-    ("rare", 20_000, 15),
-    ("correlated", 3_000, 30),
-    ("onehot", 5_000, 20),
-    ("unequal", 3_000, 10),
-    ("heavy", 10_000, 10),
-    ("amounts", 3_000, 10),
-    ("amounts", 20_000, 15),
+FIXED_TABLES = (  # shape, users, columns
+    *(("single", 20_000, 10), ("single", 60_000, 5), ("careful", 3_000, 10), ("careful", 20_000, 5)),
+    *(("rare", 3_000, 5), ("rare", 20_000, 15), ("correlated", 3_000, 30), ("onehot", 5_000, 20)),
+    *(("unequal", 3_000, 10), ("heavy", 10_000, 10), ("amounts", 3_000, 10), ("amounts", 20_000, 15)),
+)
+OTHER_TABLES = (
+    *(("single", 30_000, 15), ("careful", 8_000, 20), ("rare", 8_000, 10), ("amounts", 8_000, 20)),
+    *(("uncentred", 5_000, 10), ("noisy", 5_000, 5), ("sparse", 5_000, 20), ("constant", 3_000, 10)),
 )
 
 
@@ -95,10 +91,10 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     yield values | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}
 
 
-def tables() -> Iterator[dict[str, Any]]:
+def tables(which: str, named: tuple[tuple[str, int, int], ...]) -> Iterator[dict[str, Any]]:
     """The same on made tables, whose curvature is unknown, at ε = 1 and 4."""
-    for number, (shape, users, columns) in enumerate(TABLES):
-        people = table(shape, users, columns)
+    for number, (shape, users, columns) in enumerate(named):
+        people = table(shape, users, columns, draw=int(which == "others"))
         for epsilon in (1.0, 4.0):
             for name, info in ALGORITHMS.items():
                 if info.exposure == "none" or info.choosing.named_only or name in (*NEED_MORE, "whitened-tracking"):
@@ -108,7 +104,7 @@ def tables() -> Iterator[dict[str, Any]]:
                     if plan.cost.gradient_evaluations > MOST_GRADIENTS or plan.guessed_excess_risk is None:
                         continue
                     risk = people.excess_risk(model(people, plan, number))
-                    values = {"group": ("fixed", "others")[number % 2], "problem": f"{shape} {users} {columns}"}
+                    values = {"group": which, "problem": f"{shape} {users} {columns}"}
                     values |= {"epsilon": epsilon, "algorithm": name, "start": start_excess(people)}
                     yield values | {"known": False, "guess": plan.guessed_excess_risk, "risk": risk}
 
@@ -139,15 +135,28 @@ def fit(lines: list[dict[str, Any]]) -> None:
         print(json.dumps(text | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))
 
 
+def factors() -> str:
+    """The registered factors, as Markdown."""
+    rows = ["| method | factor, curvature unknown | known |", "|---|---|---|"]
+    for name, info in sorted(ALGORITHMS.items()):
+        told = ["" if each is None else f"{each:g}" for each in (info.factor.unknown, info.factor.known)]
+        if any(told):
+            rows.append(f"| `{name}` | {told[0]} | {told[1]} |")
+    return "\n".join(rows)
+
+
 def main() -> None:
     """As the docstring says."""
     if sys.argv[1] == "made":
         for which, problems in (("fixed", FIXED), ("others", OTHERS)):
             for line in made(which, problems):
                 print(json.dumps(line), flush=True)
+    elif sys.argv[1] == "factors":
+        print(factors())
     elif sys.argv[1] == "tables":
-        for line in tables():
-            print(json.dumps(line), flush=True)
+        for which, named in (("fixed", FIXED_TABLES), ("others", OTHER_TABLES)):
+            for line in tables(which, named):
+                print(json.dumps(line), flush=True)
     else:
         fit([json.loads(line) for path in sys.argv[2:] for line in Path(path).read_text(encoding="utf-8").splitlines()])
 

@@ -6,12 +6,15 @@
 'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 
+from quoron_client.protocol.domains import L2Ball, is_free
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee, Plan
+from quoron_server.problem import Problem
 
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
 SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
@@ -71,6 +74,26 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         "features within bounds)",
     }
 )
+
+
+def domain_words(problem: Problem) -> str:
+    """Where the models of a plan live."""
+    if is_free(problem.domain, problem.feature_norm or 1.0):
+        return "unbounded"
+    if isinstance(problem.domain, L2Ball):
+        return f"of norm at most {problem.domain.radius:g}"
+    return f"of coefficients within ±{problem.domain.half_width:g}"
+
+
+def reach_words(problem: Problem) -> str:
+    """What a bounded domain keeps predictions from."""
+    reach = problem.radius * (problem.feature_norm or 1.0)
+    if problem.beliefs.sigmoid and problem.outputs == 1:
+        least = 1 / (1 + math.exp(min(reach, 700.0)))
+        return f"no chance is predicted below {100 * least:.2g} % or above {100 - 100 * least:.4g} %"
+    labels = problem.beliefs.label_bound
+    beside = "" if labels is None else f", where labels are within ±{labels:g}"
+    return f"no prediction is beyond ±{reach:g}{beside}"
 
 
 def assumption_text(assumption: Assumption) -> str:

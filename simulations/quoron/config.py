@@ -137,7 +137,7 @@ class DomainSection(Section):
     radius: Positive | None = Field(
         default=None,
         description="radius of the ball, or half width of the box. Default: 3 / feature_norm; for a table, with "
-        "methods whose noise does not depend on it, 30 / feature_norm, or as much more as n, d and epsilon allow",
+        "methods whose noise does not depend on it, none: nothing but a method's own caps bounds its models",
     )
 
 

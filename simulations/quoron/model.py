@@ -32,7 +32,7 @@ from quoron_server.serial import dumps
 from quoron_server.specification import digest
 from quoron_server.wording import sentence
 
-FORMAT = "quoron model 3"
+FORMAT = "quoron model 4"
 LONGEST = 1 << 30  # bytes of a file
 Vector = NDArray[np.float64]
 Threshold = float | Literal["share"]
@@ -77,6 +77,7 @@ class Model:
     promise: Promise | None  # None: nobody is protected
     label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
     threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
+    forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
 
     @classmethod
     def released(
@@ -228,6 +229,7 @@ class Model:
             "encoding": self.encoding.as_json(),
             "label_shares": None if self.label_shares is None else asdict(self.label_shares),
             "threshold": self.threshold,
+            "forecast": self.forecast,
             "weights": self.weights.tolist(),
         }
         plain = json.loads(dumps(contents))
@@ -261,7 +263,10 @@ class Model:
             weights = np.array(contents["weights"], np.float64)
             shares = contents["label_shares"]
             shares = None if shares is None else LabelShares(tuple(shares["shares"]), **_without(shares, "shares"))
-            model = cls(weights, encoding, loss, promise, shares, contents["threshold"])
+            forecast = contents["forecast"]
+            if forecast is not None and not (isinstance(forecast, str) and forecast.isprintable()):
+                raise ValueError("a forecast that is no line of text")
+            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], forecast)
             model.check_threshold()
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

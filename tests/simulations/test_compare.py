@@ -23,7 +23,7 @@ from quoron.cli.app import invoke
 from quoron.comparing import comparison as comparisons
 from quoron.comparing import page as report
 from quoron.comparing import pool
-from quoron.comparing.cells import Outcome, cell_rows, costs_of, interval, run_rows
+from quoron.comparing.cells import Outcome, cell_rows, costs_of, interval
 from quoron.comparing.request import Request, sweep
 from quoron.engines import EngineChoice
 from quoron.network import PRESETS, Network
@@ -195,20 +195,26 @@ def test_a_network_with_dropouts_stays_with_the_runs_and_one_without_is_none_of_
         assert cell.config.run.network == kept
 
 
-def outcome(algorithm: str, seed: int, excess: float, initial: float) -> Outcome:
-    summary = Summary(**{**EXAMPLE, "algorithm": algorithm, "excess_risk": excess, "excess_risk_initial": initial})
+def outcome(algorithm: str, seed: int, excess: float, initial: float, held_back: float = 0.0) -> Outcome:
+    risks = {"excess_risk": excess, "excess_risk_initial": initial, "held_back": held_back}
+    summary = Summary(**{**EXAMPLE, "algorithm": algorithm, **risks})
     return Outcome(CELLS[algorithm], seed, "", summary=summary)
 
 
 CELLS = {cell.algorithm: cell for cell in Request.of(SMALL, algorithms=["mean-sgd", "srgd"], seeds=1).cells()}
 
 
-def test_risks_over_optima_of_different_domains_are_put_over_the_best_of_them() -> None:
-    outcomes = [outcome("mean-sgd", 0, 0.01, 0.50), outcome("srgd", 0, 0.03, 0.60)]  # srgd's domain is wider by 0.1
-    risks = {row["algorithm"]: row["excess_risk"] for row in run_rows(outcomes)}
-    assert risks == pytest.approx({"mean-sgd": 0.11, "srgd": 0.03})
-    assert [row["algorithm"] for row in cell_rows(outcomes)] == ["srgd", "mean-sgd"]
-    assert run_rows([outcome("srgd", 0, 0.1, 0.7)])[0]["excess_risk"] == 0.1  # to the bit
+def test_what_the_bound_of_a_domain_costs_stands_beside_the_excess_risk_of_its_method() -> None:
+    outcomes = [outcome("mean-sgd", 0, 0.03, 0.60), outcome("srgd", 0, 0.11, 0.60, held_back=0.1)]
+    rows = cell_rows(outcomes)
+    assert [(row["algorithm"], row["excess_risk"], row["held_back"]) for row in rows] == [
+        ("mean-sgd", 0.03, 0.0),
+        ("srgd", 0.11, 0.1),
+    ]
+    said = report.held_words(rows)
+    assert "srgd (0.1 of its 0.11)" in said
+    assert "mean-sgd" not in said
+    assert report.held_words(rows[:1]) == ""
 
 
 def test_a_failed_run_leaves_its_cell_with_the_others_and_says_so() -> None:

@@ -135,6 +135,9 @@ class TestDoors:
         assert json.loads(json.dumps(planned.as_json()))["forecast"] == read.as_json()
         trained = quoron.train("people.csv", **SAID, label="ill", settings=["problem.label_rate=0.1"], keep=Keep("one"))
         assert trained.summary.forecast == read.as_json()
+        assert (
+            trained.model.forecast == trained.summary.foretold() == quoron.load(place / "one" / "model.json").forecast
+        )
         assert read.words() in (place / "one" / "report.html").read_text(encoding="utf-8").replace("&#x27;", "'")
 
     def test_a_rate_that_the_look_released_is_what_the_report_goes_by(self, place: Path) -> None:
@@ -151,3 +154,10 @@ class TestDoors:
                                keep=Keep("bought"))  # fmt: skip
         rate = trained.plan["problem"]["label_rate"]
         assert min(rate, 1 - rate) == pytest.approx(0.15, abs=0.1)
+
+    def test_what_a_run_releases_says_more_than_its_plan_could(self, place: Path) -> None:
+        summary = quoron.train("people.csv", **SAID, label="ill", keep=Keep("one")).summary
+        assert summary.afterwards is not None
+        assert summary.foretold() is not None
+        assert "by what the run released" in dict(summary.rows())
+        assert summary.afterwards["start"] == pytest.approx(math.log(2))

@@ -12,7 +12,7 @@ from quoron.populations import Corruption, Outliers, Synthetic
 from quoron.populations._risk import LogisticDesign, divergence, sphere_coordinate, sphere_plane
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
-from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.domains import Box, L2Ball, on_boundary
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError
 
@@ -171,16 +171,30 @@ class TestExcessRisk:
     @pytest.mark.parametrize("family", FAMILIES)
     @pytest.mark.parametrize("domain", [L2Ball(2.0), L2Ball(0.3), Box(1.5)])
     @pytest.mark.parametrize("ridge", [0.0, 0.2])
-    def test_is_zero_at_the_optimum_and_positive_elsewhere_in_the_domain(self, family, domain, ridge):
+    def test_is_least_at_the_optimum_in_the_domain_and_zero_where_the_best_of_all_is_inside(
+        self, family, domain, ridge
+    ):
         crowd = population(family, domain=domain, ridge=ridge, heterogeneity=0.1)
-        best = crowd.optimum
-        assert crowd.excess_risk(best) == 0.0
+        best, held = crowd.optimum, crowd.beside(crowd.optimum).held_back
+        assert crowd.excess_risk(best) == held
+        without = family == "linear" and ridge == 0  # an infimum; then it is that over the domain
+        assert (held == 0.0) == (without or not on_boundary(domain, best))
         rng = np.random.default_rng(0)
         for scale in (1e-6, 1e-3, 1.0):
             for _ in range(20):
                 other = domain.project(best + scale * rng.standard_normal(4))
-                assert crowd.excess_risk(other) >= -1e-15
+                assert crowd.excess_risk(other) >= held - 1e-15
                 assert crowd.excess_risk(other) > 0 or np.array_equal(other, best)
+
+    @pytest.mark.parametrize("family", ["logistic", "least_squares"])
+    def test_is_the_same_in_every_domain(self, family):
+        """A bound moves the best model that it lets in, and not what a model is compared with."""
+        narrow, wide = population(family, domain=L2Ball(0.3)), population(family, domain=L2Ball(9.0))
+        for model in (np.zeros(4), narrow.optimum, np.array([0.1, 0.1, -0.2, 0.05])):
+            assert narrow.excess_risk(model) == pytest.approx(wide.excess_risk(model), rel=1e-9)
+        (said,) = narrow.beside(narrow.optimum).remarks
+        assert f"costs an excess risk of {narrow.excess_risk(narrow.optimum):.2g}" in said
+        assert wide.beside(wide.optimum).remarks == ()
 
     @pytest.mark.parametrize(
         ("heterogeneity", "ridge", "radius"), [(0, 0, 9.0), (0.8, 0, 9.0), (0.8, 0.05, 9.0), (0.5, 0, 1.0)]
@@ -206,7 +220,8 @@ class TestExcessRisk:
         assert np.linalg.norm(best) == pytest.approx(along, abs=6e-4)
         for offset in ([0.5, -0.2], [-0.05, 0.02], [-1.0, -1.0]):
             other = crowd.domain.project(best + np.array(offset))
-            assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(best), rel=1e-9)
+            found = crowd.excess_risk(other) - crowd.excess_risk(best)
+            assert found == pytest.approx(risk(other) - risk(best), rel=1e-9)
 
     def test_divergence_is_accurate_in_relative_terms_at_every_size(self):
         rng = np.random.default_rng(1)
@@ -263,7 +278,8 @@ class TestExcessRisk:
         losses = [crowd.loss.value(batch.features.astype(np.float64) @ x, batch.labels) for x in (other, crowd.optimum)]
         # 200,000 items: false alarm < 1e-6
         error = np.std(losses[0] - losses[1]) / np.sqrt(len(losses[0]))
-        assert abs(crowd.excess_risk(other) - np.mean(losses[0] - losses[1])) < 6 * error
+        found = crowd.excess_risk(other) - crowd.excess_risk(crowd.optimum)
+        assert abs(found - np.mean(losses[0] - losses[1])) < 6 * error
 
     def test_a_box_that_cuts_off_a_logistic_optimum_is_refused(self):
         with pytest.raises(ConfigError, match="Expected the optimum inside the box"):

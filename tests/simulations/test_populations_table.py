@@ -14,7 +14,7 @@ from quoron.populations.metrics import auc
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
-from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.domains import Box, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError, DataError
 
 
@@ -146,14 +146,14 @@ class TestOptimum:
     def test_no_other_point_of_the_domain_is_better(self, loss, tolerance, domain):
         regression = {"label": Range("sick", -1, 1)} if hasattr(loss, "label_bound") else {}
         crowd = clinic(loss=loss, domain=domain, **regression)
-        best = crowd.optimum
+        best, held = crowd.optimum, crowd.beside(crowd.optimum).held_back
         np.testing.assert_allclose(domain.project(best), best, atol=1e-12)
         rng = np.random.default_rng(3)
         for scale in (1e-3, 0.1, 3.0):
             for _ in range(30):
                 other = domain.project(best + scale * rng.standard_normal(len(best)))
-                assert crowd.excess_risk(other) >= -tolerance
-        assert crowd.excess_risk(best) == 0.0
+                assert crowd.excess_risk(other) >= held - tolerance
+        assert abs(crowd.excess_risk(best) - held) <= tolerance
 
     def test_matches_a_slow_reference(self):
         crowd = clinic()
@@ -172,6 +172,33 @@ class TestOptimum:
         np.testing.assert_allclose(crowd.optimum, slow.x, atol=1e-4)
         other = np.array([0.3, -0.1, 0.5, 0.0])
         assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(crowd.optimum), rel=1e-9)
+
+    def test_is_over_the_best_of_all_models_whatever_the_domain(self):
+        narrow, wide = clinic(domain=L2Ball(0.1)), clinic(domain=L2Ball(1e4))
+        for model in (np.zeros(narrow.dimension), narrow.optimum, wide.optimum):
+            assert narrow.excess_risk(model) == pytest.approx(wide.excess_risk(model), rel=1e-9, abs=1e-12)
+        beside = narrow.beside(narrow.optimum)
+        assert beside.held_back == narrow.excess_risk(narrow.optimum) > 0
+        assert any(f"costs an excess risk of {beside.held_back:.2g}" in each for each in beside.remarks)
+        assert wide.beside(wide.optimum).held_back == 0.0
+        assert not any("boundary" in each for each in wide.beside(wide.optimum).remarks)
+
+    @pytest.mark.parametrize("domain", [L2Ball(1.0), free_ball(1.0)])
+    def test_of_classes_that_are_told_apart_is_over_what_ever_longer_models_approach(self, domain):
+        """Of 40 users the risk of the best is 0, or that of the half that a rare value does not tell apart."""
+        number = np.arange(40)
+        apart = pd.DataFrame({"who": number, "x": number / 40.0, "rare": number < 20, "y": number >= 20})
+        odd = apart.assign(y=np.where(number < 20, number % 2 == 0, True))
+        for frame, name, rest in ((apart, Numeric("x", 0, 1), 0.0), (odd, Numeric("rare", 0, 1), 0.5 * np.log(2))):
+            crowd = from_table(frame, user="who", label="y", features=(name,), test_fraction=0.0, domain=domain)
+            assert crowd.excess_risk(np.zeros(2)) == pytest.approx(np.log(2) - rest, abs=1e-9)
+            assert any("told apart without error" in each for each in crowd.beside(np.zeros(2)).remarks)
+        assert not any("told apart" in each for each in clinic().beside(np.zeros(4)).remarks)
+
+    def test_a_linear_loss_has_its_least_in_the_domain(self):
+        crowd = clinic(loss=Linear(), label=None, domain=L2Ball(0.5))
+        assert crowd.excess_risk(crowd.optimum) == 0.0
+        assert not any("boundary" in each for each in crowd.beside(crowd.optimum).remarks)
 
     def test_columns_that_are_never_set_stay_at_zero(self):
         crowd = clinic(features=(*FEATURES, Categorical("ward", ("Q", "R"))))
@@ -304,6 +331,6 @@ def test_the_optimum_is_that_of_the_features_that_clients_keep() -> None:
     population = from_table(frame, **values, loss=Logistic(active_features=1))
     rows = population.items(np.arange(population.users)).features
     assert (np.count_nonzero(rows, axis=1) <= 1).all()
-    assert population.excess_risk(population.optimum) == 0
+    assert population.excess_risk(population.optimum) == population.beside(population.optimum).held_back
     whole = from_table(frame, **values, loss=Logistic())
     assert not np.allclose(population.optimum, whole.optimum)

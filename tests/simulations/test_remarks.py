@@ -52,7 +52,7 @@ class TestRemarks:
             (visits(age=np.arange(ROWS) * 0.5), {}, ("49.8 % of the values of 'age'", "Declare a wider range")),
             (visits(ward=["A", "C", "B", "D"] * 100), {}, ("50 % of the values of 'ward'", "Declare them")),
             (visits(age=[None] * 200 + [1.0] * 200), {}, ("50 % of the rows", "'age' (200)", "missing = 'middle'")),
-            (visits(sick=["Y"] * 200 + ["1"] * 200), {}, ("50 % of the rows", "'sick' (200)", "positive = value")),
+            (visits(sick=["Y"] * 200 + ["1", "0"] * 100), {}, ("50 % of the rows", "'sick' (200)", "positive = value")),
             (
                 visits(sick=["Y", "N", "maybe"] * 133 + ["Y"]),
                 {"label": Classes("sick", ("N", "Y"))},

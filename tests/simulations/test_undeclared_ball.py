@@ -1,79 +1,157 @@
-"""A ball that nobody declared stops no model that users are enough for, and holds back what noise would carry away."""
+"""Nothing that nobody declared bounds a model, or it is said: beforehand, and of a model that ends there."""
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from quoron.config import from_tree
+import quoron
+from quoron.cli.app import invoke
+from quoron.config import Config, from_tree
 from quoron.planning.plans import choose
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.losses import Linear, make_loss
+from quoron_client.losses.own import Declaration, declared_loss
+from quoron_client.protocol.domains import L2Ball, free_ball, is_free
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.wording import domain_words, reach_words
+from said import said
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 ONLY = {"whitened-tracking": ALGORITHMS["whitened-tracking"]}
 USERS, FEATURES = 5_000, 4
 
 
-@cache
-def careful() -> TablePopulation:
-    """Columns that fill a twentieth of their declared ranges."""
+def table(widest: float = 40.0) -> tuple[pd.DataFrame, tuple[Numeric, ...]]:
+    """Columns that fill a part of their declared ranges."""
     draw = np.random.Generator(np.random.Philox(8))
     names, numbers = [f"x{k}" for k in range(FEATURES - 1)], draw.normal(size=(2 * USERS, FEATURES - 1))
     ill = draw.random(2 * USERS) < 1 / (1 + np.exp(-1.5 * numbers[:, 0] + numbers[:, 1]))
     frame = pd.DataFrame(numbers, columns=names).assign(who=np.repeat(np.arange(USERS), 2), ill=ill)
-    features = tuple(Numeric(name, -40, 40) for name in names)
+    return frame, tuple(Numeric(name, -widest, widest) for name in names)
+
+
+@cache
+def careful(widest: float = 40.0) -> TablePopulation:
+    frame, features = table(widest)
     return from_table(frame, user="who", label="ill", features=features, domain=L2Ball(3.0), test_fraction=0.0)
 
 
-def left(**domain: float) -> float:
+def configured(epsilon: float = 4.0, *, algorithm: str = "auto", **domain: Any) -> Config:
+    section = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}}
+    privacy = {"epsilon": epsilon, "delta": 1e-6}
+    tree = {"population": section, "privacy": privacy, "domain": domain, "algorithm": {"name": algorithm}}
+    return from_tree(tree)
+
+
+def left(widest: float = 40.0, **domain: float) -> float:
     """Share of what there is to learn that `auto` leaves, beside the best without bounds."""
-    config = _config(epsilon=4.0, **domain)
-    people = replace(careful(), domain=L2Ball(domain.get("radius", 3.0)))
-    plan = choose(config, problem(config, people), algorithms=ONLY).plan
+    people = replace(careful(widest), domain=L2Ball(domain.get("radius", 3.0)))
+    plan = choose(configured(**domain), problem(configured(**domain), people), algorithms=ONLY).plan
     made, noise, engine = ONLY[plan.algorithm].make(plan), SeededNoise(2), InlineEngine(people)
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         state = made.update(state, engine.ask(question), noise).state
-    unbounded = replace(people, domain=L2Ball(1e5))
-    return unbounded.excess_risk(made.model(state)) / unbounded.excess_risk(np.zeros(FEATURES))
+    return people.excess_risk(made.model(state)) / people.excess_risk(np.zeros(FEATURES))
 
 
-def _config(epsilon: float, **domain: float) -> Any:
-    table = {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}}
-    return from_tree({"population": table, "privacy": {"epsilon": epsilon, "delta": 1e-6}, "domain": domain})
+@pytest.mark.parametrize(("widest", "most"), [(4.0, 0.01), (20.0, 0.1)])
+def test_wide_ranges_hold_no_model_back_where_no_radius_is_declared(widest: float, most: float) -> None:
+    assert left(widest) < most
 
 
-def radius(users: int, epsilon: float) -> float:
-    people = careful()
-    few = replace(people, training=people.training.of(np.arange(users)))
-    wide = problem(_config(epsilon), few).wide
-    assert wide is not None
-    assert isinstance(wide.domain, L2Ball)
-    return wide.domain.radius
-
-
-def test_careful_ranges_are_no_worse_with_an_undeclared_ball_than_with_the_largest_and_a_small_one_stops_them() -> None:
-    undeclared, largest = left(), left(radius=10_000.0)
-    assert undeclared < 0.1
-    assert undeclared == pytest.approx(largest, rel=0.1)
+def test_a_declared_ball_that_is_small_stops_the_model() -> None:
     assert left(radius=30.0) > 0.5
 
 
-def test_more_users_and_more_epsilon_never_make_an_undeclared_ball_smaller() -> None:
-    by_users = [radius(users, 1.0) for users in (20, 100, 300, 1_000, 5_000)]
-    by_epsilon = [radius(1_000, epsilon) for epsilon in (0.01, 0.25, 1.0, 4.0, 15.0)]
-    for found in (by_users, by_epsilon):
-        assert found == sorted(found)
-        assert found[0] == 30.0
-    assert by_epsilon[-1] == 10_000.0
+def test_where_no_radius_is_declared_nothing_bounds_models_whose_noise_needs_no_bound() -> None:
+    free = problem(configured(), careful()).settled(wide=True)
+    assert is_free(free.domain, free.feature_norm)
+    assert domain_words(free) == "unbounded"
+    assert free.domain.project(np.full(FEATURES, 1e7)).tolist() == [1e7] * FEATURES
+    assert problem(configured(radius=30.0), replace(careful(), domain=L2Ball(30.0))).wide is None
+    assert problem(configured(kind="box"), careful()).wide is None
+    # A linear loss has its least at the end of the domain; it has none where there is no end.
+    assert problem(configured(), replace(careful(), loss=Linear())).wide is None
+    assert problem(configured(), replace(careful(), loss=Linear(ridge=0.1))).wide is not None
 
 
-def test_a_declared_ball_is_the_ball() -> None:
-    assert problem(_config(4.0, radius=30.0), replace(careful(), domain=L2Ball(30.0))).wide is None
+@pytest.mark.parametrize("norm", [1e-6, 1.0, 1e6])
+def test_a_free_ball_is_one_for_any_feature_norm(norm: float) -> None:
+    assert is_free(free_ball(norm), norm)
+    assert not is_free(L2Ball(1e4 / norm), norm)
+
+
+def test_a_loss_whose_constants_cannot_be_tried_everywhere_has_the_bound_that_is_said() -> None:
+    """cosh of a prediction leaves float64 far away, where nobody can say that its author's constants hold."""
+    declaration = Declaration(
+        value=lambda prediction, label, width: np.log(np.cosh(prediction - label)),
+        slope=lambda prediction, label, width: np.sinh(prediction - label) / np.cosh(prediction - label),
+        labels="numbers",
+        curvature=1.0,
+        slope_bound=1.0,
+        convex=True,
+    )
+    own = declared_loss("log-cosh", declaration, vouched_by="its author")(label_bound=1.0)
+    assert problem(configured(), replace(careful(), loss=own)).wide is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "domain", "words"),
+    [
+        (make_loss("logistic"), L2Ball(3.0), "no chance is predicted below 4.7 % or above 95.26 %"),
+        (make_loss("least_squares", label_bound=2.0), L2Ball(3.0), "beyond ±3, where labels are within ±2"),
+        (make_loss("hinge", feature_norm=2.0), L2Ball(3.0), "no prediction is beyond ±6"),
+    ],
+)
+def test_what_a_bound_keeps_predictions_from_is_said(loss: Any, domain: L2Ball, words: str) -> None:
+    narrow = problem(configured(), replace(careful(), loss=loss)).settled(wide=False)
+    assert words in reach_words(replace(narrow, domain=domain))
+
+
+def test_a_bound_that_nobody_declared_is_said_before_and_after_and_one_that_is_declared_is_not(
+    ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a method whose noise depends on it, in a plan, in a dry run and of a model; what it keeps it from."""
+    frame, _ = table()
+    given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    text = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
+    text += [word for k in range(3) for word in ("--numeric", f"x{k}=-40:40")]
+    words = "domain.radius is not declared, and what phased-sgd needs for this loss grows with it: models are of "
+    assert invoke([*text, "--set", "algorithm.name=phased-sgd"]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert invoke([*text, "--details"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "domain.radius" not in shown
+    assert "models unbounded" in shown
+    trained = quoron.train(frame, **said(**given, out=tmp_path / "a", algorithm="phased-sgd"))
+    assert any(each.startswith(words) for each in trained.summary.warnings)
+    for algorithm, radius in (("phased-sgd", 3.0), ("whitened-tracking", 0.5)):
+        run = quoron.train(frame, **said(**given, algorithm=algorithm, radius=radius, out=tmp_path / algorithm))
+        assert not any("is not declared, and what" in each for each in run.summary.warnings)
+        (said_of,) = [each for each in run.summary.warnings if "as large as its domain" in each] or [""]
+        assert (radius == 0.5) == ("of norm at most 0.5), so no chance is predicted below 38 %" in said_of)
+
+
+def test_a_simulation_says_what_the_bound_of_a_method_costs(tmp_path: Path) -> None:
+    frame, _ = table()
+    given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
+    free, bound = (
+        quoron.simulate(frame, **said(**given, out=tmp_path / name, algorithm=name)).summary
+        for name in ("whitened-tracking", "phased-sgd")
+    )
+    assert free.held_back == 0.0
+    assert 0 < bound.held_back < bound.excess_risk
+    assert bound.excess_risk_initial == pytest.approx(free.excess_risk_initial, rel=1e-9)
+    rows = dict(bound.rows())
+    assert rows["of that by the domain's bound"].startswith(f"{bound.held_back:.2g}; over the best in it")
+    assert "of that by the domain's bound" not in dict(free.rows())

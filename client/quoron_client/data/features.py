@@ -7,11 +7,12 @@ from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ConfigDict
 
 from quoron_client.data import spans
 from quoron_client.data.dates import DateNumber, DatePart
-from quoron_client.data.kind import Codes, Kind, Misfit, Vector
+from quoron_client.data.kind import Codes, Kind, Misfit
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 
@@ -84,7 +85,7 @@ class Numeric(Kind):
         )
         return "number", outside, fix
 
-    def read(self, table: "pa.Table") -> Vector | Codes:
+    def read(self, table: "pa.Table") -> NDArray[Any]:
         """Numbers of all rows, shape (N,), NaN where a value is none; with edges their intervals, -1 for none."""
         values = columns.numbers(table, self.column)
         return np.where(np.isnan(values), -1, np.digitize(values, self.edges)) if self.edges else values

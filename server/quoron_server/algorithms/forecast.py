@@ -45,7 +45,9 @@ def start_risk(problem: Problem) -> float:
     known = problem.beliefs.start_loss
     if known is None and problem.beliefs.sigmoid:
         known = math.log(max(2, problem.outputs))
-    return trivial_risk(problem) if known is None else min(known, trivial_risk(problem))
+    if known is None or problem.beliefs.isotropic is not None:
+        return trivial_risk(problem) if known is None else min(known, trivial_risk(problem))
+    return min(known, problem.start * problem.radius)  # by convexity, with nothing believed
 
 
 def constant_risk(problem: Problem) -> float | None:

@@ -31,7 +31,7 @@ from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
-from quoron_server.wording import assumption_text, sentence
+from quoron_server.wording import assumption_text, domain_words, sentence
 
 if TYPE_CHECKING:
     from quoron.training.result import TrainedTable
@@ -157,6 +157,8 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
         _say(out, compared.best_words(rows))
         out.print(listed)
         _say(out, SURE, style="dim")
+        if held := compared.held_words(rows):
+            _say(out, held)
         if priced := compared.costs_of(rows):
             show_costs(out, priced)
         for line in compared.why_not(rows):
@@ -318,6 +320,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
             "users, items, dimension",
             f"{chosen.problem.users:,}, {chosen.problem.items_per_user:,}, {chosen.problem.dimension:,}",
         ),
+        ("models", domain_words(chosen.problem)),
         ("rounds", f"{cost.rounds:,}"),
         ("messages", f"{cost.messages:,}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),

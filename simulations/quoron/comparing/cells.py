@@ -1,8 +1,7 @@
 """From the runs of a comparison to one row a cell: mean excess risk with a confidence interval, and what it cost.
 
-Excess risks are made comparable. Methods may have models in domains of their own, and a run's excess risk is over the
-best model of its own. All runs on the same users and loss are put over the best of these: the risk at the start point
-is the same for all, so what a run has gained over it means the same in every domain.
+Methods may have models in domains of their own. Excess risks are over the infimum over all models, so they mean the
+same in each of them; `held_back` is how much of one the bound of a method's domain costs.
 """
 
 import json
@@ -41,16 +40,14 @@ class Outcome:
 
 def run_rows(outcomes: Sequence[Outcome]) -> Rows:
     """One row a run, and one for each cell that is infeasible."""
-    shared = _shift(outcomes)
-    return tuple(_run_row(outcome, shared) for outcome in outcomes)
+    return tuple(map(_run_row, outcomes))
 
 
 def cell_rows(outcomes: Sequence[Outcome]) -> Rows:
     """One row a cell: within each setting the least mean excess risk first, cells without a result last."""
-    shared = _shift(outcomes)
     cells = list(dict.fromkeys(outcome.cell for outcome in outcomes))
     settings = list(dict.fromkeys(_setting(cell) for cell in cells))
-    rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell], shared)) for cell in cells]
+    rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell])) for cell in cells]
     for setting in settings if any(each.seconds for each in outcomes) else ():
         alike = [row for cell, row in rows if _setting(cell) == setting]
         for row, costs in zip(alike, marked([_costs(row) for row in alike]), strict=True):
@@ -118,36 +115,20 @@ def _setting(cell: Cell) -> str:
     return json.dumps(cell.varied, default=str)
 
 
-def _shift(outcomes: Sequence[Outcome]) -> Mapping[str, float]:
-    """For each problem, the start's excess risk over the best model of any domain that a run had."""
-    starts: dict[str, float] = {}
-    for each in outcomes:
-        if each.summary is not None and each.summary.excess_risk_initial is not None:
-            known = starts.get(each.cell.problem, 0.0)
-            starts[each.cell.problem] = max(known, each.summary.excess_risk_initial)
-    return starts
-
-
-def _risk(outcome: Outcome, starts: Mapping[str, float]) -> float | None:
-    summary = outcome.summary
-    if summary is None or summary.excess_risk is None or summary.excess_risk_initial is None:
-        return None
-    return summary.excess_risk + (starts[outcome.cell.problem] - summary.excess_risk_initial)
-
-
 def _head(cell: Cell) -> dict[str, Any]:
     return {**dict(cell.varied), "algorithm": cell.algorithm}
 
 
-def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
+def _run_row(outcome: Outcome) -> dict[str, Any]:
     summary = outcome.summary
     row = _head(outcome.cell) | {
         "simulation_seed": outcome.simulation_seed,
         "taken": None,
-        "excess_risk": _risk(outcome, starts),
+        "excess_risk": None if summary is None else summary.excess_risk,
     }
     if summary is not None:
-        row |= {"taken": summary.algorithm, "excess_risk_at_start": starts.get(outcome.cell.problem)}
+        row |= {"taken": summary.algorithm, "excess_risk_at_start": summary.excess_risk_initial}
+        row |= {"held_back": summary.held_back}
         row |= {name: getattr(summary, name) for name in FORECASTS}
         row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
         row |= {f"test_{name}": value for name, value in summary.test.items()}
@@ -155,12 +136,13 @@ def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
     return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
 
 
-def _cell_row(outcomes: Sequence[Outcome], starts: Mapping[str, float]) -> dict[str, Any]:
+def _cell_row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The row of one cell. Costs are means over its runs, which differ where a run is halted."""
     first = outcomes[0]
     done = [each for each in outcomes if each.summary is not None]
-    risks = [risk for each in done if (risk := _risk(each, starts)) is not None]
-    start = starts.get(first.cell.problem)
+    summaries = [each.summary for each in done if each.summary is not None]
+    risks = [each.excess_risk for each in summaries if each.excess_risk is not None]
+    start = max((each.excess_risk_initial or 0.0 for each in summaries), default=0.0)
     row = _head(first.cell) | {"taken": None, "runs": len(done), "excess_risk": None, "low": None, "high": None}
     row |= {"of_start": None}
     if risks:
@@ -168,9 +150,9 @@ def _cell_row(outcomes: Sequence[Outcome], starts: Mapping[str, float]) -> dict[
         row["low"], row["high"] = interval(risks) or (None, None)
         row["of_start"] = row["excess_risk"] / start if start else None
     if done:
-        summaries = [each.summary for each in done if each.summary is not None]
         row["taken"] = summaries[0].algorithm
         row |= {name: getattr(summaries[0], name) for name in FORECASTS}
+        row |= {"held_back": _mean([each.held_back for each in summaries])}
         row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
         row |= {name: getattr(summaries[0], name) for name in PROMISE}
         row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}

@@ -14,7 +14,7 @@ from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
 from quoron.reports import costs
-from quoron.reports.summary import size
+from quoron.reports.summary import NOTICED, size
 
 Row = Mapping[str, Any]
 Point = tuple[float, float, float | None, float | None]  # x, mean, low, high
@@ -65,6 +65,24 @@ def best_words(rows: Sequence[Row]) -> str:
     return f"{sentence} The interval{'s' * many} of {', '.join(near)} overlap{'s' * (not many)} with its."
 
 
+def held_words(rows: Sequence[Row]) -> str:
+    """Which cells' models a domain holds back, and what of their excess risk that is; nothing where none is.
+
+    >>> held_words([{"algorithm": "a", "taken": "a", "excess_risk": 1.0, "held_back": 0.5}])
+    'Held back by the bound of their domain: a (0.5 of its 1). A larger domain.radius costs these methods noise.'
+    """
+    held = [
+        f"{algorithm(row)} ({row['held_back']:.2g} of its {row['excess_risk']:.2g})"
+        for row in rows
+        if row.get("excess_risk") is not None and (row.get("held_back") or 0.0) > NOTICED * row["excess_risk"]
+    ]
+    if not held:
+        return ""
+    return (
+        f"Held back by the bound of their domain: {', '.join(held)}. A larger domain.radius costs these methods noise."
+    )
+
+
 def why_not(rows: Sequence[Row]) -> list[str]:
     """One line for each reason why cells have no result, with the algorithms that it rules out."""
     refused = [Candidate(row["algorithm"], None, row["infeasible"]) for row in rows if row.get("infeasible")]
@@ -89,11 +107,7 @@ def _lead(request: Request) -> str:
     seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
     sentence = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
     interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
-    return (
-        sentence
-        + interval
-        + f" It is over the best model without privacy, in the widest domain that any of them used. {SURE}"
-    )
+    return sentence + interval + f" It is over the least risk of any model, without privacy and without a bound. {SURE}"
 
 
 def _setting(row: Row, keys: Sequence[str]) -> str:
@@ -107,7 +121,7 @@ def _part(setting: str, rows: Sequence[Row]) -> str:
     pictures = "\n".join(_ranking(done, *ranking) for ranking in RANKINGS) if done else ""
     refused = "\n".join(f"<li>{escape(line)}</li>" for line in why_not(rows))
     return (
-        f"<section>{head}<p>{escape(best_words(rows))}</p>\n"
+        f"<section>{head}<p>{escape(best_words(rows))} {escape(held_words(rows))}</p>\n"
         f'<div class="figures">{pictures}</div>\n{_table(done)}\n{_costs(rows)}\n<ul>{refused}</ul></section>'
     )
 

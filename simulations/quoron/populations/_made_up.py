@@ -5,9 +5,11 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.populations._remarks import about_boundary
 from quoron.populations._risk import Risk
 from quoron.populations.outliers import Outliers
 from quoron.populations.users import Beside, Users, Vector
+from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
 
 
@@ -15,6 +17,7 @@ class MadeUp(ABC):
     """Users 0 to `users` - 1 of a declared law, drawn by `seed`. Outliers do not enter the optimum or the risk."""
 
     users: int
+    domain: Domain
     seed: int
     outliers: Outliers
 
@@ -24,13 +27,18 @@ class MadeUp(ABC):
         """Of the honest users."""
 
     @property
+    def _free(self) -> Risk:
+        """The same over all models; of a loss without a least value over those of the domain."""
+        return self._risk
+
+    @property
     def optimum(self) -> Vector:
         """argmin over the domain of the honest users' expected loss, shape (d,)."""
         return self._risk.optimum.copy()
 
     def excess_risk(self, model: Vector) -> float:
-        """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
-        return self._risk.excess(np.asarray(model, np.float64))
+        """F(model) - inf F >= 0, F the honest users' expected loss; a linear one has its least in the domain."""
+        return self._free.excess(np.asarray(model, np.float64))
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """Empty: the excess risk already speaks of new users."""
@@ -38,9 +46,9 @@ class MadeUp(ABC):
         return {}
 
     def beside(self, model: Vector) -> Beside:
-        """Nothing: users are as declared."""
-        del model
-        return Beside()
+        """What the domain's bound costs: users are as declared."""
+        held = max(0.0, self.excess_risk(self.optimum))
+        return Beside(held_back=held, remarks=tuple(about_boundary(self.domain, model, self.optimum, held)))
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""

@@ -10,11 +10,13 @@ import numpy as np
 
 from quoron.populations._optimum import minimise
 from quoron_client.data.items import ItemBatch
-from quoron_client.losses import Absolute, Hinge, Huber, Loss, SmoothedHinge, Softmax
+from quoron_client.losses import Absolute, Hinge, Huber, Linear, Logistic, Loss, SmoothedHinge, Softmax
 from quoron_client.protocol.domains import Domain, Vector
 from quoron_client.protocol.questions import Matrix
 
 _ROWS = 1 << 16  # items whose products are held at a time
+_NONE = 1e-12  # share of the largest moment, below which a direction holds nothing
+_TOLD_APART = 1e-8  # p (1 - p): no table has a chance as small that is not approached without end
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
 
 
@@ -85,6 +87,34 @@ class TrainingObjective:
         whole = hessian.reshape(model.size, model.size) + loss.ridge * np.eye(model.size)
         value = weights @ loss.value(scores, labels) + 0.5 * loss.ridge * (model @ model)
         return float(value), gradient.ravel() + loss.ridge * model, whole
+
+    @property
+    def has_infimum(self) -> bool:
+        """Whether it is bounded below over all models: a linear loss is not, unless a ridge holds it."""
+        return self.loss.name != Linear.name or self.loss.ridge > 0
+
+    def separates(self, model: Vector) -> bool:
+        """Whether no model is best: in some direction from `model`, a minimiser, classes are told apart without error.
+
+        There the curvature is next to nothing beside what it is for even chances, as all chances are next to 0 or 1.
+        """
+        if self.loss.ridge or not isinstance(self.loss, Logistic | Softmax):
+            return False
+        even, basis = np.linalg.eigh(self._moment())
+        used = even > _NONE * even[-1]
+        whiten = np.kron(np.eye(self.loss.outputs), basis[:, used] / np.sqrt(even[used]))
+        curvatures = np.linalg.eigvalsh(whiten.T @ self.expansion(model)[2] @ whiten)
+        alike = int(used.sum()) if self.loss.outputs > 1 else 0  # the same added to all classes changes nothing
+        return bool(np.any(curvatures[alike:] < _TOLD_APART))
+
+    def _moment(self) -> Matrix:
+        """Second moment of the items by their weights, (p, p)."""
+        features, weights = self.items.features, self.weights
+        moment = np.zeros((self.items.dimension, self.items.dimension))
+        for i in self._starts:
+            rows = features[i : i + _ROWS].astype(np.float64)
+            moment += rows.T @ (weights[i : i + _ROWS, None] * rows)
+        return moment
 
     def minimiser(self, domain: Domain) -> Vector:
         """argmin over `domain`, shape (d,).

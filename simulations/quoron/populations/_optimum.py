@@ -17,13 +17,15 @@ from quoron_privacy.errors import RunError
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 
 _STEPS = 200
+SETTLED = 1e-9  # of what there is to gain, where no point is best and better ones are ever farther away
 _FLAT = 1e-12  # eigenvalues below this share of the largest are lifted to it, so that unused columns stay at zero
 
 
 def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
     """argmin of `objective` (value, gradient (d,), Hessian (d, d)) over `domain`, from `start` (d,) of the domain.
 
-    Raises RunError if it does not settle.
+    Where better points are ever farther away, as of classes that can be told apart, it is one from which Newton's next
+    step would gain no more than SETTLED. Raises RunError if it does not settle.
     """
     if isinstance(domain, L2Ball):
         return _newton(objective, domain.radius, start)
@@ -56,6 +58,8 @@ def _newton(objective: Objective, radius: float, start: Vector) -> Vector:
             if step < 1e-9:  # the remaining gain drowns in rounding
                 return point
         point, (value, gradient, hessian) = candidate, reached
+    if gain <= SETTLED * max(1.0, abs(value)):
+        return point
     raise RunError(f"Expected the non-private optimum within {_STEPS} Newton steps; it is not finite or too flat.")
 
 

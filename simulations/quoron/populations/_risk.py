@@ -140,6 +140,11 @@ class LogisticRisk:
     ridge: float
     multiplier: float
 
+    @property
+    def held(self) -> bool:
+        """Whether the ball holds the optimum back."""
+        return self.multiplier > 0.0
+
     def excess(self, model: Vector) -> float:
         """F(model) - F(optimum), for a model of the domain."""
         apart = float(np.sum((model - self.optimum) ** 2))
@@ -175,6 +180,11 @@ class QuadraticRisk:
     def optimum(self) -> Vector:
         """The nearest point of the domain to the centre."""
         return self.domain.project(self.centre)
+
+    @property
+    def held(self) -> bool:
+        """Whether the centre lies outside the domain."""
+        return not np.array_equal(self.optimum, self.centre)
 
     def excess(self, model: Vector) -> float:
         """F(model) - F(optimum)."""

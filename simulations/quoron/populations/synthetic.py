@@ -30,7 +30,7 @@ from quoron.populations.streams import Purpose, normals, uniforms, words
 from quoron.populations.users import Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError, count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]
@@ -219,19 +219,29 @@ class Synthetic(MadeUp):
 
     @cached_property
     def _risk(self) -> Risk:
+        return self._over(self.domain)
+
+    @cached_property
+    def _free(self) -> Risk:
+        risk = self._risk
+        if isinstance(risk, LinearRisk) or not risk.held:
+            return risk
+        return self._over(free_ball(self.feature_norm))
+
+    def _over(self, domain: Domain) -> Risk:
         if self.family == "logistic":
             direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
-            return logistic_risk(self._design, direction, self.domain)
+            return logistic_risk(self._design, direction, domain)
         if self.family == "least_squares":
             eigenvalue = self.feature_norm**2 / self.dimension
             curvature = eigenvalue + self.ridge
-            return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), self.domain)
+            return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), domain)
         if self.family == "quadratic":
-            return QuadraticRisk(self.loss.quadratic_diagonal(self.dimension), self.signal, self.domain)
+            return QuadraticRisk(self.loss.quadratic_diagonal(self.dimension), self.signal, domain)
         # f(x; z) = -<z, x>
         if self.ridge > 0:
-            return QuadraticRisk(self.ridge, self.signal / self.ridge, self.domain)
-        return LinearRisk(-self.signal, self.domain)
+            return QuadraticRisk(self.ridge, self.signal / self.ridge, domain)
+        return LinearRisk(-self.signal, domain)
 
     def _counts(self, users: Users) -> NDArray[np.int64]:
         if not self.unequal_items:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from quoron.populations import metrics
 from quoron.populations._objective import TrainingObjective
-from quoron.populations._remarks import Fit, about_boundary, on_boundary
+from quoron.populations._remarks import Fit, about_boundary, about_separation
 from quoron.populations.outliers import Outliers, flipped
 from quoron.populations.part import TableUsers
 from quoron.populations.streams import Purpose, words
-from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
+from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector, held_back
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import tables
 from quoron_client.data.encoding import (
@@ -45,8 +45,8 @@ from quoron_client.data.encoding import (
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
 from quoron_client.losses import Classification, Logistic, Loss
-from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
+from quoron_privacy.errors import ConfigError, DataError
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)
 __all__ = [
@@ -68,7 +68,6 @@ _UNBALANCED = (
     "class_weight='balanced' weighs all classes alike: with so few users, or train.health = 0, nobody looks at their "
     "shares. Write a weight for each class."
 )
-_FAR = 100.0  # times the domain's size, where a bound is no bound any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +125,14 @@ class TablePopulation:
         return self._honest.minimiser(self.domain)
 
     @cached_property
+    def _free(self) -> Vector:
+        """The best model without a bound; where there is none, as of a linear loss, that of the domain."""
+        if not on_boundary(self.domain, self._best) or not self._honest.has_infimum:
+            return self._best
+        found = self._honest.minimiser(free_ball(self.loss.feature_norm))
+        return found if self._honest.difference(found, self._best) < 0 else self._best
+
+    @cached_property
     def _honest(self) -> TrainingObjective:
         honest = np.flatnonzero(self.corruption(np.arange(self.users)) == Corruption.HONEST)
         return TrainingObjective(self.training if len(honest) == self.users else self.training.of(honest), self.loss)
@@ -136,8 +143,12 @@ class TablePopulation:
         return self._best.copy()
 
     def excess_risk(self, model: Vector) -> float:
-        """Training objective of `model` minus that of the optimum (honest users)."""
-        return self._honest.difference(np.asarray(model, np.float64), self._best)
+        """Training objective of `model` (honest users) minus its infimum over all models, in the domain or not.
+
+        Where no model is best, as of classes that can be told apart, the infimum is approached to 1e-9. A linear loss
+        has none: there it is that over the domain.
+        """
+        return self._honest.difference(np.asarray(model, np.float64), self._free)
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """On usable items of held-out users: auc (of two classes), accuracy and log_loss, or rmse; empty without any.
@@ -159,28 +170,21 @@ class TablePopulation:
         return metrics.regression(unit * scores, unit * labels)
 
     def beside(self, model: Vector) -> Beside:
-        """Figures of the start, of the best constant and of the optimum without bounds; and what is amiss."""
+        """Figures of the start, of the best constant and of the optimum without a bound; and what is amiss."""
         items = len(self.held_out.labels)
         return Beside(
             start=self._figures(np.zeros((items, *np.shape(self.usual)))),
             baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
-            unbounded=self._unbounded(),
+            unbounded=self.test_metrics(self._free),
+            held_back=held_back(self),
             clipped=self.fit.clipped(),
             remarks=(
                 *self.knowledge.assumptions,
                 *self.fit.remarks(self.encoding),
-                *about_boundary(self.domain, np.asarray(model, np.float64), self._best),
+                *about_boundary(self.domain, np.asarray(model, np.float64), self._best, held_back(self)),
+                *about_separation(self._honest.separates(self._free)),
             ),
         )
-
-    def _unbounded(self) -> dict[str, float]:
-        """Figures of the minimiser over a much larger ball; where the domain does not bind, it is the optimum."""
-        if not self.tested.any() or not on_boundary(self.domain, self._best):
-            return self.test_metrics(self._best)
-        try:
-            return self.test_metrics(self._honest.minimiser(L2Ball(_FAR * self.domain.norm_bound(self.dimension))))
-        except RunError:  # no minimum, as of separable classes
-            return {}
 
 
 def from_table(

@@ -56,6 +56,7 @@ class Beside:
     start: Mapping[str, float] = field(default_factory=dict)  # the same figures of the model zero
     baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the training users' mean
     unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
+    held_back: float = 0.0  # excess risk of the best model of the domain: what its bound costs
     clipped: Mapping[str, float] = field(default_factory=dict)  # by column, share of values outside their range
     remarks: tuple[str, ...] = ()  # what is amiss, each with its fix
 
@@ -114,13 +115,18 @@ class Population(Known, Protocol):
         """Which `Corruption` each of `users` (k,) shows."""
 
     def excess_risk(self, model: Vector) -> float:
-        """Expected loss of `model` (d,) minus that of the optimum."""
+        """Expected loss of `model` (d,) minus its infimum over all models, in the domain or not."""
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """Figures on users that are not trained on; empty where there are none."""
 
     def beside(self, model: Vector) -> Beside:
         """What to read these figures beside, and what is amiss with the data or the model (d,)."""
+
+
+def held_back(population: Population) -> float:
+    """What the bound of the domain costs: the excess risk of its best model; 0 where the best of all lies inside."""
+    return max(0.0, population.excess_risk(population.optimum))
 
 
 class Held(Protocol):

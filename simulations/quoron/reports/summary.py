@@ -14,6 +14,8 @@ from quoron_server.wording import sentence
 if TYPE_CHECKING:  # a stored summary needs no population
     from quoron.populations.users import Beside
 
+NOTICED = 1e-3  # share of the excess risk from which on it is said what a bound costs
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -33,10 +35,11 @@ class Summary:
     delta: float
     adjacency: str
     exposure: str
-    excess_risk: float | None  # over the non-private optimum on the population
+    excess_risk: float | None  # over the infimum on the population, in the domain or not
     excess_risk_initial: float | None  # of the start point
     predicted_excess_risk: float | None  # by the plan, before the run: a bound; None where nobody has measured one
     guessed_excess_risk: float | None = None  # by the planner's model, before the run
+    held_back: float = 0.0  # excess risk of the best model of the domain: of it all, what its bound costs
     test: Mapping[str, float] = field(default_factory=dict)  # on held-out users
     test_without_privacy: Mapping[str, float] = field(default_factory=dict)  # the same of the non-private optimum
     test_start: Mapping[str, float] = field(default_factory=dict)  # of the start point
@@ -99,6 +102,7 @@ class Summary:
             guessed_excess_risk=plan.guessed_excess_risk,
             forecast=None if read is None else read.as_json(),
             afterwards=None if after is None else after.as_json(),
+            held_back=beside.held_back,
             test=dict(test),
             test_without_privacy=dict(test_without_privacy),
             test_start=dict(beside.start),
@@ -139,6 +143,9 @@ class Summary:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
             rows.append(("that was predicted to be", words))
+        if self.excess_risk is not None and self.held_back > NOTICED * self.excess_risk:
+            inside = max(0.0, self.excess_risk - self.held_back)
+            rows.append(("of that by the domain's bound", f"{self.held_back:.2g}; over the best in it {inside:.2g}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())

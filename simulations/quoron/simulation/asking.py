@@ -20,7 +20,7 @@ from quoron.planning.plans import choose
 from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
-from quoron.populations.users import Vector
+from quoron.populations.users import Vector, held_back
 from quoron.simulation.scene import problem_for_real, setup
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
@@ -97,7 +97,7 @@ def risk_of(population: Population, accuracy: float) -> float:
             f"Expected an accuracy of at most {best:.4g}, which the best model without privacy has here, "
             f"got {accuracy:g}."
         )
-    high = population.excess_risk(np.zeros_like(population.optimum))
+    high = _inside(population, np.zeros_like(population.optimum))
     low = high * 1e-9
     if accuracy_of(population, high) >= accuracy:
         return high
@@ -108,6 +108,11 @@ def risk_of(population: Population, accuracy: float) -> float:
         else:
             high = middle
     return low
+
+
+def _inside(population: Population, model: Vector) -> float:
+    """Excess risk over the best model of the domain, as plans predict it."""
+    return population.excess_risk(model) - held_back(population)
 
 
 def _measure(population: Population) -> Callable[[Vector], float]:
@@ -133,7 +138,7 @@ def _off(population: Population, best: Vector, direction: Vector, risk: float) -
     length = most if risk > 0 else 0.0
     for _ in range(STEPS):  # about as the square of the length: Newton's steps, on a logarithmic scale
         model = population.domain.project(best + length * unit)
-        excess = population.excess_risk(model) if length > 0 else 0.0
+        excess = _inside(population, model) if length > 0 else 0.0
         if abs(excess - risk) <= 1e-3 * risk or (length == most and excess < risk):
             break
         length = min(length * math.sqrt(risk / max(excess, 1e-300)), most)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -27,6 +26,7 @@ from quoron_client.data.labels import AnyLabel, Range
 from quoron_client.losses import (
     Classification,
     LeastSquares,
+    Linear,
     Logistic,
     Loss,
     Regression,
@@ -34,8 +34,7 @@ from quoron_client.losses import (
     loss_family,
     make_loss,
 )
-from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_privacy.accounts.gdp import mu_for
+from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
 from quoron_server.problem import Beliefs, Problem, Wide
@@ -45,10 +44,7 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 Vector = NDArray[np.float64]
-# Radius of the domain times the feature norm, where none is declared: the narrow one; and of the wide one the least,
-# which holds back what noise carries away, where ν = nμ/√d is at most SURE, and the largest, for arithmetic alone.
-# Columns that fill a hundredth of their declared ranges have optima some thousands away.
-NARROW, WIDE, SURE, WIDEST = 3.0, 30.0, 40.0, 10_000.0
+NARROW = 3.0  # radius of the domain times the feature norm where none is declared, for methods whose noise needs one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +64,7 @@ class Setup:
         return Setup(population, problem, engine)
 
     def evaluate(self, model: Vector) -> Mapping[str, float]:
-        """Excess risk of a model over the non-private optimum."""
+        """Excess risk of a model over the infimum, in its domain or not."""
         return {"excess_risk": self.population.excess_risk(model)}
 
 
@@ -98,7 +94,7 @@ def problem_for_real(config: Config, population: Population) -> Problem:
 def problem(config: Config, population: Known) -> Problem:
     """The public constants of the optimisation problem."""
     loss, known, section = population.loss, population.knowledge, config.problem
-    curvature, wide = known.typical_curvature, _wide(config, population)
+    curvature, wide = known.typical_curvature, _free(config, population)
     return Problem(
         users=population.users,
         items_per_user=section.items_per_user or population.items_per_user,
@@ -152,27 +148,24 @@ def _label_unit(config: Config, loss: Loss) -> float | None:
     return Range("", low, high, loss.label_bound).unit
 
 
-def _wide(config: Config, population: Known) -> Wide | None:
-    """The domain of a table's models where no radius is declared, for methods whose noise does not depend on it."""
+def _free(config: Config, population: Known) -> Wide | None:
+    """Models of a table are free where no radius is declared, of methods whose noise does not depend on one."""
     section, loss = config.domain, population.loss
     if (
         section.radius is not None
         or section.kind != "l2-ball"
         or not isinstance(config.population, configs.TableSection)
+        or (loss.name == Linear.name and not loss.ridge)  # which is least at the domain's end
     ):
         return None
-    domain = L2Ball(_wide_radius(config, population) / loss.feature_norm)
-    wide = Wide(domain, loss.lipschitz(domain, population.dimension))
+    domain = free_ball(loss.feature_norm)
+    try:
+        wide = Wide(domain, loss.lipschitz(domain, population.dimension))
+    except ConfigError:  # of a loss of somebody's own, whose constants cannot be tried there
+        return None
     # Of a loss that is not smooth, predictions and steps rest on the bound itself.
     steady = wide.lipschitz == loss.lipschitz(population.domain, population.dimension)
     return wide if steady or loss.smoothness is not None else None
-
-
-def _wide_radius(config: Config, population: Known) -> float:
-    """As (ν / SURE)² says: the less noise beside users, the less is a model held back by what nobody declared."""
-    mu = mu_for(config.privacy.epsilon, config.privacy.delta)
-    resolution = population.users * mu / sqrt(population.dimension)
-    return min(max(WIDE * (resolution / SURE) ** 2, WIDE), WIDEST)
 
 
 def _user_smoothness(config: Config, population: Known) -> float | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quoron.model import Model
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import Meaning, meaning
+from quoron.planning.plans import undeclared_bound
 from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
@@ -21,15 +22,15 @@ from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_client.data.labels import seen
+from quoron_client.protocol.domains import on_boundary
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-from quoron_server.wording import sentence
+from quoron_server.wording import domain_words, reach_words, sentence
 
 SHOWN = 12  # facts that were bought, in a summary
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
-NEAR = 0.99  # of the radius: a model this long would have gone on
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,13 @@ class TrainingSummary:
             "bought": [asdict(each) for each in self.bought],
             "health": None if self.health is None else self.health.as_json(),
         }
+
+    def foretold(self) -> str | None:
+        """How far the model is off, by the plan and by what its run released, in a line; None where nobody knows."""
+        told = (("by the plan", self.forecast), ("by what the run released", self.afterwards))
+        known = [(word, Meaning(**each)) for word, each in told if each is not None]
+        said = [f"{word} {each.excess_risk:.2g}" + f" ({each.words()})" * bool(each.words()) for word, each in known]
+        return f"excess risk in nine of ten problems at most {', '.join(said)}" if said else None
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
@@ -139,6 +147,7 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen)
+    model = replace(model, forecast=summary.foretold())
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -208,7 +217,7 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
-            *_boundary(model, plan),
+            *(held(model, plan) or undeclared_bound(prepared.config, plan)),
             *no_better(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
@@ -235,14 +244,15 @@ def _limit_words(account: Account) -> str:
     return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 
-def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
-    """The released model's own length is public."""
-    norm, radius = float(np.linalg.norm(model.weights)), plan.problem.radius
-    if norm < NEAR * radius:
+def held(model: Model, plan: Plan) -> tuple[str, ...]:
+    """That the bound of the domain holds the released model, which is public, and what it keeps it from."""
+    if not on_boundary(plan.problem.domain, model.weights):
         return ()
+    problem = plan.problem
     return (
-        f"the model is on the boundary of its domain (norm {norm:.3g} of domain.radius={radius:g}): a wider one may "
-        "fit better. Raise domain.radius.",
+        f"the model is as large as its domain lets it be ({domain_words(problem)}), so {reach_words(problem)}: "
+        "what it would gain beyond is lost, whatever the noise. Raise domain.radius; where none is declared, methods "
+        "whose noise does not depend on it, as `auto` takes, have no bound.",
     )
 
 

@@ -19,6 +19,11 @@ WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH),
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
+def curvature_share(sigmoid: bool, square: float) -> float:
+    """κ: mean curvature over its bound, for predictions N(0, square)."""
+    return WIDTH / math.sqrt(WIDTH**2 + max(square, 0.0)) if sigmoid else 1.0
+
+
 @cache
 def _draws(parts: int) -> Matrix:
     """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
