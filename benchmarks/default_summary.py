@@ -9,6 +9,7 @@ GOOD, ORACLE, FEWEST = 1.5, 5.0, 3_000  # times the best, times the oracle, and 
 FALLS, FALLEN = 3.0, 1.5  # from ε = 1 to 8: so many times less, or so many times the oracle
 LEAST_FALL, ERRORS = 0.005, 2.0  # of AUC as users are added, in AUC and in standard errors
 SURE_NU = 100.0
+TAKEN = "whitened-tracking"  # what `auto` takes of tables, and so no rival of it
 Line = dict[str, Any]
 Cell = tuple[str, int, int, float]
 
@@ -29,7 +30,26 @@ def summary(lines: Iterable[Line]) -> str:
         rows += growth(by_part["growth"])
     if grid:
         rows += forecasts([line for line in grid if line["asked"] == "auto"])
-    return "\n".join(rows)
+    return "\n".join([*rows, "", *by_shape(grid)] if grid else rows)
+
+
+def by_shape(lines: Iterable[Line]) -> list[str]:
+    """Geometric means of what is left over all ε and columns: `auto`, the best rival of each cell, and the oracle."""
+    cells = by_cell(lines)
+    sizes = sorted({name[1] for name in cells})
+    rows = ["| shape | " + " | ".join(f"{users:,} users" for users in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    for shape in dict.fromkeys(name[0] for name in cells):
+        texts = []
+        for users in sizes:
+            found = [each for name, each in cells.items() if name[:2] == (shape, users) and "auto" in each]
+            rivals = [
+                min((share_left(line) for asked, line in each.items() if asked not in ("auto", TAKEN)), default=100.0)
+                for each in found
+            ]
+            auto, oracle = (share_left(each["auto"]) for each in found), (each["auto"]["oracle"] for each in found)
+            texts.append("; ".join(f"{middle(each):.2g}" for each in (auto, rivals, oracle)) if found else "")
+        rows.append(f"| {shape} | " + " | ".join(texts) + " |")
+    return rows
 
 
 def by_cell(lines: Iterable[Line]) -> dict[Cell, dict[str, Line]]:
