@@ -108,8 +108,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "dp-ftrl/epochs": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
     "dp-ftrl/banded": {"rounds": 9, "epochs": 3, "factorisation": "banded", "optimiser": "momentum", "inverse_step": 9},
     "dp-ftrl/adaptive": {"rounds": 6, "epochs": 2, "clip": "adaptive", "inverse_step": 5.0},
-    "tracking-srgd": {"rounds": 11},
-    "tracking-srgd/independent": {"rounds": 11, "variant": "independent"},
+    "tracking-srgd": {"rounds": 13},
+    "tracking-srgd/independent": {"rounds": 13, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
