@@ -215,7 +215,7 @@ def specified(algorithm, *settings, users=20, **changes):
 @pytest.mark.parametrize(
     ("algorithm", "settings"),
     [
-        ("tracking-srgd", ("algorithm.options.rounds=6",)),
+        ("tracking-srgd", ("algorithm.options.rounds=12",)),
         ("phased-sgd", ("algorithm.options.cohort_size=2",)),
     ],
 )

@@ -178,7 +178,7 @@ def run(plan, users, noise):
     """(H, rounds after the pilot, model): the algorithm box, line by line."""
     p, d, domain = plan.parameters, plan.problem.dimension, plan.problem.domain
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
-    sizes = [p.length_cohort, p.moment_cohort] * 3 + [p.warmup_cohort] * p.warmup_rounds
+    sizes = [p.length_cohort, p.moment_cohort] * 4 + [p.warmup_cohort] * p.warmup_rounds
     sizes += [p.main_cohort] * p.main_rounds
     cohorts = [[u for u in part if u not in users.absent] for part in np.split(order, np.cumsum(sizes))[:-1]]
     recursive, w, rounds = p.variant == "recursive", p.warmup_rounds, p.main_rounds
@@ -194,7 +194,7 @@ def run(plan, users, noise):
         seen, precision = seen + value / deviation**2, precision + 1 / deviation**2
         return seen, precision, max(seen / precision, 0.2)
 
-    for t in range(0, 6, 2):
+    for t in range(0, 8, 2):
         shapes = [transform.T @ users.moment(u) @ transform for u in cohorts[t]]
         falls = [min(max(log(d / np.linalg.norm(shape)), 0.0), 4.0) / 4 - 0.5 for shape in shapes]
         row = np.array([sum(falls), 0.8660254 * len(falls)]) / p.length_divisor
@@ -213,7 +213,7 @@ def run(plan, users, noise):
         found = whitening(Moment(mean + top * error, 0.0), present, top * p.moment_scale, top)
         transform = transform @ found.transform
     back = np.linalg.inv(transform)
-    hessian = p.link_curvature * back.T @ np.diag(1 + 0.15 * found.doubt) @ back
+    hessian = p.link_curvature * back.T @ np.diag(1 + found.doubt) @ back
     values, vectors = np.linalg.eigh(hessian)  # signs and order as the noise of a coordinate goes with
     whiten, colour = (vectors / np.sqrt(values)).T, vectors * np.sqrt(values)
 
@@ -233,13 +233,13 @@ def run(plan, users, noise):
 
     x = before = gradient = summed = np.zeros(d)
     spread, margin, variance, sampled, radii, path, tail = p.spread, p.margin, 0.0, 0.0, [], [], []
-    for t in range(6, 6 + w + rounds):
-        main = t >= 6 + w
-        j = t - 5 - w if main and recursive else 1
+    for t in range(8, 8 + w + rounds):
+        main = t >= 8 + w
+        j = t - 7 - w if main and recursive else 1
         divisor, scale = (p.main_divisor, p.main_scale) if main else (p.warmup_divisor, p.warmup_scale)
         cap = 3 * p.first_radius if main and recursive else p.first_radius
         step, ahead = x - before, curvature(x) * hessian
-        if t == 6:
+        if t == 8:
             centre, radius = np.zeros(d), p.first_radius
         else:
             known = variance
@@ -272,7 +272,7 @@ def run(plan, users, noise):
             noise_of_shares, gradient = noised[d:], centre + colour @ (radius * (unit + noised[:d] / weights[0]))
             scale_of_row = scale * weights[0]
             variance = d * (radius * scale) ** 2 + chance
-        if t == 6:
+        if t == 8:
             known = max(gradient @ np.linalg.solve(hessian, gradient) - variance, 0.0)
         deviation = (scale if main and recursive else scale_of_row) / weights[3]
         beyond, within, here = shares + noise_of_shares / weights[1:]

@@ -43,7 +43,7 @@ from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
 Variant = Literal["recursive", "independent"]
-PASSES = 3  # of the pilot
+PASSES = 4  # of the pilot
 PILOT = 2 * PASSES  # rounds: a length and a second moment in each
 LEAST_SHARE = 0.5  # of φ₂ that curvature is taken to be: steps by H / 2 are stable whatever predictions are
 
