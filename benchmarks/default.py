@@ -12,6 +12,7 @@
     grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
     epsilon   the same tables with ν > 100 at ε = 1, at ε = 8
     growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
+    classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
 is left out where its plan has more than 15 million gradients, unless it is asked for by name. `--memory` tells the
@@ -29,6 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import classes
 import numpy as np
 from cells import RIVALS, cell, model, nu, plan_of, score
 from default_summary import summary
@@ -42,7 +44,8 @@ MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, an
 HIGH = 8.0  # ε that ought to do better than 1
 GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
-PARTS = ("grid", "epsilon", "growth")
+CLASSES = ("origin", "arrival", "storms", "degree", "digits")
+PARTS = ("grid", "epsilon", "growth", "classes")
 LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
     *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
@@ -82,6 +85,10 @@ def carried_out(job: Job) -> list[Line]:
     lines = []
     if job.part == "growth":
         return grown(job)
+    if job.part == "classes":
+        asked = [(epsilon, method) for epsilon in job.epsilons for method in job.algorithms]
+        found = [classes.measured(job.shape, epsilon, method, job.seeds) for epsilon, method in asked]
+        return [{"part": job.part, "asked": method} | each for (_, method), each in zip(asked, found, strict=True)]
     for users in job.users:
         for epsilon in job.epsilons:
             if nu(users, job.columns, min(epsilon, 1.0) if job.part == "epsilon" else epsilon) <= job.least_nu:
@@ -132,6 +139,9 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
         elif part == "growth":
             for shape, columns in GROWING:
                 yield Job(part, shape, columns, GROWTH, (1.0,), draw=draw)
+        elif part == "classes":
+            for name in CLASSES:
+                yield Job(part, name, 0, (), (1.0, 4.0), ("auto", "one-vs-rest"), seeds=3)
         elif part == "large":
             for shape, users, columns, epsilon in LARGE:
                 more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}

@@ -28,6 +28,8 @@ def summary(lines: Iterable[Line]) -> str:
         rows += epsilons(grid, by_part["epsilon"])
     if "growth" in by_part:
         rows += growth(by_part["growth"])
+    if "classes" in by_part:
+        rows += classes(by_part["classes"])
     if grid:
         rows += forecasts([line for line in grid if line["asked"] == "auto"])
     return "\n".join([*rows, "", *by_shape(grid)] if grid else rows)
@@ -135,6 +137,26 @@ def growth(lines: Iterable[Line]) -> list[str]:
     worst = max(falls, key=lambda each: falls[each])
     text = f"{bad} of {len(falls)} steps; at most {falls[worst]:.4f}: {worst[0]}, {worst[1]} columns, "
     return [row("AUC falls as users are added by more than .005 and two errors", "none", text + f"{worst[2]:,}")]
+
+
+def classes(lines: Iterable[Line]) -> list[str]:
+    """Accuracy on held-out users beside the minimum without privacy at ε = 4, and beside one against the rest at 1."""
+    found = {(line["task"], line["epsilon"], line["asked"]): line for line in lines if "accuracy" in line}
+    tasks = list(dict.fromkeys(name for name, *_ in found))
+    pairs = (
+        ("of the minimum without privacy, ε = 4", "within .02", 4.0, "auto", "non-private"),
+        ("of one against the rest, ε = 1", "at least", 1.0, "one-vs-rest", "accuracy"),
+    )
+    rows = []
+    for what, wanted, epsilon, other, figure in pairs:
+        both = {
+            name: found[name, epsilon, "auto"]["accuracy"] - found[name, epsilon, other][figure]
+            for name in tasks
+            if (name, epsilon, "auto") in found and (name, epsilon, other) in found
+        }
+        text = ", ".join(f"{name} {apart:+.3f}" for name, apart in both.items())
+        rows.append(row(f"several classes: accuracy less that {what}", wanted, text))
+    return rows
 
 
 def forecasts(lines: list[Line]) -> list[str]:
