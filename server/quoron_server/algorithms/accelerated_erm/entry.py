@@ -19,7 +19,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=AcceleratedERM,
-    factor=Factor(known=8.0, unknown=0.2),
+    factor=Factor(known=8.0, unknown=1.5),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
     choosing=Choosing(many_passes=True, removes_outliers=True),
 )

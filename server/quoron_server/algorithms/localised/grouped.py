@@ -290,7 +290,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
-    factor=Factor(known=3.5, unknown=6.0),
+    factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),
 )

@@ -115,6 +115,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
-    factor=Factor(known=2.5, unknown=5.0),
+    factor=Factor(known=2.5, unknown=11.0),
     no_black_boxes=ITERATES,
 )

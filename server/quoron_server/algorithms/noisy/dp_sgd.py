@@ -140,6 +140,6 @@ WITHOUT_REPLACEMENT = _info(
     "dp-sgd-wor",
     _UNIFORM,
     "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
-    Factor(known=7.0, unknown=2.0),
+    Factor(known=7.0, unknown=12.0),
     curve_step=2,
 )

@@ -75,6 +75,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
-    factor=Factor(known=3.0, unknown=5.0),
+    factor=Factor(known=3.0, unknown=9.0),
     noise_ignores_domain=True,
 )

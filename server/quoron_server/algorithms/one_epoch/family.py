@@ -31,7 +31,7 @@ ACCELERATED_SRGD = _info(
     "accelerated-srgd",
     "recursive",
     "accelerated",
-    factor=Factor(known=5.0, unknown=3.0),
+    factor=Factor(known=5.0, unknown=7.0),
     summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
     paper=f"{PAPER}, Algorithm 1",
     paper_planner=partial(planning.paper, "accelerated-srgd"),
@@ -40,7 +40,7 @@ ACCELERATED_SGD = _info(
     "accelerated-sgd",
     "independent",
     "accelerated",
-    factor=Factor(known=7.0, unknown=6.0),
+    factor=Factor(known=7.0, unknown=11.0),
     summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
     paper=f"{PAPER}, section 5.5",
 )
@@ -48,7 +48,7 @@ SRGD = _info(
     "srgd",
     "recursive",
     "plain",
-    factor=Factor(known=6.0, unknown=2.0),
+    factor=Factor(known=6.0, unknown=4.0),
     summary="The same without acceleration",
     paper=f"{PAPER}, section 4.3",
 )
@@ -56,7 +56,7 @@ ONLINE_TO_BATCH = _info(
     "online-to-batch",
     "recursive",
     "anytime",
-    factor=Factor(known=8.0, unknown=1.5),
+    factor=Factor(known=8.0, unknown=2.0),
     summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
     paper=f"{ONLINE}, Algorithm 1",
 )
@@ -64,7 +64,7 @@ DP_FTRL = _info(
     "dp-ftrl",
     "ftrl",
     "ftrl",
-    factor=Factor(known=3.0, unknown=3.0),
+    factor=Factor(known=3.0, unknown=7.0),
     summary="Follow the regularised leader on noised prefix sums; one epoch, or several in the same order",
     paper="baseline; Kairouz et al. (2021); Choquette-Choo et al. (2023) for several epochs, Algorithm 1",
 )

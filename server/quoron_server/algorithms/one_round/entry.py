@@ -20,7 +20,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OneRoundLeastSquares,
-    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
+    factor=Factor(known=1.0, unknown=2.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"

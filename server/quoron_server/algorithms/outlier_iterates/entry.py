@@ -16,7 +16,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierIterates,
-    factor=Factor(known=1.5, unknown=1.0),
+    factor=Factor(known=1.5, unknown=1.5),
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True),
 )

@@ -20,7 +20,7 @@ FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at
 
 
 class Powers(NamedTuple):
-    """The logarithm of a bound: a constant, and exponents of D = d(K - 1), of nμ_g / √D, of m, and of what is released.
+    """The logarithm of a bound: a constant, and exponents of D = d(K - 1), of nμ_g / √D, of m, and of what is known.
 
     For squares in units of twice the start's loss, the squared label bound.
     """
@@ -29,22 +29,18 @@ class Powers(NamedTuple):
     dimension: float
     resolution: float
     items: float
-    noise: float = 0.0  # of what the noise in the released gradient is worth
+    noise: float = 0.0  # released: of what the noise in the gradient is worth
     curvature: float = 0.0  # of the mean curvature at the model
     radius: float = 0.0  # C that the last release left
+    rarity: float = 0.0  # of 4p(1 - p), p a known label rate
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
-        parts = contrasts(problem)
-        facts = [
-            parts,
-            resolution * math.sqrt(problem.dimension / parts),
-            problem.items_per_user,
-            *(seen or (1.0,) * 3),
-        ]
-        logarithm = self.constant + sum(
-            power * math.log(fact) for power, fact in zip(self[1:], facts, strict=True) if power
-        )
+        parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
+        facts = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
+        facts = (*facts, *(seen or (1.0, 1.0, 1.0)), 4 * rate * (1 - rate))
+        powers = zip(self[1:], facts, strict=True)
+        logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
         most = most if constant is None else min(most, constant)
         return min(scale(problem) * math.exp(min(logarithm, 100.0)), most)
@@ -63,24 +59,32 @@ class Seen(NamedTuple):
         return cls(0.5 * error * float(np.sum(1 / bends)), curvature, radius)
 
 
-# By whether losses are squares.
-BEFORE = {False: Powers(2.48, 0.0, -1.05, -0.716), True: Powers(2.01, 0.0, -1.61, -0.723)}
+BEFORE = {
+    "logistic": Powers(2.94, 0.408, -1.36, -0.711),
+    "rate": Powers(3.46, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
+    "squares": Powers(1.65, 0.0, -1.63, -0.268),
+}
 AFTER = {
-    False: Powers(-2.18, 0.575, 0.0, -0.971, 0.745, -2.17, -2.14),
-    True: Powers(3.07, 0.0, 0.0, -0.556, 1.01, 0.0, -1.63),
+    "logistic": Powers(1.03, 0.467, 0.0, -0.552, 0.821, -0.331, -1.59),
+    "squares": Powers(0.613, 0.0, 0.0, -0.199, 0.822, 0.0, -1.24),
 }
 
 
 def before(problem: Problem, rounds: int, resolution: float) -> float:
     """Of a plan, by ν = nμ_g / √d; with fewer rounds than FORECAST_FROM a share 2⁻ᵀ of the start's risk more."""
+    kind = "rate" if constant_risk(problem) is not None else _kind(problem)
     most = start_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    return min(BEFORE[not problem.beliefs.sigmoid].of(problem, resolution) + unreached, most)
+    return min(BEFORE[kind].of(problem, resolution) + unreached, most)
 
 
 def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
     """Of a run that kept its model, by what it released; None with fewer rounds."""
-    return None if rounds < FORECAST_FROM else AFTER[not problem.beliefs.sigmoid].of(problem, resolution, seen)
+    return None if rounds < FORECAST_FROM else AFTER[_kind(problem)].of(problem, resolution, seen)
+
+
+def _kind(problem: Problem) -> str:
+    return "logistic" if problem.beliefs.sigmoid else "squares"
 
 
 def contrasts(problem: Problem) -> int:
