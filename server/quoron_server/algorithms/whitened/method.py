@@ -24,7 +24,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.free_presence import Rows, blocks, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Rows, moment_logs, vector_logs
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -148,8 +148,7 @@ class WhitenedTracking:
         if state.round == 0:
             numbers = packed(self.plan.problem.dimension)
             factors = Leading(answers.values, numbers)
-            whole = blocks(answers.values, answers.values.shape[1])
-            gradients = np.concatenate([rows[:, numbers:].copy() for _, rows in whole])  # no block stays for its end
+            gradients = answers.values[:, numbers:].copy()  # no row stays for its end
             state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
             answers = Answers(gradients, answers.status)
         update = self._step(state, answers, noise)
