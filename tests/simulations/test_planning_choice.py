@@ -466,5 +466,5 @@ def test_more_columns_than_the_method_takes_are_said_with_how_many_it_would() ->
     algorithms = {name: ALGORITHMS[name] for name in ("whitened-tracking", "dp-sgd-wor")}
     planned = choose(config, known, algorithms=algorithms)
     assert planned.plan.algorithm == "dp-sgd-wor"
-    reason = r"d=1001 features make 501,501 numbers of a second moment; needs d <= 1000"
+    reason = r"1001 features make 501,501 numbers of a second moment; needs d <= 1000"
     assert f"; whitened-tracking is not feasible here ({reason})." in str(planned.choice)

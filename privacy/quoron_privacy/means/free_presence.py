@@ -242,8 +242,8 @@ def _each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]
 
 
 def vector_logs(values: Matrix, transform: Matrix) -> Vector:
-    """ln ‖Lᵀ g‖ for every vector (k, p), shape (k,); NaN where not finite."""
-    rows, out = checked(values, len(transform)), np.empty(len(values))
+    """ln ‖Lᵀ g‖ for every vector (k, p), Lᵀ of each of its parts, shape (k,); NaN where not finite."""
+    rows, out = checked(values, len(transform), parts=True), np.empty(len(values))
     loops.vector_logs(rows, np.ascontiguousarray(transform), out)
     return out
 

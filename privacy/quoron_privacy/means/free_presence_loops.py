@@ -119,18 +119,22 @@ def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-
 
 @njit(cache=True)
 def whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
-    """out = Lᵀ value - centre."""
+    """out = Lᵀ value - centre; Lᵀ of each part of a value that is several times as long as L."""
+    length, width = transform.shape
     for j in range(len(out)):
         out[j] = -centre[j]
-    for i in range(len(value)):
-        for j in range(len(out)):
-            out[j] += value[i] * transform[i, j]
+    for part in range(len(value) // length):
+        first, place = part * length, part * width
+        for i in range(length):
+            for j in range(width):
+                out[place + j] += value[first + i] * transform[i, j]
 
 
 @njit(cache=True)
 def vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
-    """out[u] = ln ‖Lᵀ g‖ of every vector g; NaN where not finite."""
-    row, zero = np.empty(transform.shape[1]), np.zeros(transform.shape[1])
+    """out[u] = ln ‖Lᵀ g‖ of every vector g, of which L is for each part; NaN where not finite."""
+    numbers = values.shape[1] // transform.shape[0] * transform.shape[1]
+    row, zero = np.empty(numbers), np.zeros(numbers)
     for user in range(len(values)):
         whiten(values[user], transform, zero, row)
         largest, s, _ = shrink(row, 1.0)

@@ -99,19 +99,20 @@ class NormCountSum:
 
     radius: float  # C
     users: int  # n, the divisor
-    transform: Matrix | None = None  # L, (p, d); None for none
-    centre: Vector | None = None  # c₀, (d,); None for zero
+    transform: Matrix | None = None  # L, (p, d), of each part of a longer vector; None for none
+    centre: Vector | None = None  # c₀, (d,), or as long as all parts together; None for zero
 
     def __post_init__(self) -> None:
         positive(radius=self.radius)
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
-        """See clipping.Reduction. ConfigError for vectors of another length than L is for."""
+        """See clipping.Reduction. ConfigError for vectors that are not one or more parts of the length L is for."""
         if self.transform is None:
             rows = np.ascontiguousarray(values, np.float64)
+            d = rows.shape[1]
         else:
-            rows = checked(values, len(self.transform))
-        d = rows.shape[1] if self.transform is None else self.transform.shape[1]
+            rows = checked(values, len(self.transform), parts=True)
+            d = rows.shape[1] // len(self.transform) * self.transform.shape[1]
         around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
         unit = 2.0 ** sum_bits(0, self.users)
@@ -191,7 +192,10 @@ class NormCountMean:
         radius: float,
         stream: RandomStream,
     ) -> MeanAndCounts:
-        """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero."""
+        """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero.
+
+        A vector of several parts of p numbers has each multiplied by Lᵀ, and is clipped as one; d is of all of them.
+        """
         return self.release_sums(self.reduction(radius, transform, centre).of(values, answered), stream)
 
     def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "NormCountSum":
@@ -216,10 +220,10 @@ class NormCountMean:
         return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * weight)
 
 
-def checked(values: Matrix, length: int) -> Matrix:
-    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
+def checked(values: Matrix, length: int, *, parts: bool = False) -> Matrix:
+    """Rows of `length` numbers, or of one or more `parts` of so many, as contiguous float64; ConfigError for others."""
     rows = np.ascontiguousarray(values, np.float64)
-    if rows.ndim != 2 or rows.shape[1] != length:
+    if rows.ndim != 2 or not (rows.shape[1] == length or (parts and rows.shape[1] and rows.shape[1] % length == 0)):
         raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
     return rows
 

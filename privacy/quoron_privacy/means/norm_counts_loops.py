@@ -17,7 +17,10 @@ Integers = NDArray[np.int64]
 def sum_norm_counts(
     values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, unit: float
 ) -> tuple[Integers, Integers, int]:
-    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; the shares of their norms, (4,); how many were clipped."""
+    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; the shares of their norms, (4,); how many were clipped.
+
+    A row of several parts of as many numbers as `transform` is for is clipped as one.
+    """
     rows, around = values, centre
     if len(transform):
         rows, around = np.empty((len(values), len(centre))), np.zeros(len(centre))

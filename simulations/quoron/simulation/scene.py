@@ -24,7 +24,7 @@ from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Encoding, Numeric, Weight, read_label
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel
-from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
+from quoron_client.losses import Logistic, Loss, Regression, Softmax, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
@@ -120,7 +120,7 @@ def problem(config: Config, population: Known) -> Problem:
             typical_curvature=curvature,
             least_curvature=known.least_curvature,
             hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
-            sigmoid=loss.name == Logistic.name,
+            sigmoid=isinstance(loss, Logistic | Softmax),
             label_bound=loss.label_bound if isinstance(loss, Regression) else None,
             intercept=known.intercept,
         ),

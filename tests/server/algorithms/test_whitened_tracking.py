@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import integrate, optimize
+from scipy import integrate, optimize, special
 from scipy.stats import norm
 
 from problems import problem_of
@@ -20,11 +20,10 @@ from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
-    curvature_share,
-    mean_chance,
     shrunk,
     typical_length,
 )
+from quoron_server.algorithms.whitened.law import Law
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -199,8 +198,9 @@ class TestPlans:
         plan = plan_of(table())
         beliefs = replace(plan.problem.beliefs, hostile_share=0.02)
         wary = INFO.plan(replace(plan.problem, beliefs=beliefs), PRIVACY)
-        assert wary.parameters.least_beyond > plan.parameters.least_beyond
-        assert wary.parameters.most_lengths < plan.parameters.most_lengths
+        assert (wary.parameters.robust, plan.parameters.robust) == (True, False)
+        rare = INFO.make(wary)._target(0.0), INFO.make(plan)._target(0.0)
+        assert rare == (0.15, 0.0)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -230,7 +230,7 @@ class TestEstimates:
         rng = np.random.default_rng(1)
         points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
         gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
-        model = GradientModel.of(points, gradients, variances, walks, curvature=1.0, sigmoid=False)
+        model = GradientModel.of(points, gradients, variances, walks, law=Law(1.0, False))
         found, variance = model.at(x, 0.5)
         flat, slope = 1e7, 0.25 / 3
         every, paths = np.vstack([points, x]), np.array([*walks, 0.5])
@@ -254,18 +254,34 @@ class TestEstimates:
         assert np.linalg.norm(shrunk(noise, np.full(20, 0.01))) < 0.1 * np.linalg.norm(noise)
         assert np.linalg.norm(shrunk(noise, np.full(20, 1e-6))) > 0.99 * np.linalg.norm(noise)
 
-    def test_means_of_the_logistic_function_are_those_of_an_integral(self):
-        for mean, variance in ((0.0, 1.0), (-2.0, 3.0), (1.0, 0.0)):
-            width = np.sqrt(variance)
-            chance = (
-                integrate.quad(lambda u: norm.pdf(u) / (1 + np.exp(-mean - width * u)), -9, 9)[0]  # noqa: B023
-                if variance
-                else 1 / (1 + np.exp(-mean))
-            )
-            assert mean_chance(mean, variance) == pytest.approx(chance, abs=1e-3)
-        curved = integrate.quad(lambda u: norm.pdf(u) / np.cosh(u / 2) ** 2, -9, 9)[0]
-        assert curvature_share(True, 1.0) == pytest.approx(curved, abs=1e-4)
-        assert curvature_share(False, 5.0) == 1.0
+    def test_mean_gradients_of_gaussian_predictions_are_nearly_those_of_an_integral(self):
+        law = Law(0.25, True, intercept=True)
+        for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0)):
+
+            def over(function, mean=mean, length=length):
+                return integrate.quad(lambda u: norm.pdf(u) * function(mean + length * u, u), -9, 9, limit=200)[0]
+
+            found = law.gradient(np.array([0.6 * length, 0.8 * length, mean]))
+            along = over(lambda score, u: u * special.expit(score))
+            np.testing.assert_allclose(found[:2], [0.6 * along, 0.8 * along], atol=0.01)
+            assert found[2] == pytest.approx(over(lambda score, _: special.expit(score)) - 0.5, abs=0.015)
+            curved = over(lambda score, _: special.expit(score) * special.expit(-score))
+            assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=0.015)
+            centred = Law(0.25, True).gradient(np.array([0.0, length]))
+            spread = integrate.quad(lambda u: norm.pdf(u) * u * special.expit(length * u), -9, 9)[0]  # noqa: B023
+            np.testing.assert_allclose(centred, [0, spread], atol=0.01)
+
+    @pytest.mark.parametrize("intercept", [True, False])
+    def test_a_mean_gradient_is_solved_for_its_point_and_noise_says_how_far(self, intercept):
+        law, rng = Law(0.25, True, intercept=intercept), np.random.default_rng(1)
+        for length in (0.0, 0.3, 2.0, 20.0):
+            x = rng.normal(size=5)
+            x *= length / np.linalg.norm(x)
+            np.testing.assert_allclose(law.solved(law.gradient(x), 0.0, 100.0), x, rtol=1e-5, atol=1e-9)
+        far = 100 * rng.normal(size=5)
+        reached = [np.linalg.norm(law.solved(far, noise, 1e9)) for noise in (0.1, 0.01, 0.001)]
+        assert reached[0] < reached[1] < reached[2] < np.inf
+        assert np.linalg.norm(law.solved(far, 0.0, 3.0)) == pytest.approx(3)
 
     def test_a_moment_without_noise_is_whitened_but_for_the_floor(self):
         rng = np.random.default_rng(1)
@@ -276,6 +292,17 @@ class TestEstimates:
         np.testing.assert_allclose(
             values, np.array([0.9, 1.0, 1.1, 1.2]) / (np.array([0.9, 1.0, 1.1, 1.2]) + 0.3 * 1.05), rtol=1e-6
         )
+
+    def test_with_a_constant_feature_ranges_that_are_far_too_wide_cost_nothing(self):
+        rng, s = np.random.default_rng(1), 1e-12
+        for width in (1.0, 1e-2):
+            rows = width * (rng.normal(size=(5000, 3)) * [1.0, 1.2, 0.9] + [0.5, -2.0, 1.0])
+            rows = np.hstack([rows, np.ones((5000, 1))])
+            found = estimates.whitening(Moment(rows.T @ rows / 5000, 1.0), 1.0, s, 0.1, constant=True)
+            whitened = rows @ found.transform
+            np.testing.assert_allclose(whitened[:, :3].mean(axis=0), 0, atol=1e-6)
+            np.testing.assert_array_equal(found.transform[:3, 3], 0)
+            np.testing.assert_allclose(np.linalg.eigvalsh(whitened.T @ whitened / 5000), 0.77, atol=0.1)
 
     def test_noise_alone_is_told_from_no_direction(self):
         rng, s, d = np.random.default_rng(2), 0.01, 12

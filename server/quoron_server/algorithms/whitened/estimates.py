@@ -17,20 +17,22 @@ from numpy.typing import NDArray
 
 from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.means.free_presence import Length as Released
+from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 LENGTH_PRIOR = 1.2, 0.8  # how far below its bound the logarithm of a length is taken to be, and the deviation of that
-FLOOR = (0.3, 0.3, 0.5)  # eigenvalues stay this times the noise's edge above 0, and within these times their mean
+FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this times their mean
+ROOM = 0.5  # times the mean is the most that the edge adds
+AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
 DOUBT = 0.15  # by which a step is shorter, times the noise's edge over the eigenvalue
 MOST_DOUBT = 10.0
 LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation of the Hessian, over φ₂
+LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(21)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
 
 def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
@@ -48,18 +50,37 @@ class Whitening(NamedTuple):
     doubt: Vector  # (d,): how much of each eigenvalue may be noise
 
 
-def whitening(moment: Moment, share: float, deviation: float, radius: float) -> Whitening:
+def whitening(moment: Moment, share: float, deviation: float, radius: float, *, constant: bool = False) -> Whitening:
     """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users, clipped at `radius`.
+
+    With a `constant` last feature, the others are whitened around their mean, which that feature's row tells, and the
+    last coordinate stays that feature's.
+    """
+    d, s = len(moment.mean), deviation / share
+    whole = moment.mean / share
+    base = max(float(np.trace(whole)), radius, 1e-6) / d  # a trace is at least the Frobenius norm
+    if not constant or d == 1:
+        values, basis, edge = _resolved(whole, s, base, ROOM * base)
+        return Whitening(basis / np.sqrt(values), np.minimum(edge / values, MOST_DOUBT))
+    mass = max(float(whole[-1, -1]), s, 1e-6 / d)
+    means = whole[:-1, -1] / mass
+    around = whole[:-1, :-1] - np.outer(means, whole[-1, :-1])
+    own = max(float(np.trace(around)), s * math.sqrt(d - 1), 1e-6) / (d - 1)
+    values, basis, edge = _resolved(0.5 * (around + around.T), s, own, max(AROUND * base - own, ROOM * own))
+    transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
+    transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
+    transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
+    return Whitening(transform, np.minimum(edge / np.append(values, mass), MOST_DOUBT))
+
+
+def _resolved(whole: Matrix, s: float, base: float, room: float) -> tuple[Vector, Matrix, float]:
+    """Eigenvalues of mean `base` with their vectors, freed of noise s (d, d), and the edge of the noise's spectrum.
 
     Pairs of eigenvalues are pushed apart by noise; the sum over pairs takes that back. What is below the edge of the
     noise's spectrum cannot be told from nothing, and takes a share of the mean eigenvalue instead.
     """
-    d, s = len(moment.mean), deviation / share
-    whole = moment.mean / share
-    trace = float(np.trace(whole))
-    around = whole - trace / d * np.eye(d)
-    edge, trace = math.sqrt(2 * d) * s, max(trace, radius, 1e-6)  # a trace is at least the Frobenius norm
-    base = trace / d
+    d, edge = len(whole), math.sqrt(2 * len(whole)) * s
+    around = whole - float(np.trace(whole)) / d * np.eye(d)
     values, basis = np.linalg.eigh(around)
     if d > 1 and np.sum(around * around) > 0.5 * (d * (d + 1) - 2) * s * s:
         gaps, width = values[:, None] - values[None, :], 0.5 * edge / math.sqrt(d)
@@ -67,60 +88,66 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
         values = values - values.mean()
     else:
         values = np.zeros(d)
-    times, least, most = FLOOR
-    eigenvalues = np.maximum(base + values, 0.0) + min(max(times * edge, least * base), most * base)
-    return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
-
-
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
-    if not sigmoid:
-        return 1.0
-    return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
-
-
-def mean_chance(mean: float, variance: float) -> float:
-    """Of the positive class, for predictions N(mean, variance)."""
-    return 0.5 + 0.5 * float(_WEIGHTS @ np.tanh(0.5 * (mean + _NODES * math.sqrt(max(variance, 0.0)))))
+    return np.maximum(base + values, 0.0) + max(min(FLOOR * edge, room), FLOOR * base), basis, edge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientModel:
     """Regression of released gradients on their points, the same weights for every coordinate.
 
-    The gradient at θ is φ₂ κ(‖θ‖²) θ, a constant that nothing is known of, a linear function of deviation LEARNT φ₂,
+    The gradient at θ is γ(θ), a constant that nothing is known of, a linear function of γ(θ) of deviation LEARNT,
     and a walk of what no model holds.
     """
 
-    points: Matrix  # (t, d)
-    residuals: Matrix  # (t, d): released, less φ₂ κ θ
+    known: Matrix  # (t, d), γ at the points
+    residuals: Matrix  # (t, d): released, less γ
     walks: Vector  # (t,): b, the walk's variance at each point
     inverse: Matrix  # (t, t), of the covariance
-    slope_variance: float  # σ_H²
-    curvature: float  # φ₂
-    sigmoid: bool
+    slope_variance: float  # σ_H², of a coordinate
+    law: Law
 
     @classmethod
-    def of(
-        cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, curvature: float, sigmoid: bool
-    ) -> "GradientModel":
+    def of(cls, points: Matrix, gradients: Matrix, variances: Vector, walks: Vector, *, law: Law) -> "GradientModel":
         """From t rounds: `variances` (t,) of the noise of a coordinate."""
-        slope_variance = (LEARNT * curvature) ** 2 / points.shape[1]
-        known = np.array([curvature * curvature_share(sigmoid, float(x @ x)) * x for x in points])
-        covariance = slope_variance * points @ points.T + np.minimum.outer(walks, walks) + np.diag(variances)
-        return cls(points, gradients - known, walks, np.linalg.inv(covariance), slope_variance, curvature, sigmoid)
+        slope_variance = LEARNT**2 / points.shape[1]
+        known = np.array([law.gradient(x) for x in points])
+        covariance = slope_variance * known @ known.T + np.minimum.outer(walks, walks) + np.diag(variances)
+        return cls(known, gradients - known, walks, np.linalg.inv(covariance), slope_variance, law)
 
     def at(self, x: Vector, walk: float) -> tuple[Vector, float]:
         """Mean and variance of a coordinate of the gradient at x (d,), `walk` being b there."""
-        ones = np.ones(len(self.points))
+        ones = np.ones(len(self.known))
         level = self.inverse @ ones
         own = 1 / float(ones @ level)  # variance of the constant
-        near = self.slope_variance * (self.points @ x) + np.minimum(self.walks, walk)
+        known = self.law.gradient(x)
+        near = self.slope_variance * (self.known @ known) + np.minimum(self.walks, walk)
         weights = self.inverse @ near
         rest = 1 - float(ones @ weights)
-        known = self.curvature * curvature_share(self.sigmoid, float(x @ x)) * x
-        variance = self.slope_variance * float(x @ x) + walk - float(near @ weights) + own * rest * rest
+        variance = self.slope_variance * float(known @ known) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
+
+    def step(self, fall: Matrix, h: Matrix, basis: Matrix) -> tuple[Matrix, Matrix]:
+        """(J⁻¹ fall, diagonal of J⁻²), each (q, d), J the Hessian that rounds have taught; h (q, d) is it before them.
+
+        That of the mean of the regression, made symmetric, no eigenvalue more than LARGEST_CHANGE times what h says:
+        of low rank beside h. Coordinates are of parts along `basis` (q, q).
+        """
+
+        def along(rows: Matrix) -> Matrix:
+            return basis.T @ rows.reshape(len(rows), *h.shape)
+
+        level = self.inverse.sum(axis=0)
+        learnt = self.slope_variance * (self.inverse - np.outer(level, level) / level.sum())
+        out = (along(self.residuals) / np.sqrt(h)).reshape(len(self.known), -1)
+        into = (along(self.known) * np.sqrt(h)).reshape(len(self.known), -1)
+        span = np.linalg.qr(np.concatenate([out, into]).T)[0]
+        slope = (out @ span).T @ learnt @ (into @ span)
+        values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
+        change = 1 / np.clip(1 + values, 1 / LARGEST_CHANGE, LARGEST_CHANGE) - 1
+        span = span @ vectors
+        even = (fall / np.sqrt(h)).ravel()
+        taken = (even + span @ (change * (span.T @ even))).reshape(h.shape) / np.sqrt(h)
+        return taken, (1 + span**2 @ (change * (2 + change))).reshape(h.shape) / h**2
 
 
 def shrunk(z: Vector, variances: Vector) -> Vector:

@@ -10,6 +10,9 @@
 p is the noisy share of users who answer, which every release tells for nothing. Steps, metric, radius and weights are
 functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
 
+With K classes L is of the features alone and θ has a part for each of the K - 1 contrasts between classes, all of which
+are one vector where they are clipped (docs/privacy/whitened-tracking.md#w2).
+
 Ours. Statement and proof: docs/privacy/whitened-tracking.md.
 """
 
@@ -17,7 +20,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -30,13 +32,12 @@ from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.whitened.contrasts import Contrasts
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
     WALK,
     GradientModel,
-    curvature_share,
-    mean_chance,
     shrunk,
     typical_length,
     whitening,
@@ -47,9 +48,13 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_OF_BOUND = 2.0  # times the bound of a whitened gradient at 0
+MOST_BEYOND = 0.35  # share of users meant beyond the radius
 SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
-LEAST_RADIUS = 1e-6  # times s₀
+LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
+# Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
+# their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
+ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
+ROBUST_SIGMOID, ROBUST_LABELS = 4.0, 1.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +65,8 @@ class WhitenedState:
     presence: Presence
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
-    point: Vector  # θ_t
-    centre: Vector  # c_t
+    point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
+    centre: Vector  # c_t, (D,)
     radius: float  # C_t
     start_length: float  # G₀
     factor: float  # k
@@ -69,8 +74,8 @@ class WhitenedState:
     target: float  # π*: share of users meant beyond the radius
     error: float  # P⁺: variance of a coordinate of c_t
     walk: float  # b_t
-    points: Vector  # (T, d)
-    gradients: Vector  # (T, d), y
+    points: Vector  # (T, D)
+    gradients: Vector  # (T, D), y
     variances: Vector  # (T,)
     walks: Vector  # (T,)
 
@@ -100,16 +105,18 @@ class WhitenedTracking:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.parameters = plan.parameters_of(WhitenedParameters)
+        self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
+        self._law = self.parameters.law
 
     def init(self) -> WhitenedState:
         """Start at zero."""
-        p, d = self.parameters, self.plan.problem.dimension
-        zero, none, history = np.zeros(d), np.zeros(p.gradients), np.zeros((p.gradients, d))
+        p, d, numbers = self.parameters, self._contrasts.features, self._contrasts.dimension
+        zero, none, history = np.zeros(numbers), np.zeros(p.gradients), np.zeros((p.gradients, numbers))
         return WhitenedState(
             round=0,
             presence=Presence(),
             transform=np.eye(d) * (math.sqrt(d) / p.feature_norm),
-            doubt=zero,
+            doubt=np.zeros(d),
             point=zero,
             centre=zero,
             radius=self._bound,
@@ -128,14 +135,14 @@ class WhitenedTracking:
     def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
         """Of everybody: moment and gradient at 0; gradients; at the end two losses."""
         del noise
-        p, d = self.parameters, self.plan.problem.dimension
+        p, features = self.parameters, self._contrasts.features
         if state.round == p.rounds:
             return None
         everybody, at = np.arange(p.cohort_size, dtype=np.int64), self.iterate(state)
         if state.round == 0:
-            return Question(0, everybody, MomentAndGradient(d, at))
+            return Question(0, everybody, MomentAndGradient(features, at))
         if state.round == p.gradients:
-            return Question(state.round, everybody, AverageLoss(np.stack([at, np.zeros(d)])))
+            return Question(state.round, everybody, AverageLoss(np.stack([at, np.zeros_like(at)])))
         # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
         centre = p.ridge * at if p.ridge else None
         return Question(state.round, everybody, AverageGradient(at[None, :], (1.0,), centre=centre))
@@ -146,33 +153,36 @@ class WhitenedTracking:
             return self._vote(state, answers, noise)
         entries: tuple[Release, ...] = ()
         if state.round == 0:
-            numbers = packed(self.plan.problem.dimension)
+            numbers = packed(self._contrasts.features)
             factors = Leading(answers.values, numbers)
-            gradients = answers.values[:, numbers:].copy()  # no row stays for its end
-            state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
-            answers = Answers(gradients, answers.status)
+            rows = answers.values[:, numbers:].copy()  # no row stays for its end
+            answers = Answers(self._contrasts.of(rows), answers.status)
+            state, entries = self._whiten(state, factors, answers, noise)
+        else:
+            answers = Answers(self._contrasts.of(answers.values), answers.status)
         update = self._step(state, answers, noise)
         return replace(update, releases=(*entries, *update.releases))
 
     def _whiten(
-        self, state: WhitenedState, factors: Rows, gradients: Vector, answered: NDArray[np.bool_], noise: NoiseSource
+        self, state: WhitenedState, factors: Rows, gradients: Answers, noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Two second moments, each clipped at a typical length; then a typical gradient."""
-        p, d, length = self.parameters, self.plan.problem.dimension, self.parameters.length()
+        p, d, length = self.parameters, self._contrasts.features, self.parameters.length()
         presence, transform, doubt = state.presence, state.transform, state.doubt
         entries: tuple[Release, ...] = ()
+        answered = gradients.answered
         for stage in (0, 1):
             logs = moment_logs(factors, transform)
             released = length.release(logs, answered, float(d), noise.stream("length", stage))
             presence = presence.seen(released.presence, length.presence_deviation)
             radius = min(float(d), typical_length(released, length, presence.share, float(d)))
-            mechanism = p.moment(d, stage)
+            mechanism = p.moment(self.plan.problem.dimension, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
             presence = presence.seen(moment.presence, mechanism.presence_deviation)
-            found = whitening(moment, presence.share, mechanism.scale * radius, radius)
+            found = whitening(moment, presence.share, mechanism.scale * radius, radius, constant=p.intercept)
             transform, doubt = transform @ found.transform, found.doubt
             entries += (length.entry(), mechanism.entry())
-        logs = vector_logs(gradients, transform)
+        logs = vector_logs(gradients.values, transform)
         released = length.release(logs, answered, self._bound, noise.stream("length", 2))
         presence = presence.seen(released.presence, length.presence_deviation)
         start = typical_length(released, length, presence.share, self._bound)
@@ -187,9 +197,9 @@ class WhitenedTracking:
         return after, (*entries, length.entry())
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
-        p, d, t = self.parameters, self.plan.problem.dimension, state.round
+        p, d, t = self.parameters, self._contrasts.dimension, state.round
         theta, c, radius = state.point, state.centre, state.radius
-        mechanism = p.gradient(d, t)
+        mechanism = p.gradient(self.plan.problem.dimension, t)
         released = mechanism.release(
             answers.values, answers.answered, state.transform, c, radius, noise.stream("release", t)
         )
@@ -210,11 +220,10 @@ class WhitenedTracking:
             gradients[so_far],
             variances[so_far],
             walks[so_far],
-            curvature=p.link_curvature,
-            sigmoid=p.sigmoid,
+            law=self._law,
         )
         gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error)
+        following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
         after = self._aimed(state, released, share, gradient, error, following, moved)
         after = replace(
@@ -235,24 +244,44 @@ class WhitenedTracking:
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
 
-    def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
+    def _moved(
+        self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
+    ) -> tuple[Vector, float]:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""
-        p, theta = self.parameters, state.point
-        square = float(theta @ theta)
-        h = p.link_curvature * curvature_share(p.sigmoid, square) * (1 + DOUBT * state.doubt)
+        p, theta, law = self.parameters, state.point, self._law
+        known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
+        if p.sigmoid and p.outputs == 1 and not p.ridge:
+            trusted = 1 / (1 + DOUBT * state.doubt)
+            wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
+            following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
+        else:
+            following = self._stepped(state, gradient, variance, model)
+        if p.robust:
+            following = within(following, self._largest)
+        following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
+        return following, float(np.sum((law.gradient(following) - known) ** 2))
+
+    def _stepped(self, state: WhitenedState, gradient: Vector, variance: float, model: GradientModel) -> Vector:
+        """By the curvature at θ_t."""
+        p, theta, parts = self.parameters, state.point, self._contrasts.parts
+        levels, basis = self._law.at(theta)
+        h = np.outer(levels, 1 + DOUBT * state.doubt)  # (q, d), of the parts along the basis
+        along, falls = (basis.T @ each.reshape(parts, -1) for each in (theta, gradient))
         if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
             pull = p.ridge * state.transform.T @ state.transform
-            inverse = np.linalg.inv(np.diag(h) + pull)
-            wanted = theta - inverse @ (gradient + pull @ theta)
-            variances = error * np.sum(inverse**2, axis=1)
+            inverse = np.linalg.inv(np.stack([np.diag(each) for each in h]) + pull)
+            each = zip(along, falls, inverse, strict=True)
+            wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
+            variances = variance * np.sum(inverse**2, axis=2)
+        elif parts > 1:  # their curvatures differ, and what rounds have learnt of them counts
+            step, variances = model.step(falls, h, basis)
+            wanted, variances = along - step, variance * variances
         else:
-            wanted, variances = theta - gradient / h, error / h**2
-        following = shrunk(wanted, variances)
+            wanted, variances = along - falls / h, variance / h**2
+        following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()
         if p.sigmoid:
-            following = within(following, math.sqrt(max(4.0, 4 * square)))
-        following = within(following, p.largest_prediction)
-        following = following * _fitting(self.plan.problem.domain, state.transform @ following)
-        return following, float(np.sum((h * (following - theta)) ** 2))
+            following = within(following, math.sqrt(max(4.0 * p.width, 4 * float(theta @ theta))))
+        return following
 
     def _aimed(
         self,
@@ -265,27 +294,28 @@ class WhitenedTracking:
         moved: float,
     ) -> WhitenedState:
         """With the radius of the next round: k √(users' spread + error of the centre)."""
-        p, d, first = self.parameters, self.plan.problem.dimension, state.round == 0
+        p, d, first = self.parameters, self._contrasts.dimension, state.round == 0
         reached, beyond = 1 - released.beyond / share, 1 - released.within / share
-        distance = state.radius * max(reached, 0.1) if reached < 0.93 else 1.5 * state.radius
+        deviation = p.gradient(self.plan.problem.dimension, state.round).presence_deviation
+        distance = state.radius * max(reached, deviation) if reached < 0.93 else 1.5 * state.radius
         lag = max(float(gradient @ gradient) - d * error, 0.0) if first else min(d * state.error, 0.5 * distance**2)
         own = max(distance**2 - lag, 0.2 * distance**2)
         spread = own if first else state.spread ** (1 - SPREAD_GAIN) * own**SPREAD_GAIN
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
-            along = np.linalg.solve(state.transform, np.eye(d)[-1])
-            level = float(along @ following) / float(np.linalg.norm(along))
-            chance = mean_chance(level, float(following @ following) - level**2)
-            target = self._target(chance * (1 - chance))
-        factor = state.factor
+            levels = following.reshape(self._contrasts.parts, -1)[:, -1]
+            target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
+        factor, least = state.factor, LEAST_RADIUS * p.start_slope
         if not first:
-            deviation = p.gradient(d, state.round).presence_deviation
             surprise = (beyond - target) / max(target, deviation)
-            factor = factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0))
-            factor = min(max(factor, FACTORS_FROM), p.largest_factor)
+            factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
+            if surprise > 1:  # users far away are many: the others, who are near, do not draw the radius in
+                least = max(least, state.radius * math.exp(0.5 * min(surprise - 1, 1.0)))
+        factor = min(factor, ROBUST_FACTOR) if p.robust else factor
         error = error + LEARNT**2 * moved / d
-        radius = min(factor * math.sqrt(spread + d * error), MOST_OF_BOUND * self._bound)
-        radius = max(min(radius, p.most_lengths * state.start_length), LEAST_RADIUS * p.start_slope)
+        radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
+        if p.robust:
+            radius = min(radius, ROBUST_BOUND * self._bound, ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
@@ -301,8 +331,8 @@ class WhitenedTracking:
         return Update(after, (p.vote.entry(),), {"vote": released, "accepted": accepted}, diagnostics)
 
     def model(self, state: WhitenedState) -> Vector:
-        """L θ."""
-        return state.transform @ state.point
+        """L θ, of each part, as predictions."""
+        return self._contrasts.model(state.transform, state.point)
 
     def iterate(self, state: WhitenedState) -> Vector:
         """As `model`: every iterate is already private."""
@@ -311,11 +341,18 @@ class WhitenedTracking:
     @property
     def _bound(self) -> float:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
-        return self.parameters.start_slope * math.sqrt(self.plan.problem.dimension)
+        return self.parameters.start_slope * math.sqrt(self._contrasts.features)
 
     def _target(self, variance: float) -> float:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
-        return min(0.5, max(self.parameters.least_beyond, self.parameters.beyond * 4 * variance))
+        least = ROBUST_BEYOND if self.parameters.robust else 0.0
+        return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
+
+    @property
+    def _largest(self) -> float:
+        """Root mean square of predictions in a model that is learnt in fear of hostile users."""
+        label, start = self.plan.problem.beliefs.label_bound, self.parameters.start_slope
+        return ROBUST_LABELS * label if label else max(ROBUST_SIGMOID * math.sqrt(self.parameters.width), 2 * start)
 
 
 def _fitting(domain: Domain, model: Vector) -> float:

@@ -8,6 +8,8 @@ from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.whitened.contrasts import Contrasts
+from quoron_server.algorithms.whitened.law import Law
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -29,12 +31,10 @@ class WhitenedParameters(Parameters):
     start_slope: float  # s₀: |φ'| at the start is at most this
     ridge: float  # λ
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
-    largest_prediction: float  # root mean square that no model is let beyond
+    outputs: int  # K: predictions of an item
     intercept: bool  # whether the last feature is the same for every item
-    beyond: float  # share of users meant beyond the radius, times nμ_g / √d
-    least_beyond: float  # and at least this share
-    largest_factor: float  # of the radius over the users' spread
-    most_lengths: float  # of the radius over a typical length at the start
+    beyond: float  # share of users meant beyond the radius, at most, where no label is rare
+    robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
     mu: float  # GDP parameter of the whole transcript
 
     @property
@@ -42,17 +42,29 @@ class WhitenedParameters(Parameters):
         """T."""
         return self.rounds - 1
 
+    @property
+    def width(self) -> float:
+        """By which predictions of K classes are longer together than that of one: (K - 1) / 2, at least 1."""
+        return max(1.0, 0.5 * (self.outputs - 1))
+
+    @property
+    def law(self) -> Law:
+        """What is known of the loss before anybody answers."""
+        even = self.link_curvature if self.outputs == 1 else min(self.link_curvature, 1 / self.outputs)
+        return Law(even, self.sigmoid, self.outputs, self.intercept)
+
     def length(self) -> LogLength:
         """Of the logarithm of a length."""
         return LogLength(self.cohort_size, self.length_scale)
 
     def moment(self, dimension: int, stage: int) -> MomentMean:
-        """Of second moments, as whitened so far, stage 0 or 1."""
-        return MomentMean(dimension, self.cohort_size, self.adjacency, self.moment_scales[stage])
+        """Of features' second moments, as whitened so far, stage 0 or 1; for models of `dimension`."""
+        return MomentMean(dimension // self.outputs, self.cohort_size, self.adjacency, self.moment_scales[stage])
 
     def gradient(self, dimension: int, round_: int) -> NormCountMean:
-        """Of the gradients of a round."""
-        return NormCountMean(dimension, self.cohort_size, self.adjacency, self.gradient_scales[round_])
+        """Of the gradients of a round: all contrasts are one vector."""
+        numbers = Contrasts(dimension // self.outputs, self.outputs).dimension
+        return NormCountMean(numbers, self.cohort_size, self.adjacency, self.gradient_scales[round_])
 
     @property
     def vote(self) -> GaussianNoise:
@@ -104,4 +116,5 @@ class WhitenedParameters(Parameters):
 
 def drawn(problem: Problem, rounds: int) -> int:
     """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
-    return 6 + 2 * (packed(problem.dimension) + 1) + (rounds - 1) * (problem.dimension + 3) + 1
+    numbers = Contrasts(problem.features, problem.outputs).dimension
+    return 6 + 2 * (packed(problem.features) + 1) + (rounds - 1) * (numbers + 3) + 1

@@ -20,6 +20,7 @@ from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
+from quoron_server.algorithms.whitened.contrasts import Contrasts
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.parameters import Moves
@@ -28,6 +29,7 @@ from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
+MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
@@ -39,12 +41,8 @@ VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
 LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-BEYOND = 40.0  # π* of nμ_g / √d
-# Least share of users beyond the radius, its largest factor over their spread, and over their length at the start.
-ROBUST, PLAIN = (0.15, 2.0, 3.0), (0.0, 10.0, 10.0)  # where hostile users are declared, and where not
+BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 VOTE_BOUND = 0.1
-SIGMOID_PREDICTION = 4.0
-LABEL_PREDICTION = 1.2  # of |y|: the optimum is within 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,14 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
         raise refusal
     left = resolution(problem, mu, options, users)
-    if d > LARGEST_DIMENSION:
-        condition = f"d={d} features make {packed(d):,} numbers of a second moment"
+    if problem.outputs > MOST_CLASSES:
+        raise Infeasible(NAME, f"an item has {problem.outputs:,} predictions", f"at most {MOST_CLASSES:,} classes")
+    if problem.features > LARGEST_DIMENSION:
+        condition = f"{problem.features} features make {packed(problem.features):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
-    numbers = packed(d) + (rounds - 1) * d + 2
+    numbers = packed(problem.features) + (rounds - 1) * d + 2
     cost = Cost(
         rounds=rounds,
         messages=rounds * users,
@@ -90,30 +90,28 @@ def verify(plan: Plan) -> None:
         NAME,
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
-        ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
+        ("the problem's predictions", p.outputs == plan.problem.outputs, p.outputs),
         (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
         ("two second moments", len(p.moment_scales) == 2, len(p.moment_scales)),
         ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.beyond) > 0, p.vote_bound),
-        ("0 <= least_beyond <= 1/2", 0 <= p.least_beyond <= 0.5, p.least_beyond),
-        ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
-        ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
 
 def pairs(p: WhitenedParameters, problem: Problem, adjacency: Adjacency) -> tuple[Pair, ...]:
     """whitened-tracking#w1: of the transcript, by its scales."""
-    d, users, weight = problem.dimension, p.cohort_size, WEIGHTS[adjacency][0]
+    d, users, weight = problem.features, p.cohort_size, WEIGHTS[adjacency][0]
+    numbers = Contrasts(d, problem.outputs).dimension
     length = moved.mu(moved.rows(1.0, users, "zero-out"), p.length_scale, 2)
     moments = [
         moved.mu(moved.unit_moment(d, users, adjacency), scale * weight, packed(d) + 1) for scale in p.moment_scales
     ]
     mean = moved.rows(1.0, users, adjacency)
-    means = [moved.mu(mean, scale * weight, d + 3) for scale in p.gradient_scales]
+    means = [moved.mu(mean, scale * weight, numbers + 3) for scale in p.gradient_scales]
     vote = moved.mu(moved.rows(p.vote_bound, users, adjacency), p.vote_scale, 1)
     mu = moved.together(length, length, length, *moments, *means, vote)
     return (Pair.gaussian(mu, total_variation(gaussians=drawn(problem, p.rounds))),)
@@ -151,7 +149,8 @@ def too_few(problem: Problem, privacy: Privacy, attendance: float) -> Infeasible
 
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
     """ν = nμ_g / √d, by which a forecast goes; n is the users expected to answer."""
-    return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(problem.dimension)
+    numbers = Contrasts(problem.features, problem.outputs).dimension
+    return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(numbers)
 
 
 def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
@@ -180,14 +179,13 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         raise Infeasible(
             NAME, "the loss is not a convex function of one smooth prediction", "loss logistic, huber or least_squares"
         )
-    if problem.outputs != 1:
-        raise Infeasible(NAME, f"an item has {problem.outputs} predictions, not one", "a label of two classes")
 
 
 def _calibrated(
     problem: Problem, adjacency: Adjacency, options: WhitenedOptions, rounds: int, mu: float
 ) -> WhitenedParameters:
-    users, d = problem.users, problem.dimension
+    users = problem.users
+    numbers = Contrasts(problem.features, problem.outputs).dimension
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     each, gradients = _length_share(users, mu), rounds - 1
     own = target * math.sqrt(_gradient_share(users, mu))
@@ -198,7 +196,6 @@ def _calibrated(
     sigmoid = problem.beliefs.sigmoid
     bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
     robust = problem.beliefs.hostile_share > 0 if options.robust is None else options.robust
-    least_beyond, largest_factor, most_lengths = ROBUST if robust else PLAIN
     vote = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
     )
@@ -208,11 +205,13 @@ def _calibrated(
         adjacency=adjacency,
         length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
         moment_scales=tuple(
-            MomentMean.for_mu(dimension=d, users=users, mu=target * math.sqrt(share), adjacency=adjacency).scale
+            MomentMean.for_mu(
+                dimension=problem.features, users=users, mu=target * math.sqrt(share), adjacency=adjacency
+            ).scale
             for share in MOMENTS
         ),
         gradient_scales=tuple(
-            NormCountMean.for_mu(dimension=d, users=users, mu=one, adjacency=adjacency).scale for one in mus
+            NormCountMean.for_mu(dimension=numbers, users=users, mu=one, adjacency=adjacency).scale for one in mus
         ),
         vote_scale=vote.scale,
         vote_bound=bound,
@@ -221,14 +220,17 @@ def _calibrated(
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
-        largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
+        outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
-        beyond=BEYOND * math.sqrt(d) / (users * mu * math.sqrt(_gradient_share(users, mu))),
-        least_beyond=least_beyond,
-        largest_factor=largest_factor,
-        most_lengths=most_lengths,
+        beyond=_beyond(resolution(problem, mu, WhitenedOptions(), users)),
+        robust=robust,
         mu=mu,
     )
+
+
+def _beyond(nu: float) -> float:
+    """π* for labels that are not rare."""
+    return BEYOND / nu * max(1.0, nu / SLOWER_FROM) ** (1 / 3)
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:

@@ -1,0 +1,117 @@
+"""What is known of a loss before anybody answers: mean curvatures over Gaussian predictions."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_server.algorithms.whitened.contrasts import Contrasts
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
+LEAST_CURVATURE = 0.05  # of a contrast, over that of even chances
+WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
+_NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
+
+
+@cache
+def _draws(parts: int) -> Matrix:
+    """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
+    half = np.random.Generator(np.random.Philox(0)).standard_normal((DRAWS // 2, parts))
+    return np.concatenate([half, -half])
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The mean curvature at a point of q parts; of K classes it is a matrix among their K - 1 contrasts."""
+
+    curvature: float  # φ₂, of one prediction; of several 1 / K, at even chances
+    sigmoid: bool  # whether curvature falls as predictions grow
+    outputs: int = 1  # K
+    intercept: bool = False  # whether the last coordinate of a part is of the feature that is the same for every item
+
+    @property
+    def parts(self) -> int:
+        """q."""
+        return max(1, self.outputs - 1)
+
+    def at(self, x: Vector) -> tuple[Vector, Matrix]:
+        """Mean curvatures (q,) at x (q d,), and the directions (q, q) among parts, as columns, that they are of."""
+        if self.outputs == 1:
+            ratio, width = self._level(x)
+            return np.array([4 * self.curvature * _NORMAL.pdf(ratio) / width if self.sigmoid else self.curvature]), _ONE
+        values, basis = np.linalg.eigh(self._mean(x)[0])
+        return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
+
+    def gradient(self, x: Vector) -> Vector:
+        """γ(x), (q d,): exact where features are Gaussian in the metric and labels told nothing."""
+        if self.outputs == 1:
+            if not self.sigmoid:
+                return self.curvature * x
+            ratio, width = self._level(x)
+            found = _NORMAL.pdf(ratio) / width * x
+            if self.intercept:
+                found[-1] = _NORMAL.cdf(ratio) - 0.5
+            return 4 * self.curvature * found
+        spread, shares = self._mean(x)
+        found = spread @ x.reshape(self.parts, -1)
+        if self.intercept:
+            found[:, -1] = shares
+        return found.ravel()
+
+    def solved(self, gradient: Vector, deviation: float, limit: float) -> Vector:
+        """x of at most the length `limit` with γ(x) = gradient (d,), a coordinate of which has noise of `deviation`.
+
+        For one logistic prediction: γ is bounded, and what is nearer to its bounds than noise is taken for that near.
+        """
+        wanted, near = gradient / (4 * self.curvature), max(deviation / (4 * self.curvature), _LEAST)
+        share = 0.5 - min(near, 0.2)
+        ratio = _NORMAL.inv_cdf(0.5 + min(max(float(wanted[-1]), -share), share)) if self.intercept else 0.0
+        density, others = _NORMAL.pdf(ratio), wanted.copy()
+        if self.intercept:
+            others[-1] = 0.0
+        length = float(np.linalg.norm(others))
+        reach = min(length / density, max(1 - near / density, 0.5))
+        width = WIDTH / math.sqrt(1 - reach**2)
+        found = others * (reach * width / max(length, 1e-300))
+        if self.intercept:
+            found[-1] = ratio * width
+        return found * min(1.0, limit / max(float(np.linalg.norm(found)), 1e-300))
+
+    def _level(self, x: Vector) -> tuple[float, float]:
+        """Of predictions N(m, v) at x: m over the width √(WIDTH² + v), and that width."""
+        mean = float(x[-1]) if self.intercept else 0.0
+        width = math.sqrt(WIDTH**2 + max(float(x @ x) - mean**2, 0.0))
+        return mean / width, width
+
+    def _mean(self, x: Vector) -> tuple[Matrix, Vector]:
+        """E Qᵀ (diag(p) - p pᵀ) Q and E Qᵀ p over the predictions at x: docs/privacy/whitened-tracking.md#w3."""
+        points = x.reshape(self.parts, -1)
+        level = points[:, -1] if self.intercept else np.zeros(self.parts)
+        others = points[:, :-1] if self.intercept else points
+        chances = self.chances(level, others @ others.T)
+        contrasts = Contrasts(1, self.outputs).matrix()
+        spread = np.diag(chances.mean(axis=0)) - chances.T @ chances / len(chances)
+        return contrasts.T @ spread @ contrasts, contrasts.T @ chances.mean(axis=0)
+
+    def chances(self, level: Vector, covariance: Matrix) -> Matrix:
+        """Of every class, for some predictions Q u, u of N(level, covariance), (draws, K)."""
+        values, basis = np.linalg.eigh(covariance)
+        drawn = level + _draws(self.parts) @ (basis * np.sqrt(np.maximum(values, 0.0))).T
+        scores = drawn @ Contrasts(1, self.outputs).matrix().T
+        shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+        found: Matrix = shares / shares.sum(axis=1, keepdims=True)
+        return found
+
+    def variety(self, levels: Vector, rest: float) -> float:
+        """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
+        if self.outputs == 1:
+            chance = _NORMAL.cdf(float(levels[0]) / math.sqrt(WIDTH**2 + max(rest, 0.0)))
+            return chance * (1 - chance)
+        shares = self.chances(levels, max(rest, 0.0) / self.parts * np.eye(self.parts)).mean(axis=0)
+        return 0.25 * (1 - float(shares @ shares)) * self.outputs / self.parts
