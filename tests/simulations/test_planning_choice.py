@@ -482,3 +482,13 @@ def test_users_of_a_federation_who_are_known_to_be_alike_are_asked_once_where_th
 def test_too_few_users_for_their_columns_are_declined_before_the_charge_however_many_columns(dimension: int) -> None:
     with pytest.raises(Infeasible, match=r"n=600 users .* needs n >= [\d,]+(, or [\d.]+ times this epsilon)?; or name"):
         on_a_table(600, dimension)
+
+
+def test_more_columns_than_the_method_takes_are_said_with_how_many_it_would() -> None:
+    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}")))
+    known = changed(problem(100_000), **{**REAL, "dimension": 1_001})
+    algorithms = {name: ALGORITHMS[name] for name in ("whitened-tracking", "dp-sgd-wor")}
+    planned = choose(config, known, algorithms=algorithms)
+    assert planned.plan.algorithm == "dp-sgd-wor"
+    reason = r"1001 features make 501,501 numbers of a second moment; needs d <= 1000"
+    assert f"; whitened-tracking is not feasible here ({reason})." in str(planned.choice)

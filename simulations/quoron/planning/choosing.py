@@ -163,6 +163,10 @@ def _rule(
         if verdict.taken:
             return each, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
+    for each in candidates:
+        own = algorithms[each.algorithm].choosing
+        if own.rule is not None and own.many_passes and each.reason.startswith("Infeasible"):
+            beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
     feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
     least_many = _least(many) if many else None

@@ -249,12 +249,16 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
 def _larger_epsilon(left: Privacy, too_few: Callable[[Privacy, float], Any], config: Config) -> str:
     """How many times as much would do, in words; nothing where none that is allowed does."""
     low, high = 1.0, MOST_EPSILON / config.privacy.epsilon
-    if high <= low or too_few(replace(left, epsilon=left.epsilon * high), _attendance(config)) is not None:
+
+    def enough(times: float) -> bool:
+        privacy = replace(left, epsilon=min(left.epsilon * times, MOST_EPSILON))
+        return too_few(privacy, _attendance(config)) is None
+
+    if high <= low or not enough(high):
         return ""
     while high > 1.04 * low:
         middle = math.sqrt(low * high)
-        enough = too_few(replace(left, epsilon=left.epsilon * middle), _attendance(config)) is None
-        low, high = (low, middle) if enough else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return f", or {high:.2g} times this epsilon"
 
 

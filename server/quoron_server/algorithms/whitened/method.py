@@ -26,7 +26,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.free_presence import Rows, blocks, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Rows, moment_logs, vector_logs
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -157,8 +157,7 @@ class WhitenedTracking:
         if state.round == 0:
             numbers = packed(self._contrasts.features)
             factors = Leading(answers.values, numbers)
-            whole = blocks(answers.values, answers.values.shape[1])
-            rows = np.concatenate([block[:, numbers:].copy() for _, block in whole])  # no block stays for its end
+            rows = answers.values[:, numbers:].copy()  # no row stays for its end
             answers = Answers(self._contrasts.of(rows), answers.status)
             state, entries = self._whiten(state, factors, answers, noise)
         else:

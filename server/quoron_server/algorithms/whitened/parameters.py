@@ -108,6 +108,10 @@ class WhitenedParameters(Parameters):
         """A second moment and a gradient."""
         return packed(problem.features) + problem.dimension
 
+    def long_once(self) -> bool:
+        """Of second moments."""
+        return True
+
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Told by the shares of every gradient; beside the vote, where one user may be replaced by another."""
         means = [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
