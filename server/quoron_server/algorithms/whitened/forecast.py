@@ -37,8 +37,8 @@ class Powers(NamedTuple):
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
-        facts = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
-        facts = (*facts, *(seen or (1.0, 1.0, 1.0)), 4 * rate * (1 - rate))
+        public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
+        facts = (*public, *(seen or (1.0, 1.0, 1.0)), 4 * rate * (1 - rate))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
