@@ -228,7 +228,8 @@ class TestPlans:
             assert max(told) <= start_risk(kind)
             assert sorted(told[::2], reverse=True) == told[::2]
             assert all(many <= one for one, many in zip(told[::2], told[1::2], strict=True))
-        assert before(problem, FORECAST_FROM - 1, 1e4) is None
+        few = before(problem, FORECAST_FROM - 1, 1e4)
+        assert few == pytest.approx(before(problem, FORECAST_FROM, 1e4) + 2.0 ** (2 - FORECAST_FROM) * start_risk(problem))
 
     def test_with_a_known_label_rate_it_says_no_more_than_there_is_to_learn_beside_it(self):
         problem = plan_of(table()).problem
