@@ -21,7 +21,7 @@ from quoron.config import from_tree
 from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
 from quoron.populations._objective import TrainingObjective
-from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron.simulation.scene import problem
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
@@ -70,7 +70,7 @@ def plan_of(
 def model(people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None) -> np.ndarray:
     """Of one run, in this process."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed)
-    engine = InlineEngine(people) if engine is None else engine
+    engine = engine_for(people) if engine is None else engine
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         answers = engine.ask(question)

@@ -9,6 +9,7 @@ import pytest
 import quoron
 from problems import changed, problem_of
 from quoron import config as configs
+from quoron.operate.submission import specify
 from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
@@ -21,6 +22,7 @@ from quoron_server.budget import used
 from quoron_server.parameters import Kind, Parameters, PlannedRelease
 from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
+from quoron_server.specification import make_plan
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -492,3 +494,27 @@ def test_more_columns_than_the_method_takes_are_said_with_how_many_it_would() ->
     assert planned.plan.algorithm == "dp-sgd-wor"
     reason = r"1001 features make 501,501 numbers of a second moment; needs d <= 1000"
     assert f"; whitened-tracking is not feasible here ({reason})." in str(planned.choice)
+
+
+SUBMITTED = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill > 0"
+numeric = { age = [0, 100], dose = [0, 5] }
+
+[problem]
+items_per_user = 3
+attendance = 0.5
+
+[budget]
+answers_per_user = 6
+"""
+
+
+def test_a_coordinator_makes_the_plan_of_fewer_rounds_and_fewer_users_that_was_submitted() -> None:
+    wanted, plan = specify(configs.parse(SUBMITTED), run="trial", users=9_000, seconds=60.0)
+    assert (plan.algorithm, plan.cost.rounds) == ("whitened-tracking", 6)
+    assert wanted.options["attendance"] == 0.5
+    assert make_plan(wanted) == plan

@@ -25,10 +25,12 @@ INNER = 0.7  # β: of a norm of one, what the middle release gives to the vector
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
-_MIDDLE_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35)
+_MIDDLE_SHARES = (0.15, 0.2, 0.25, 0.3, 0.35)
 _LEAST_LAST = 0.3
 _PHANTOM = 1e-3  # chance that noise alone makes users beyond the inner bins
 _UNSEEN = 2.0  # deviations of users that may be beyond the last bin that holds any, falling off by the cube
+_NARROWER, _LEAST_KEPT = 24, 0.2  # radii tried below the wide one, four to the octave, and what they have to show
+_CHANCE = 3.0  # deviations of the square of a difference that noise explains
 _ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
@@ -117,7 +119,6 @@ def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: floa
     if not seen.any():
         seen = shares == shares.max()
     beside = seen.copy()
-    beside[1:] |= seen[:-1]
     beside[:-1] |= seen[1:]
     likely = np.where(beside, np.maximum(shares, 0.0), 0.0)
     likely = likely / likely.sum() if likely.sum() > 0 else seen / seen.sum()
@@ -130,25 +131,24 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lengths, shares = held.lengths, held.shares
     tried = lengths[-1] * 2.0 ** (-np.arange(4 * math.log2(lengths[-1] / lengths[0])) / 4)
+    beyond = np.sum(shares * np.maximum(lengths - tried[:, None], 0.0), axis=1)
+    beyond += held.unseen * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
+    widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2))
+    wide, narrow = float(tried[widest]), tried[widest : widest + _NARROWER, None]
 
-    def harm(radius: float) -> float:
-        """Squared: the noise, and how far clipping can move the mean."""
-        unseen = held.unseen * radius * min(1.0, held.edge / radius) ** 3 / 2
-        return dimension * (unit * radius) ** 2 + (float(shares @ np.maximum(lengths - radius, 0.0)) + unseen) ** 2
-
-    wide = min(tried.tolist(), key=harm)
     free = np.sqrt(1 - np.minimum(1.0, lengths / wide) ** 2)
-    found = [(math.inf, Radii(wide, wide, 1.0, 0.0, math.inf))]
-    for narrow in tried[tried <= wide].tolist():
-        shown = free * np.minimum(lengths, narrow)  # of every length
-        kept = float(shares @ (shown / lengths)) * (1 - 1 / dimension)
-        kept += float(shares @ (free * (lengths < narrow))) / dimension
-        if kept > 0.2:
-            missed = lengths - shown / kept
-            scatter = float(shares @ missed**2) / users / dimension
-            off = float(shares @ np.abs(missed)) + held.unseen * wide
-            found.append(((unit * narrow / kept) ** 2 + scatter, Radii(wide, narrow, kept, scatter, off)))
-    return min(found, key=lambda each: each[0])[1]
+    shown = free * np.minimum(lengths, narrow)  # of every length, by every radius
+    kept = np.sum(shares * shown / lengths, axis=1) * (1 - 1 / dimension)
+    kept += np.sum(shares * free * (lengths < narrow), axis=1) / dimension
+    heard = np.maximum(kept, _LEAST_KEPT)
+    missed = lengths - shown / heard[:, None]
+    scatter = np.sum(shares * missed**2, axis=1) / users / dimension
+    noise = np.where(kept < _LEAST_KEPT, math.inf, (unit * narrow[:, 0] / heard) ** 2 + scatter)
+    best = int(np.argmin(noise))
+    if math.isinf(noise[best]):
+        return Radii(wide, wide, 1.0, 0.0, math.inf)
+    off = float(np.sum(shares * np.abs(missed[best]))) + held.unseen * wide
+    return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), off)
 
 
 def combined(
@@ -163,6 +163,7 @@ def combined(
     trust = deviation**2 / (deviation**2 + quiet + radii.scatter)
     even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * deviation**2
     variance = noise + trust**2 * radii.scatter
-    apart = min(max(0.0, float(np.sum((wide - even) ** 2)) - d * (variance + loud)), radii.off**2)
+    chance = (d + _CHANCE * math.sqrt(2 * d)) * (variance + loud)
+    apart = min(max(0.0, float(np.sum((wide - even) ** 2)) - chance), radii.off**2)
     share = (apart + d * variance) / (apart + d * (variance + loud))
     return centre + even + share * (wide - even), math.sqrt(share**2 * loud + (1 - share) ** 2 * noise)
