@@ -50,7 +50,7 @@ from quoron_server.plan import Plan
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.35  # share of users meant beyond the radius
-SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
+SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
