@@ -25,6 +25,7 @@ from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
 SHOWN = 12  # facts that were bought, in a summary
+UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 NEAR = 0.99  # of the radius: a model this long would have gone on
 
@@ -195,6 +196,7 @@ def _summary(
             *one_answer(model),
             *_boundary(model, plan),
             *no_better(plan, events),
+            *uneven(events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -217,6 +219,18 @@ def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
     return (
         f"the model is on the boundary of its domain (norm {norm:.3g} of domain.radius={radius:g}): a wider one may "
         "fit better. Raise domain.radius.",
+    )
+
+
+def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What the last pass of a pilot still found is released: how far features' directions were from alike."""
+    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
+    if not found or found[-1] <= UNEVEN:
+        return ()
+    return (
+        f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in its "
+        "last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, leave out "
+        "columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users.",
     )
 
 
