@@ -38,12 +38,14 @@ class Powers(NamedTuple):
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
         facts = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
-        facts = (*facts, *(seen or (1.0, 1.0, 1.0)), 4 * rate * (1 - rate))
+        unit = scale(problem)
+        released = (1.0, 1.0, 1.0) if seen is None else (seen.noise / unit, seen.curvature, seen.radius / unit**0.5)
+        facts = (*facts, *released, 4 * rate * (1 - rate))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
         most = most if constant is None else min(most, constant)
-        return min(scale(problem) * math.exp(min(logarithm, 100.0)), most)
+        return min(unit * math.exp(min(logarithm, 100.0)), most)
 
 
 class Seen(NamedTuple):
@@ -60,25 +62,31 @@ class Seen(NamedTuple):
 
 
 BEFORE = {
-    "logistic": Powers(2.94, 0.408, -1.36, -0.711),
-    "rate": Powers(3.46, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
+    "logistic": Powers(2.71, 0.407, -1.33, -0.706),
+    "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(1.03, 0.467, 0.0, -0.552, 0.821, -0.331, -1.59),
+    "logistic": Powers(0.985, 0.477, 0.0, -0.542, 0.818, -0.31, -1.6),
     "squares": Powers(0.613, 0.0, 0.0, -0.199, 0.822, 0.0, -1.24),
 }
 
 
 def before(problem: Problem, rounds: int, resolution: float) -> float | None:
-    """Of a plan, by ν = nμ_g / √d; None with fewer rounds than were measured."""
+    """Of a plan, by ν = nμ_g / √d; None of what nobody has measured."""
     kind = "rate" if constant_risk(problem) is not None else _kind(problem)
-    return None if rounds < FORECAST_FROM else BEFORE[kind].of(problem, resolution)
+    return BEFORE[kind].of(problem, resolution) if _measured(problem, rounds) else None
 
 
 def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
     """Of a run that kept its model, by what it released; None as `before`."""
-    return None if rounds < FORECAST_FROM else AFTER[_kind(problem)].of(problem, resolution, seen)
+    return AFTER[_kind(problem)].of(problem, resolution, seen) if _measured(problem, rounds) else None
+
+
+def _measured(problem: Problem, rounds: int) -> bool:
+    """Logistic losses, squares and Huber's; no other loss, and not fewer rounds."""
+    known = problem.beliefs
+    return rounds >= FORECAST_FROM and (known.sigmoid or known.label_bound is not None)
 
 
 def _kind(problem: Problem) -> str:
