@@ -81,7 +81,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
-    risk = before(problem, rounds, left) + 0.5 * p.smoothing
+    risk = before(problem, rounds, left)
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
