@@ -28,9 +28,9 @@ ROOM = 0.5  # times the mean is the most that the edge adds
 AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
 DOUBT = 0.15  # by which a step is shorter, times the noise's edge over the eigenvalue
 MOST_DOUBT = 10.0
-LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation of the Hessian, over φ₂
+LEARNT = 0.5  # deviation of a linear function of the expected gradient, which is not known beforehand
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
-WALK = 0.3  # share of a step's gradient by which no model of it holds
+WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
 
