@@ -269,11 +269,11 @@ def _curvature(problem: Problem, smoothing: float) -> float | None:
 
 
 def _mean_curvature(problem: Problem, curvature: float) -> float:
-    """1/K of K classes, whose chances are even at the start; of a hinge, which bends near a margin of 1 alone, 1."""
+    """1/K of K classes, whose chances are even at the start; of a hinge, which bends near a margin of 1 alone, 2."""
     if problem.outputs > 1:
         return min(curvature, 1 / problem.outputs)
     hinge = problem.beliefs.label_bound is None and not problem.beliefs.sigmoid
-    return min(curvature, 1.0) if hinge else curvature
+    return min(curvature, 2.0) if hinge else curvature
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
