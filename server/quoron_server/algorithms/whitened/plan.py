@@ -243,7 +243,7 @@ def _calibrated(
 
 def _beyond(nu: float) -> float:
     """π* for labels that are not rare."""
-    return BEYOND / nu * max(1.0, nu / SLOWER_FROM) ** (1 / 3)
+    return BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
 
 
 def _curvature(problem: Problem, smoothing: float) -> float | None:
