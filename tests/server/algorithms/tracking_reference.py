@@ -222,18 +222,20 @@ def run(plan, users, noise):
     def curvature(x):
         if not p.sigmoid:
             return 1.0
+        chances, predictions = of_predictions(x)
+        return max(chances @ (1 / np.cosh(predictions / 2) ** 2), 0.25 if p.intercept else 0.5)
+
+    def of_predictions(x):
+        second = hessian / p.link_curvature
+        mean, square = second[-1] @ x / sqrt(second[-1, -1]) if p.intercept else 0.0, x @ second @ x
         nodes, chances = np.polynomial.hermite_e.hermegauss(21)
-        deviation = sqrt(x @ hessian @ x / p.link_curvature)
-        return max(chances @ (1 / np.cosh(nodes * deviation / 2) ** 2) / chances.sum(), 0.5)
+        return chances / chances.sum(), mean + nodes * sqrt(max(square - mean**2, 0.0))
 
     def goal_beyond(x):
         if not (p.sigmoid and p.intercept):
             return p.beyond
-        second = hessian / p.link_curvature
-        mean, square = second[-1] @ x / sqrt(second[-1, -1]), x @ second @ x
-        nodes, chances = np.polynomial.hermite_e.hermegauss(21)
-        predictions = mean + nodes * sqrt(max(square - mean**2, 0.0))
-        chance = chances @ (1 / (1 + np.exp(-predictions))) / chances.sum()
+        chances, predictions = of_predictions(x)
+        chance = chances @ (1 / (1 + np.exp(-predictions)))
         return max(4 * chance * (1 - chance) * p.beyond, min(0.01, p.beyond))
 
     # noise of the weighted rows, all main rounds at once

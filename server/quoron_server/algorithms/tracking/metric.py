@@ -54,7 +54,8 @@ class Metric:
 
     def transform(self, outputs: int) -> Vector:
         """What gradients of so many parts are multiplied by, from the left transposed, to be whitened: (d, d)."""
-        return np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
+        whole: Vector = np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
+        return whole
 
     def apply(self, vector: Vector) -> Vector:
         """H v, shape of v: (d,), or any multiple."""

@@ -72,11 +72,11 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float) -> 
     return Whitening(basis / np.sqrt(eigenvalues), np.minimum(edge / eigenvalues, MOST_DOUBT))
 
 
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
+def curvature_share(sigmoid: bool, square: float, mean: float = 0.0) -> float:
+    """κ: mean curvature over its bound, for predictions N(mean, square)."""
     if not sigmoid:
         return 1.0
-    return float(_WEIGHTS @ (1 / np.cosh(0.5 * _NODES * math.sqrt(max(square, 0.0))) ** 2))
+    return float(_WEIGHTS @ (1 / np.cosh(0.5 * (mean + _NODES * math.sqrt(max(square, 0.0)))) ** 2))
 
 
 def mean_chance(mean: float, variance: float) -> float:
