@@ -49,13 +49,15 @@ def carry_out(preset: str, folder: Path) -> Shown:
 
 
 def true_spread(result: RunResult) -> float:
-    """Of the first users' average gradients at the best model, weighted as their clients weight them."""
+    """Of the first users' average gradients at the best model, weighted as their clients weight them, in the metric."""
     scene = setup(result.config, Path.cwd())
     points, users = scene.population.optimum[None, :], np.arange(min(LOOKED_AT, scene.problem.users))
     mean = scene.engine.ask(Question(0, users, AverageGradient(points, (1.0,)))).values.mean(axis=0)
     task = AverageGradient(points, (1.0,), None, mean, result.plan.parameters.reference_items)
     answers = scene.engine.ask(Question(0, users, task)).values
-    return float(np.sqrt(np.mean(np.sum(answers**2, axis=1))))
+    p = result.plan.parameters  # features are alike in all directions, so their metric is a number
+    unit = np.sqrt(scene.problem.features / p.link_curvature) / p.feature_norm
+    return float(unit * np.sqrt(np.mean(np.sum(answers**2, axis=1))))
 
 
 def draw_risk(axes: Axes, shown: Shown) -> None:
@@ -72,7 +74,7 @@ def draw_risk(axes: Axes, shown: Shown) -> None:
 
 def draw_radius(axes: Axes, shown: Shown) -> None:
     """Radius and spread as released, and the true spread."""
-    known = [row for row in shown.rounds if row.get("public.radius") is not None]
+    known = [row for row in shown.rounds if row.get("public.spread") is not None]
     places = [row["round"] + 1 for row in known]
     axes.plot(places, [row["public.radius"] for row in known], color=BLUE, marker="o", markersize=3, label="radius")
     spread = [row["public.spread"] for row in known]

@@ -222,15 +222,18 @@ def run(plan, users, noise):
     def curvature(x):
         if not p.sigmoid:
             return 1.0
-        square = x @ hessian @ x / p.link_curvature  # of predictions; the logistic function as a normal one
-        return max(1 / sqrt(1 + square * np.pi / 8), 0.5)
+        mean, width = of_predictions(x)
+        return max(sqrt(8 / np.pi) / width * exp(-0.5 * (mean / width) ** 2), 0.25 if p.intercept else 0.5)
+
+    def of_predictions(x):  # their mean, and the width of their spread and the logistic function's, as a normal one
+        second = hessian / p.link_curvature
+        mean, square = second[-1] @ x / sqrt(second[-1, -1]) if p.intercept else 0.0, x @ second @ x
+        return mean, sqrt(8 / np.pi + max(square - mean**2, 0.0))
 
     def goal_beyond(x):
         if not (p.sigmoid and p.intercept):
             return p.beyond
-        second = hessian / p.link_curvature
-        mean, square = second[-1] @ x / sqrt(second[-1, -1]), x @ second @ x
-        width = sqrt(8 / np.pi + max(square - mean**2, 0.0))
+        mean, width = of_predictions(x)
         chance = (1 + erf(mean / width / sqrt(2))) / 2
         return max(4 * chance * (1 - chance) * p.beyond, min(0.01, p.beyond))
 

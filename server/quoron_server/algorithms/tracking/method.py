@@ -46,7 +46,7 @@ Variant = Literal["recursive", "independent"]
 PASSES = 4  # of the pilot
 PILOT = 2 * PASSES  # rounds: a length and a second moment in each
 LEAST_BEYOND = 0.01
-LEAST_SHARE = 0.5  # of φ₂ that curvature is taken to be: steps by H / 2 are stable whatever predictions are
+LEAST_SHARE = 0.5, 0.25  # of φ₂ that curvature is taken to be: by H / 2 steps are stable whatever predictions are
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,20 +341,27 @@ class TrackingSRGD:
         return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
 
     def _metric(self, state: TrackingState) -> Metric:
-        """As much of H as predictions of the model's length leave, and at least half of it."""
-        p, whole = self.parameters, self._whole(state)
-        square = whole.length(state.x) ** 2 / p.link_curvature
-        return whole.flatter(max(curvature_share(p.sigmoid, square), LEAST_SHARE))
+        """As much of H as predictions of the model leave, and no less than LEAST_SHARE of it."""
+        p = self.parameters
+        share = curvature_share(p.sigmoid, *reversed(self._predictions(state)))
+        return self._whole(state).flatter(max(share, LEAST_SHARE[p.intercept]))
 
     def _beyond(self, state: TrackingState) -> float:
         """π*: less where the model predicts a label to be rare, for users who have it are those who are clipped."""
-        p, x, whole = self.parameters, state.x, self._whole(state)
+        p = self.parameters
         if not (p.sigmoid and p.intercept):
             return p.beyond
-        ahead = whole.apply(np.eye(len(x))[-1])
-        level = float(ahead @ x) / math.sqrt(p.link_curvature * float(ahead[-1]))  # mean of predictions
-        chance = mean_chance(level, max(whole.length(x) ** 2 / p.link_curvature - level**2, 0.0))
+        chance = mean_chance(*self._predictions(state))
         return max(4 * chance * (1 - chance) * p.beyond, min(LEAST_BEYOND, p.beyond))
+
+    def _predictions(self, state: TrackingState) -> tuple[float, float]:
+        """Mean and variance of the model's predictions; the mean is 0 where no feature is always the same."""
+        p, x, whole = self.parameters, state.x, self._whole(state)
+        level, square = 0.0, whole.length(x) ** 2 / p.link_curvature
+        if p.intercept:
+            ahead = whole.apply(np.eye(len(x))[-1])
+            level = float(ahead @ x) / math.sqrt(p.link_curvature * float(ahead[-1]))
+        return level, max(square - level**2, 0.0)
 
     def _aim(self, state: TrackingState) -> schedule.Aim:
         p = self.parameters

@@ -54,8 +54,8 @@ class Metric:
 
     def transform(self, outputs: int) -> Vector:
         """What gradients of so many parts are multiplied by, from the left transposed, to be whitened: (d, d)."""
-        whole: Vector = np.asarray(np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues)), np.float64)
-        return whole
+        whole = np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
+        return np.asarray(whole, np.float64)
 
     def apply(self, vector: Vector) -> Vector:
         """H v, shape of v: (d,), or any multiple."""

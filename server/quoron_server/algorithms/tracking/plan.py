@@ -288,7 +288,7 @@ def predicted(
     edge = _edge(problem, options.attendance * mu) * apart / math.sqrt(2) / moment
     distance = _distance(problem)
     square = distance**2 / (problem.link_curvature or 1.0)  # of predictions
-    share = max(curvature_share(problem.beliefs.sigmoid, square), LEAST_SHARE)
+    share = max(curvature_share(problem.beliefs.sigmoid, square), LEAST_SHARE[0])
     assumed = Assumed(
         dimension=d,
         distance=distance,

@@ -19,9 +19,12 @@ WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH),
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
-def curvature_share(sigmoid: bool, square: float) -> float:
-    """κ: mean curvature over its bound, for predictions N(0, square)."""
-    return WIDTH / math.sqrt(WIDTH**2 + max(square, 0.0)) if sigmoid else 1.0
+def curvature_share(sigmoid: bool, square: float, mean: float = 0.0) -> float:
+    """κ: mean curvature over its bound, for predictions N(mean, square)."""
+    if not sigmoid:
+        return 1.0
+    width = math.sqrt(WIDTH**2 + max(square, 0.0))
+    return WIDTH / width * math.exp(-0.5 * (mean / width) ** 2)
 
 
 def mean_chance(mean: float, variance: float) -> float:
