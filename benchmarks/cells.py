@@ -21,7 +21,7 @@ from quoron.config import from_tree
 from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
 from quoron.populations._objective import TrainingObjective
-from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron.simulation.scene import problem
 from quoron_client.losses import Softmax
 from quoron_client.protocol.domains import L2Ball
@@ -46,7 +46,13 @@ def nu(users: int, columns: int, epsilon: float, delta: float = DELTA) -> float:
     return users * mu_for(epsilon, delta) / math.sqrt(columns)
 
 
-def plan_of(people: TablePopulation, algorithm: str, epsilon: float, radius: float | None = None) -> Plan:
+def plan_of(
+    people: TablePopulation,
+    algorithm: str,
+    epsilon: float,
+    radius: float | None = None,
+    rounds: int | None = None,
+) -> Plan:
     """As a person gets it who declares no radius, but for the algorithms that need one."""
     radius = NARROW.get(algorithm) if radius is None else radius
     tree: dict[str, Any] = {
@@ -54,16 +60,17 @@ def plan_of(people: TablePopulation, algorithm: str, epsilon: float, radius: flo
         "algorithm": {"name": algorithm},
         "privacy": {"epsilon": epsilon, "delta": DELTA},
         "domain": {} if radius is None else {"radius": radius},
+        "budget": {} if rounds is None else {"rounds": rounds},
     }
     config = from_tree(tree)
     narrow = L2Ball(3.0 / people.loss.feature_norm if radius is None else radius)
-    return choose(config, problem(config, replace(people, domain=narrow))).plan
+    return choose(config, problem(config, replace(people, domain=narrow)), alternatives=False).plan
 
 
 def model(people: TablePopulation, plan: Plan, seed: int, engine: Engine | None = None) -> np.ndarray:
     """Of one run, in this process."""
     made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed)
-    engine = InlineEngine(people) if engine is None else engine
+    engine = engine_for(people) if engine is None else engine
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         answers = engine.ask(question)
@@ -191,6 +198,7 @@ def cell(
     algorithms: tuple[str, ...] = ("auto", *RIVALS),
     seeds: int = 2,
     radius: float | None = None,
+    rounds: int | None = None,
     most_gradients: int = 15_000_000,
 ) -> list[dict[str, Any]]:
     """A line for each method that has a plan of at most `most_gradients`; `auto`'s run is not repeated by name."""
@@ -200,7 +208,7 @@ def cell(
     for asked in algorithms:
         values = about | {"asked": asked}
         try:
-            plan = plan_of(people, asked, epsilon, radius)
+            plan = plan_of(people, asked, epsilon, radius, rounds)
         except QuoronError as error:
             lines.append(values | {"refused": str(error)[:200]})
             continue

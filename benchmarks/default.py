@@ -6,32 +6,39 @@
     python benchmarks/default.py --part growth
     python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0
     python benchmarks/default.py --shape plain --users 9000 --algorithm auto --radius 30   # as if it had been declared
-    python benchmarks/default.py --memory --users 100000 --columns 100 --shape plain --algorithm whitened-tracking
+    python benchmarks/default.py --users 9000 --columns 10 --rounds 7 --algorithm whitened-tracking
+    python benchmarks/default.py --memory --users 100000 --columns 100 --shape plain       # or --memory --files
 
     grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
     epsilon   the same tables with ν > 100 at ε = 1, at ε = 8
     growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
+    classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
-is left out where its plan has more than 15 million gradients, unless it is asked for by name. `--memory` tells the
-largest that the process ever was, in megabytes, for which give one cell alone.
+is left out where its plan has more than 15 million gradients, unless it is asked for by name. `--memory` tells by how
+much the process grew beyond what it was when users were made, in megabytes, and the processor time of a run, for which
+give one cell and method alone; with `--files` rows lie in Parquet, and items on disk.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import resource
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import classes
 import numpy as np
-from cells import RIVALS, cell, model, nu, plan_of, score
+from cells import RIVALS, cell, model, nu, plan_of, score, short, start_excess
 from default_summary import summary
-from shapes import SHAPES, table
+from shapes import SHAPES, on_disk, table
 
 from quoron_server.algorithms import ALGORITHMS
 
@@ -41,7 +48,8 @@ MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, an
 HIGH = 8.0  # ε that ought to do better than 1
 GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
-PARTS = ("grid", "epsilon", "growth")
+CLASSES = ("origin", "arrival", "storms", "degree", "digits")
+PARTS = ("grid", "epsilon", "growth", "classes")
 LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
     *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
@@ -70,9 +78,11 @@ class Job:
     seeds: int = 2
     draw: int = 1
     radius: float | None = None
+    rounds: int | None = None
     most_gradients: int = MOST_GRADIENTS
     least_nu: float = 0.0
     memory: bool = False
+    files: bool = False
 
 
 def carried_out(job: Job) -> list[Line]:
@@ -80,6 +90,12 @@ def carried_out(job: Job) -> list[Line]:
     lines = []
     if job.part == "growth":
         return grown(job)
+    if job.memory:
+        return [grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons]
+    if job.part == "classes":
+        asked = [(epsilon, method) for epsilon in job.epsilons for method in job.algorithms]
+        found = [classes.measured(job.shape, epsilon, method, job.seeds) for epsilon, method in asked]
+        return [{"part": job.part, "asked": method} | each for (_, method), each in zip(asked, found, strict=True)]
     for users in job.users:
         for epsilon in job.epsilons:
             if nu(users, job.columns, min(epsilon, 1.0) if job.part == "epsilon" else epsilon) <= job.least_nu:
@@ -91,11 +107,10 @@ def carried_out(job: Job) -> list[Line]:
                 algorithms=job.algorithms,
                 seeds=job.seeds,
                 radius=job.radius,
+                rounds=job.rounds,
                 most_gradients=job.most_gradients,
             )
             about: Line = {"seconds": round(time.perf_counter() - began, 1)}
-            if job.memory:
-                about["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
             lines += [{"part": job.part} | line | about for line in found]
     return lines
 
@@ -115,6 +130,29 @@ def grown(job: Job) -> list[Line]:
     return lines
 
 
+def grown_by(job: Job, users: int, epsilon: float) -> Line:
+    """What a run takes, and leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        if job.files:
+            os.environ["QUORON_MEMORY"] = "1"
+        made = table if not job.files else partial(on_disk, folder=Path(folder))
+        people = made(job.shape, users, job.columns, job.draw)
+        plan = plan_of(people, job.algorithms[0], epsilon, job.radius, job.rounds)
+        before, began = _peak(), time.process_time()
+        models = [model(people, plan, seed) for seed in range(job.seeds)]
+        values: Line = {"megabytes more": _peak() - before}
+        values["processor seconds"] = round((time.process_time() - began) / job.seeds)
+        start = start_excess(people)
+        left = [short(100 * people.excess_risk(each) / start) for each in models]
+    about: Line = {"shape": job.shape, "users": users, "columns": job.columns, "epsilon": epsilon}
+    return about | {"algorithm": plan.algorithm, "left": left} | values
+
+
+def _peak() -> int:
+    """Megabytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
 def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
     """Of these parts."""
     for part in parts:
@@ -129,6 +167,9 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
         elif part == "growth":
             for shape, columns in GROWING:
                 yield Job(part, shape, columns, GROWTH, (1.0,), draw=draw)
+        elif part == "classes":
+            for name in CLASSES:
+                yield Job(part, name, 0, (), (1.0, 4.0), ("auto", "one-vs-rest"), seeds=3)
         elif part == "large":
             for shape, users, columns, epsilon in LARGE:
                 more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
@@ -141,14 +182,16 @@ def asked(chosen: argparse.Namespace) -> Iterator[Job]:
     for shape in chosen.shape or SHAPES:
         for columns in chosen.columns or COLUMNS:
             yield Job(
-                *("cell", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
+                *("grid", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
                 algorithms=algorithms,
                 seeds=chosen.seeds,
                 draw=chosen.draw,
                 radius=chosen.radius,
+                rounds=chosen.rounds,
                 most_gradients=10**12 if chosen.algorithm else MOST_GRADIENTS,
                 least_nu=0.0 if chosen.users and chosen.columns else LEAST_NU,
                 memory=chosen.memory,
+                files=chosen.files,
             )
 
 
@@ -164,16 +207,19 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=[*SHAPES, "family"])
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--radius", type=float)
+    parser.add_argument("--rounds", type=int, help="of a budget")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
-    parser.add_argument("--memory", action="store_true", help="tell the largest that the process ever was")
+    parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")
+    parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
     parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")
     chosen = parser.parse_args()
     if chosen.summary:
         texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
         print(summary([json.loads(line) for text in texts for line in text.splitlines()]))
         return
-    single = any((chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm, chosen.radius))
+    named = (chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm)
+    single = any((*named, chosen.radius, chosen.rounds))
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
     if single or chosen.large or chosen.workers == 1:
         for job in todo:

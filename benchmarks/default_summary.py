@@ -9,6 +9,7 @@ GOOD, ORACLE, FEWEST = 1.5, 5.0, 3_000  # times the best, times the oracle, and 
 FALLS, FALLEN = 3.0, 1.5  # from ε = 1 to 8: so many times less, or so many times the oracle
 LEAST_FALL, ERRORS = 0.005, 2.0  # of AUC as users are added, in AUC and in standard errors
 SURE_NU = 100.0
+TAKEN = "whitened-tracking"  # what `auto` takes of tables, and so no rival of it
 Line = dict[str, Any]
 Cell = tuple[str, int, int, float]
 
@@ -27,9 +28,30 @@ def summary(lines: Iterable[Line]) -> str:
         rows += epsilons(grid, by_part["epsilon"])
     if "growth" in by_part:
         rows += growth(by_part["growth"])
+    if "classes" in by_part:
+        rows += classes(by_part["classes"])
     if grid:
         rows += forecasts([line for line in grid if line["asked"] == "auto"])
-    return "\n".join(rows)
+    return "\n".join([*rows, "", *by_shape(grid)] if grid else rows)
+
+
+def by_shape(lines: Iterable[Line]) -> list[str]:
+    """Geometric means of what is left over all ε and columns: `auto`, the best rival of each cell, and the oracle."""
+    cells = by_cell(lines)
+    sizes = sorted({name[1] for name in cells})
+    rows = ["| shape | " + " | ".join(f"{users:,} users" for users in sizes) + " |", "|---" * (len(sizes) + 1) + "|"]
+    for shape in dict.fromkeys(name[0] for name in cells):
+        texts = []
+        for users in sizes:
+            found = [each for name, each in cells.items() if name[:2] == (shape, users) and "auto" in each]
+            rivals = [
+                min((share_left(line) for asked, line in each.items() if asked not in ("auto", TAKEN)), default=100.0)
+                for each in found
+            ]
+            auto, oracle = (share_left(each["auto"]) for each in found), (each["auto"]["oracle"] for each in found)
+            texts.append("; ".join(f"{middle(each):.2g}" for each in (auto, rivals, oracle)) if found else "")
+        rows.append(f"| {shape} | " + " | ".join(texts) + " |")
+    return rows
 
 
 def by_cell(lines: Iterable[Line]) -> dict[Cell, dict[str, Line]]:
@@ -115,6 +137,26 @@ def growth(lines: Iterable[Line]) -> list[str]:
     worst = max(falls, key=lambda each: falls[each])
     text = f"{bad} of {len(falls)} steps; at most {falls[worst]:.4f}: {worst[0]}, {worst[1]} columns, "
     return [row("AUC falls as users are added by more than .005 and two errors", "none", text + f"{worst[2]:,}")]
+
+
+def classes(lines: Iterable[Line]) -> list[str]:
+    """Accuracy on held-out users beside the minimum without privacy at ε = 4, and beside one against the rest at 1."""
+    found = {(line["task"], line["epsilon"], line["asked"]): line for line in lines if "accuracy" in line}
+    tasks = list(dict.fromkeys(name for name, *_ in found))
+    pairs = (
+        ("of the minimum without privacy, ε = 4", "within .02", 4.0, "auto", "non-private"),
+        ("of one against the rest, ε = 1", "at least", 1.0, "one-vs-rest", "accuracy"),
+    )
+    rows = []
+    for what, wanted, epsilon, other, figure in pairs:
+        both = {
+            name: found[name, epsilon, "auto"]["accuracy"] - found[name, epsilon, other][figure]
+            for name in tasks
+            if (name, epsilon, "auto") in found and (name, epsilon, other) in found
+        }
+        text = ", ".join(f"{name} {apart:+.3f}" for name, apart in both.items())
+        rows.append(row(f"several classes: accuracy less that {what}", wanted, text))
+    return rows
 
 
 def forecasts(lines: list[Line]) -> list[str]:

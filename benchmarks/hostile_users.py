@@ -85,7 +85,9 @@ class Hostile:
 
     def ask(self, question: Question) -> Answers:
         """Of the engine, but for them."""
-        answers, bad = self.engine.ask(question), np.isin(question.cohort, self.bad)
+        answers = self.engine.ask(replace(question, reduction=None))  # a row each, to be summed later
+        assert isinstance(answers, Answers)
+        bad = np.isin(question.cohort, self.bad)
         if bad.any() and isinstance(question.task, AverageLoss):
             answers.values[bad] = [0.0, FAR_LENGTH]  # as if it were much better off than at the start
         elif bad.any():

@@ -157,13 +157,19 @@ class ProblemSection(Section):
 
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
         default=None,
-        description="declared share of users that may send anything; default: of synthetic users their "
-        "outlier_fraction, else 0",
+        description="declared share of users that may send anything, which makes some methods clip more and so learn "
+        "less (docs/few-users.md); default: of synthetic users their outlier_fraction, else 0",
     )
     label_rate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
         description="of two classes, the share of positive labels where it is publicly known: it steers forecasts and "
         "what they are read beside, never noise",
+    )
+
+    attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
+        default=None,
+        description="share of those asked who are expected to answer, for methods with an option of that name; "
+        "default: 1",
     )
 
     @field_validator("user_smoothness", mode="before")
@@ -223,6 +229,11 @@ class BudgetSection(Section):
     )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
     epsilon: Positive | None = Field(default=None, description="ε spent")
+    answers_per_user: Count | None = Field(default=None, description="questions that one user is asked")
+    bytes_per_user: Count | None = Field(
+        default=None,
+        description="numbers that one user sends and receives, in bytes, if it is asked as often as anybody",
+    )
 
 
 class RunSection(Section):

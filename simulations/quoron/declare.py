@@ -311,7 +311,7 @@ def _ranges(
     place[noise.stream("bought", "users").subset(users, plan.users)] = np.arange(plan.users)
     drawn = np.flatnonzero(place[owners] >= 0)
     own = place[owners[drawn]]
-    held = [marks(each.read(table)[drawn], own, plan.users) for each in features]
+    held = [marks(np.asarray(each.read(table)[drawn], float), own, plan.users) for each in features]
     numbers, kinds = (np.stack(each, axis=1) for each in zip(*held, strict=True))
     shapes, low, high = released_ranges(plan, numbers, kinds, noise)
     lines = []

@@ -2,28 +2,31 @@
 
     >>> rng = np.random.default_rng(0)
     >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
-    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, simulation_seed=1)
-    >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.1)
-    ('two-stage', True)
+    >>> found = private_mean(visits, 1.0, 1e-6, bound=1000.0, simulation_seed=1)
+    >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.02), bool(found.radius < 10.0)
+    ('learnt', True, True)
 
 | method      | what is released                                                              | protects against    |
 | ----------- | ----------------------------------------------------------------------------- | ------------------- |
+| `learnt`    | where users are and how far from one another, then the mean clipped as it pays | all but the curator |
 | `clip`      | the mean clipped at `bound`, with noise                                       | all but the curator |
 | `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the curator |
 | `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the curator |
 | `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the curator |
 | `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
-| `auto`      | `robust` where outliers are declared, else of the first three the least noisy | all but the curator |
+| `auto`      | `robust` where outliers are declared, else `learnt` where users are enough to | all but the curator |
+|             | learn from, else the least noisy of `clip`, `two-stage` and `range`           |                     |
 
-A few users at a far corner move the first three by their share of `bound` or `radius`; `robust` leaves them out:
+`learnt` takes `bound` as far too large as it may be, and no `spread`; what it finds, `centre` and `radius`, is released
+with the value. A few users at a far corner move all but `robust`, which leaves them out:
 
     >>> visits[:100] = 11.0
     >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
     >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
     ('robust', True)
 
-Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) for the outliers. Proofs:
-docs/privacy/private-mean.md and docs/privacy/local-model.md.
+Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) for the outliers; `learnt` is ours.
+Proofs: docs/privacy/private-mean.md and docs/privacy/local-model.md.
 """
 
 import math
@@ -43,6 +46,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased, non_negative
 from quoron_privacy.means import truncated_mean
 from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.learnt_mean import LearntMean, gaussians
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
@@ -53,7 +57,7 @@ from quoron_server.wording import sentence
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
-Method = Literal["auto", "clip", "two-stage", "range", "robust", "local"]
+Method = Literal["auto", "learnt", "clip", "two-stage", "range", "robust", "local"]
 
 FAILURE = 1e-3  # chance that a user within `spread` is clipped
 _CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
@@ -71,6 +75,7 @@ class PrivateMean:
     noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
     radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
+    centre: Vector | None = None  # (d,) that was learnt, released as `value` is
 
     @property
     def statement(self) -> str:
@@ -96,8 +101,8 @@ def private_mean(
             counts by its mean.
         epsilon, delta: the promise for one whole user.
         bound: ℓ2 norm that a user's mean is clipped to; from public knowledge.
-        spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. Without it,
-            methods that centre are not tried. A wrong bound or spread costs accuracy and never privacy.
+        spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. `two-stage`,
+            `range` and `robust` need it. A wrong bound or spread costs accuracy and never privacy.
         outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
         method: see the table above.
         simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the promise then
@@ -116,8 +121,10 @@ def private_mean(
     for name, number in (("bound", bound), ("spread", 1.0 if spread is None else spread)):
         if not (isinstance(number, Real) and 1e-100 < number < 1e100):
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
-    if method not in ("auto", "robust", "local", *_CRUDE):
-        raise ConfigError(f"Expected method in auto, clip, two-stage, range, robust, local, got method={method!r}.")
+    if method not in ("auto", "learnt", "robust", "local", *_CRUDE):
+        raise ConfigError(
+            f"Expected method in auto, learnt, clip, two-stage, range, robust, local, got method={method!r}."
+        )
     if outliers is not None and method not in ("auto", "robust"):
         raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
     if outliers is not None:
@@ -136,7 +143,13 @@ def private_mean(
     elif robust and spread is not None:
         found = _robust(values, privacy, bound, spread, outliers or 0.0, noise)
     else:
-        found = _central(values, privacy, bound, spread, method, noise)
+        learning = method in ("auto", "learnt")
+        learns = _learns(values, privacy, bound, spread, must=method == "learnt") if learning else None
+        found = (
+            _learnt(values, privacy, learns, noise)
+            if learns
+            else _central(values, privacy, bound, spread, method, noise)
+        )
     return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
 
 
@@ -202,6 +215,25 @@ def _robust(
     theorem = "docs/privacy/private-mean.md#m5"
     guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
     return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, "robust")
+
+
+def _learns(values: Matrix, privacy: Privacy, bound: float, spread: float | None, *, must: bool) -> LearntMean | None:
+    """What learns, if public numbers let it; Infeasible, with the users that it takes, where it `must`."""
+    users, dimension = values.shape
+    try:
+        mu = gdp.mu_for(privacy.epsilon, privacy.delta, gaussians=gaussians(dimension))
+        return LearntMean(users, dimension, bound, mu, spread)
+    except Infeasible:
+        if must:
+            raise
+        return None
+
+
+def _learnt(values: Matrix, privacy: Privacy, mean: LearntMean, noise: NoiseSource) -> PrivateMean:
+    found = mean.release(values, _finite(values), noise.stream("mean"), _public(noise))
+    theorem = "docs/privacy/private-mean.md#m7"
+    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
+    return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre)
 
 
 def _central(

@@ -12,6 +12,7 @@ import pytest
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
+from quoron_privacy.means import learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_epsilon, costs, weights
 from quoron_privacy.means.truncated_mean import calibrate
@@ -139,6 +140,73 @@ class TestWholeEstimator:
 
     def test_the_audit_catches_a_tenth_of_the_noise(self):
         assert self.found(10.0) > EPSILON
+
+
+class TestLearntMean:
+    """All releases of the mean that learns, run after run; eight users, which it would refuse for their own good."""
+
+    RUNS = 600
+
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch):
+        monkeypatch.setattr(learnt_mean, "LEAST", 0.0)
+        monkeypatch.setattr(learnt_mean, "LEAST_A_ROOT", 0.0)
+
+    def found(self, statistic, own=(HUGE, -HUGE)):
+        """Others are within a hundredth of the bound of one another."""
+        mean = learnt_mean.LearntMean(USERS, 1, 1.0, gdp.mu_for(EPSILON, DELTA))
+
+        def world(at, seed):
+            rows = np.linspace(0.1, 0.11, USERS)[:, None]
+            rows[3] = at
+
+            def draw(runs):
+                source, public = SeededNoise(seed), SeededNoise(1)
+                return np.array(
+                    [
+                        statistic(
+                            mean.release(rows, np.ones(USERS, bool), source.stream("n", run), public.stream("p", run))
+                        )
+                        for run in range(runs)
+                    ]
+                )
+
+            return draw
+
+        return epsilon_lower_bound(*(world(at, 61 + i) for i, at in enumerate(own)), delta=DELTA, draws=self.RUNS)
+
+    @pytest.mark.parametrize(
+        "statistic", [lambda mean: mean.value[0], lambda mean: mean.radius], ids=["value", "radius"]
+    )
+    def test_it_never_exceeds_the_claimed_epsilon(self, statistic):
+        assert self.found(statistic, (0.1, HUGE)) <= EPSILON
+
+    def test_the_audit_catches_a_sixteenth_of_the_noise(self, monkeypatch):
+        honest = learnt_mean._noise
+        monkeypatch.setattr(learnt_mean, "_noise", lambda *of: replace(honest(*of), scale=honest(*of).scale / 16))
+        assert self.found(lambda mean: mean.value[0]) > EPSILON
+
+    def test_the_audit_catches_a_radius_of_true_lengths(self, monkeypatch):
+        """As if the shares of lengths were counted and not released with noise."""
+        honest, seen = learnt_mean.with_lengths, []
+
+        def row(centre, radius, edges):
+            of = honest(centre, radius, edges)
+
+            def kept(values):
+                rows = of(values)
+                seen.append(rows[:, 1:].mean(axis=0))
+                return rows
+
+            return kept
+
+        def held(noisy, scale, *rest):
+            return learnt_radii_held(seen.pop(), 1e-9, *rest)
+
+        learnt_radii_held = learnt_radii.held
+        monkeypatch.setattr(learnt_mean, "with_lengths", row)
+        monkeypatch.setattr(learnt_radii, "held", held)
+        assert self.found(lambda mean: mean.radius, (0.1, HUGE)) > EPSILON
 
 
 class TestRobustMean:

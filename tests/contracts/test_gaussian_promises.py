@@ -44,7 +44,7 @@ def plans() -> list[Any]:
     ranged = pytest.param(lambda: everybody("mean-sgd", estimator="range"), id="mean-sgd/everybody/range")
     apart = pytest.param(
         lambda: ALGORITHMS["tracking-srgd"].plan(
-            PROBLEM, PRIVACY, ALGORITHMS["tracking-srgd"].options(rounds=11, variant="independent"), "calibrated", 7
+            PROBLEM, PRIVACY, ALGORITHMS["tracking-srgd"].options(rounds=13, variant="independent"), "calibrated", 7
         ),
         id="tracking-srgd/independent",
     )

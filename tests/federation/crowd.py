@@ -33,7 +33,7 @@ DIMENSION = 3
 HANGS = 300.0  # seconds after which a test hangs, on a machine that does much else
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
-    "tracking-srgd": (20, {"rounds": 6}),
+    "tracking-srgd": (100, {"rounds": 10}),
     "whitened-tracking": (20, {"rounds": 5}),
     "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),

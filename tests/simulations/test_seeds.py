@@ -155,7 +155,10 @@ def _submitted(seed: int | None, folder: Path) -> str:
 
 
 SAID: dict[str, Callable[[int | None, Path], str]] = {
-    **{f"quoron.private_mean {method}": _mean(method) for method in ("clip", "two-stage", "range", "robust", "local")},
+    **{
+        f"quoron.private_mean {method}": _mean(method)
+        for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
+    },
     "quoron.declare.declare": _declared,
     "quoron.train_rows": _rows,
     "quoron.operate.submission.specify": _submitted,

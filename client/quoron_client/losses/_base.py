@@ -203,7 +203,7 @@ class Classification(Loss):
         return np.where(np.isnan(labels), np.nan, np.where(labels > 0, 1.0, -1.0))
 
     @property
-    def start_loss(self) -> float:
+    def start_loss(self) -> float | None:
         """The value at margin zero: no margin has one below zero."""
         return self.values.once(0.0, 1.0, self.parameter)
 
@@ -224,7 +224,7 @@ class Regression(Loss):
         self._positive("label_bound", self.label_bound)
 
     @property
-    def start_loss(self) -> float:
+    def start_loss(self) -> float | None:
         """The value at the largest residual of prediction zero: that of residual zero is zero."""
         return self.values.once(0.0, self.label_bound, self.parameter)
 

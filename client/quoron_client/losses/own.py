@@ -92,7 +92,7 @@ class _Declared:
         return _declared_slope(own, float(largest_prediction))
 
     @property
-    def start_loss(self) -> None:
+    def start_loss(self) -> float | None:
         """Nobody says how low it goes."""
         return None
 

@@ -3,24 +3,29 @@
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
-2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
-3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`), if the budget
-   allows its plan: everybody may be asked in every round, or a budget of one round. Such rules were fixed on some
-   tables and tested on others (docs/choosing.md);
+2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
+   those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
+   (docs/few-users.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
+   method, which asks and clips each once, and removal where that is infeasible;
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
+   in every round, or a budget of one round. Such rules were fixed on some tables and tested on others
+   (docs/choosing.md). Where each user has a machine of its own, and users are publicly known to be alike in every
+   direction, the recommended method comes first if its bound is no larger;
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
 
 Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
 nine of ten problems, or, where nobody has measured one, the guess by that name. It looks at plans and at what the
-registry says about an algorithm, never at data.
+registry says about an algorithm, never at data. Plans that exceed the budget are none; where one that would be taken
+by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quoron_privacy.errors import BudgetExceeded, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
@@ -28,7 +33,10 @@ from quoron_server.problem import Problem
 
 RECOMMENDED = "tracking-srgd"
 REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers
+BEARABLE = 0.05  # declared share of outlier users up to which what is best without them leaves least with them
 WORTH = 2.0  # times the least predicted risk of many passes is a fair price for asking everybody once
+
+ALIKE = "users are publicly known to be alike in every direction, so that asking each once will do"
 
 SHOWS: Mapping[Exposure, str] = {
     "model": "shows un-noised models to the coordinator and the clients asked",
@@ -103,11 +111,12 @@ def automatic(
     *,
     trust_server: bool = True,
     allowed: Allowance,
+    dearer: Candidate | None = None,
 ) -> tuple[Plan, str]:
     """The plan that the rule takes, and why in one sentence.
 
-    `candidates` have a plan only where it is feasible and worth running. Raises Infeasible when no candidate that the
-    rule allows has one.
+    `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
+    its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
     """
     able = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
     if not able and not trust_server:
@@ -122,6 +131,8 @@ def automatic(
         raise Infeasible(which, reasons, "more users or a larger epsilon")
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
+    if dearer is not None and dearer.algorithm != chosen.algorithm:
+        beside = (*beside, _price(dearer, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
@@ -140,24 +151,22 @@ def _rule(
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
-        able = [each for each in feasible if algorithms[each.algorithm].choosing.removes_outliers]
-        most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
-        removing = [each for each in able if _risk(each) <= most]
-        share = f"{100 * problem.beliefs.hostile_share:.3g} % of users"
-        if removing:
-            return _least(removing), (f"{share} are declared outliers, and it removes outliers",), ()
-        filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
-        why = "predicts" if able else "is feasible"
-        why += f" less than {REMOVAL_WORTH:g} times its risk" if able else _wants(filters)
-        because = (f"no algorithm that removes outliers {why}, so {share} may bias it",)
-        if recommended in feasible:
-            return recommended, because, ()
+        wary, said = _with_outliers(candidates, algorithms, problem)
+        because = (said,)
+        if wary is not None:
+            return wary, because, ()
     beside: tuple[str, ...] = ()
     for each in feasible:
         verdict = _verdict(algorithms[each.algorithm], each, allowed)
+        if verdict.taken and recommended is not None and _once_will_do(recommended, each, problem, allowed):
+            return recommended, because, (ALIKE,)
         if verdict.taken:
             return each, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
+    for each in candidates:
+        own = algorithms[each.algorithm].choosing
+        if own.rule is not None and own.many_passes and each.reason.startswith("Infeasible"):
+            beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
     feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
     least_many = _least(many) if many else None
@@ -167,19 +176,49 @@ def _rule(
     return least_many or _least(feasible), (*because, *passed_over), beside
 
 
+def _with_outliers(
+    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem
+) -> tuple[Candidate | None, str]:
+    """What is taken because some users are declared outliers, or None, and what is to be said of it."""
+    share = f"{100 * problem.beliefs.hostile_share:.3g} % of users are declared outliers"
+    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED and each.plan), None)
+    filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
+    able = [each for each in filters if each.plan]
+    alike = problem.beliefs.isotropic is not None
+    most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
+    removing = [each for each in able if _risk(each) <= most]
+    if removing and (alike or (recommended is None and problem.beliefs.hostile_share > BEARABLE)):
+        return _least(removing), f"{share}, and it removes outliers"
+    if problem.beliefs.hostile_share > BEARABLE and recommended is not None:
+        return recommended, f"{share}, who may bias it: everybody is asked and clipped once, which bears most"
+    if able:
+        return None, f"{share}, who may bias it: what removes them would leave more"
+    return None, f"{share}, who may bias it: no algorithm that removes outliers is feasible{_wants(filters)}"
+
+
 def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
-    """Whether the method's own rule takes its plan, and the budget allows it."""
+    """Whether the method's own rule takes its plan."""
     rule = info.choosing.rule
-    if rule is None or candidate.plan is None:
-        return Verdict(False)
-    verdict = rule(candidate.plan, allowed)
-    if not verdict.taken:
-        return verdict
-    try:
-        allowed.budget.check_plan(candidate.plan)
-    except BudgetExceeded as error:
-        return Verdict(False, f"{info.name} would exceed the budget ({str(error).split('. ')[0]})")
-    return verdict
+    return Verdict(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
+
+
+def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: Allowance) -> bool:
+    """Whether users who are alike in every direction, each with a machine of its own, are asked once instead.
+
+    No metric is to be learnt of them, and the least bound is taken, so that more users never leave more.
+    """
+    if allowed.everybody or problem.beliefs.isotropic is None or recommended.predicted is None:
+        return False
+    return ruled.predicted is not None and recommended.predicted <= ruled.predicted
+
+
+def _price(dearer: Candidate, allowed: Allowance) -> str:
+    """The budget that a plan would need, and what it would leave."""
+    assert dearer.plan is not None
+    needed = [f"budget.{name}={total:.15g}" for name, total in allowed.budget.exceeded(dearer.plan).items()]
+    risk = risk_sentence(dearer.predicted, dearer.guess)
+    leaves = f" and leave an excess risk of {risk}" if risk else ""
+    return f"with {' and '.join(needed)} {dearer.algorithm} would be taken{leaves}"
 
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:

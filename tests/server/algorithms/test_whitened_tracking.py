@@ -196,10 +196,11 @@ class TestPlans:
         assert half.predicted_excess_risk > whole.predicted_excess_risk
         assert half.parameters.gradient_scales == whole.parameters.gradient_scales
 
-    def test_declared_hostile_users_make_it_clip_more(self):
+    def test_more_than_a_few_declared_hostile_users_make_it_clip_more(self):
         plan = plan_of(table())
-        beliefs = replace(plan.problem.beliefs, hostile_share=0.02)
-        wary = INFO.plan(replace(plan.problem, beliefs=beliefs), PRIVACY)
+        few, more = (replace(plan.problem.beliefs, hostile_share=share) for share in (0.02, 0.03))
+        assert INFO.plan(replace(plan.problem, beliefs=few), PRIVACY).parameters == plan.parameters
+        wary = INFO.plan(replace(plan.problem, beliefs=more), PRIVACY)
         assert (wary.parameters.robust, plan.parameters.robust) == (True, False)
         rare = INFO.make(wary)._target(0.0), INFO.make(plan)._target(0.0)
         assert rare == (0.15, 0.0)
@@ -228,7 +229,9 @@ class TestPlans:
             assert max(told) <= start_risk(kind)
             assert sorted(told[::2], reverse=True) == told[::2]
             assert all(many <= one for one, many in zip(told[::2], told[1::2], strict=True))
-        assert before(problem, FORECAST_FROM - 1, 1e4) is None
+        few = before(problem, FORECAST_FROM - 1, 1e4)
+        enough = before(problem, FORECAST_FROM, 1e4)
+        assert few == pytest.approx(enough + 2.0 ** (2 - FORECAST_FROM) * start_risk(problem))
         hinge = replace(problem, beliefs=replace(problem.beliefs, sigmoid=False))
         assert before(hinge, ROUNDS, 1e4) is None  # nobody has measured it
 

@@ -4,7 +4,7 @@ Follows docs/privacy/tracking-srgd.md and second-moment.md, not the code. Consta
 """
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import erf, exp, log, sqrt
 
 import numpy as np
 from scipy.optimize import brentq, lsq_linear
@@ -42,6 +42,7 @@ def small_plan(
     reference_items=6,
     left_over=5,
     sigmoid=False,
+    intercept=False,
     epsilon=15.0,
     delta=0.1,
 ):
@@ -76,6 +77,7 @@ def small_plan(
         link_curvature=1.0,
         ridge=ridge,
         sigmoid=sigmoid,
+        intercept=intercept,
         spread=spread,
         first_radius=first_radius,
         beyond=beyond,
@@ -178,7 +180,7 @@ def run(plan, users, noise):
     """(H, rounds after the pilot, model): the algorithm box, line by line."""
     p, d, domain = plan.parameters, plan.problem.dimension, plan.problem.domain
     order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
-    sizes = [p.length_cohort, p.moment_cohort] * 3 + [p.warmup_cohort] * p.warmup_rounds
+    sizes = [p.length_cohort, p.moment_cohort] * 4 + [p.warmup_cohort] * p.warmup_rounds
     sizes += [p.main_cohort] * p.main_rounds
     cohorts = [[u for u in part if u not in users.absent] for part in np.split(order, np.cumsum(sizes))[:-1]]
     recursive, w, rounds = p.variant == "recursive", p.warmup_rounds, p.main_rounds
@@ -194,7 +196,7 @@ def run(plan, users, noise):
         seen, precision = seen + value / deviation**2, precision + 1 / deviation**2
         return seen, precision, max(seen / precision, 0.2)
 
-    for t in range(0, 6, 2):
+    for t in range(0, 8, 2):
         shapes = [transform.T @ users.moment(u) @ transform for u in cohorts[t]]
         falls = [min(max(log(d / np.linalg.norm(shape)), 0.0), 4.0) / 4 - 0.5 for shape in shapes]
         row = np.array([sum(falls), 0.8660254 * len(falls)]) / p.length_divisor
@@ -213,16 +215,24 @@ def run(plan, users, noise):
         found = whitening(Moment(mean + top * error, 0.0), present, top * p.moment_scale, top)
         transform = transform @ found.transform
     back = np.linalg.inv(transform)
-    hessian = p.link_curvature * back.T @ np.diag(1 + 0.15 * found.doubt) @ back
+    hessian = p.link_curvature * back.T @ np.diag(1 + found.doubt) @ back
     values, vectors = np.linalg.eigh(hessian)  # signs and order as the noise of a coordinate goes with
     whiten, colour = (vectors / np.sqrt(values)).T, vectors * np.sqrt(values)
 
     def curvature(x):
         if not p.sigmoid:
             return 1.0
-        nodes, chances = np.polynomial.hermite_e.hermegauss(21)
-        deviation = sqrt(x @ hessian @ x / p.link_curvature)
-        return max(chances @ (1 / np.cosh(nodes * deviation / 2) ** 2) / chances.sum(), 0.5)
+        square = x @ hessian @ x / p.link_curvature  # of predictions; the logistic function as a normal one
+        return max(1 / sqrt(1 + square * np.pi / 8), 0.5)
+
+    def goal_beyond(x):
+        if not (p.sigmoid and p.intercept):
+            return p.beyond
+        second = hessian / p.link_curvature
+        mean, square = second[-1] @ x / sqrt(second[-1, -1]), x @ second @ x
+        width = sqrt(8 / np.pi + max(square - mean**2, 0.0))
+        chance = (1 + erf(mean / width / sqrt(2))) / 2
+        return max(4 * chance * (1 - chance) * p.beyond, min(0.01, p.beyond))
 
     # noise of the weighted rows, all main rounds at once
     if recursive:
@@ -233,13 +243,13 @@ def run(plan, users, noise):
 
     x = before = gradient = summed = np.zeros(d)
     spread, margin, variance, sampled, radii, path, tail = p.spread, p.margin, 0.0, 0.0, [], [], []
-    for t in range(6, 6 + w + rounds):
-        main = t >= 6 + w
-        j = t - 5 - w if main and recursive else 1
+    for t in range(8, 8 + w + rounds):
+        main = t >= 8 + w
+        j = t - 7 - w if main and recursive else 1
         divisor, scale = (p.main_divisor, p.main_scale) if main else (p.warmup_divisor, p.warmup_scale)
         cap = 3 * p.first_radius if main and recursive else p.first_radius
         step, ahead = x - before, curvature(x) * hessian
-        if t == 6:
+        if t == 8:
             centre, radius = np.zeros(d), p.first_radius
         else:
             known = variance
@@ -272,12 +282,14 @@ def run(plan, users, noise):
             noise_of_shares, gradient = noised[d:], centre + colour @ (radius * (unit + noised[:d] / weights[0]))
             scale_of_row = scale * weights[0]
             variance = d * (radius * scale) ** 2 + chance
-        if t == 6:
+        if t == 8:
             known = max(gradient @ np.linalg.solve(hessian, gradient) - variance, 0.0)
         deviation = (scale if main and recursive else scale_of_row) / weights[3]
         beyond, within, here = shares + noise_of_shares / weights[1:]
         seen, precision, present = heard(here, deviation, seen, precision)
-        spread, margin = moved(spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p)
+        spread, margin = moved(
+            spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p, goal_beyond(x)
+        )
         matrix = ahead + p.ridge * np.eye(d)
         goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
         x, before = project(domain, matrix, goal), x
@@ -293,11 +305,11 @@ WEIGHTS = {
 }
 
 
-def moved(spread, margin, radius, reached, beyond, known, deviation, p):
+def moved(spread, margin, radius, reached, beyond, known, deviation, p, target):
     """The rules of docs/privacy/tracking-srgd.md, "Radius"."""
     distance = radius * max(reached, 0.1) if reached < 0.93 else 1.5 * radius
     own = max(distance**2 - known, 0.2 * distance**2)
     spread = sqrt(own) ** 0.7 * spread**0.3
-    surprise = (beyond - p.beyond) / max(p.beyond, deviation)
+    surprise = (beyond - target) / max(target, deviation)
     margin = margin * exp(0.5 * min(max(surprise, -1.0), 1.0))
     return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 6.0)

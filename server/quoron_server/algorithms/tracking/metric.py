@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.accounts.roots import root
-from quoron_server.algorithms.whitened.estimates import DOUBT
 
 Vector = NDArray[np.float64]
 LEAST = 1e-12  # of the largest eigenvalue
@@ -36,9 +35,9 @@ class Metric:
 
     @classmethod
     def of(cls, transform: Vector, doubt: Vector, *, curvature: float, ridge: float) -> "Metric":
-        """H = curvature · L⁻ᵀ (1 + DOUBT q) L⁻¹ for a transform L (d, d), q (d,) how much noise there is in it."""
+        """H = curvature · L⁻ᵀ (1 + q) L⁻¹ for a transform L (d, d), q (d,) noise's edge over each eigenvalue."""
         back = np.linalg.inv(transform)
-        values, basis = np.linalg.eigh((back.T * (curvature * (1 + DOUBT * doubt))) @ back)
+        values, basis = np.linalg.eigh((back.T * (curvature * (1 + doubt))) @ back)
         return cls(np.maximum(values, LEAST * values[-1]), basis, ridge)
 
     def flatter(self, share: float) -> "Metric":
@@ -55,7 +54,8 @@ class Metric:
 
     def transform(self, outputs: int) -> Vector:
         """What gradients of so many parts are multiplied by, from the left transposed, to be whitened: (d, d)."""
-        return np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
+        whole: Vector = np.asarray(np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues)), np.float64)
+        return whole
 
     def apply(self, vector: Vector) -> Vector:
         """H v, shape of v: (d,), or any multiple."""

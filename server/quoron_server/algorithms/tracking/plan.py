@@ -56,7 +56,7 @@ NEAR = 1.1  # of the least predicted risk: fewer rounds are taken then
 RESOLVED = 12.0, 25.0  # Bμ/√d of a warm-up round and of a main round, at least: below, radii do not settle
 FARTHEST = 2.5  # root mean square of predictions at the optimum, at most, of labels that nothing is known of
 UNKNOWN_CURVATURE = 0.4  # share of its bound that a Hessian of unknown spectrum is taken to reach
-EDGE, PILOT_SHARE = 0.1, (0.05, 0.2)  # noise of each second moment of the pilot; users in all of the pilot
+EDGE, PILOT_SHARE = 0.1, (0.08, 0.2)  # noise of each second moment of the pilot; users in all of the pilot
 SLOWEST = 0.2  # and in the direction where it reaches least
 NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
 ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
@@ -305,13 +305,14 @@ def predicted(
     if options.variant == "recursive":
         coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
         main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
-    return predict(
+    parts = predict(
         assumed,
         metric=share * (1 + edge),
         warmup=(warmups, warm, warm_noise),
         main=(rounds, main, main_noise),
         inverse=inverse,
     )
+    return Prediction(*(part * (1 + edge**2) for part in parts))  # directions of which the pilot has told nothing
 
 
 def _unit(problem: Problem) -> float:
@@ -407,6 +408,7 @@ def _calibrated(
         link_curvature=problem.link_curvature or 1.0,
         ridge=problem.ridge,
         sigmoid=problem.beliefs.sigmoid,
+        intercept=problem.beliefs.intercept and problem.beliefs.hostile_share == 0 and problem.outputs == 1,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
         beyond=beyond,

@@ -16,7 +16,7 @@ from quoron_server.algorithms.forecast import constant_risk, start_risk
 from quoron_server.problem import Problem
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
-FORECAST_FROM = 9  # rounds: with fewer nothing has been measured
+FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 
 
 class Powers(NamedTuple):
@@ -37,10 +37,10 @@ class Powers(NamedTuple):
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
-        facts = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
+        public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
         unit = scale(problem)
         released = (1.0, 1.0, 1.0) if seen is None else (seen.noise / unit, seen.curvature, seen.radius / unit**0.5)
-        facts = (*facts, *released, 4 * rate * (1 - rate))
+        facts = (*public, *released, 4 * rate * (1 - rate))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
@@ -73,20 +73,24 @@ AFTER = {
 
 
 def before(problem: Problem, rounds: int, resolution: float) -> float | None:
-    """Of a plan, by ν = nμ_g / √d; None of what nobody has measured."""
+    """Of a plan, by ν = nμ_g / √d; with few rounds a share 2⁻ᵀ of the start's risk more. None of an unmeasured loss."""
+    if not _measured(problem):
+        return None
     kind = "rate" if constant_risk(problem) is not None else _kind(problem)
-    return BEFORE[kind].of(problem, resolution) if _measured(problem, rounds) else None
+    most = start_risk(problem)
+    unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
+    return min(BEFORE[kind].of(problem, resolution) + unreached, most)
 
 
 def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
-    """Of a run that kept its model, by what it released; None as `before`."""
-    return AFTER[_kind(problem)].of(problem, resolution, seen) if _measured(problem, rounds) else None
+    """Of a run that kept its model, by what it released; None with few rounds, too."""
+    measured = rounds >= FORECAST_FROM and _measured(problem)
+    return AFTER[_kind(problem)].of(problem, resolution, seen) if measured else None
 
 
-def _measured(problem: Problem, rounds: int) -> bool:
-    """Logistic losses, squares and Huber's; no other loss, and not fewer rounds."""
-    known = problem.beliefs
-    return rounds >= FORECAST_FROM and (known.sigmoid or known.label_bound is not None)
+def _measured(problem: Problem) -> bool:
+    """Logistic losses, of several classes too, squares and Huber's; no other loss."""
+    return problem.beliefs.sigmoid or problem.beliefs.label_bound is not None
 
 
 def _kind(problem: Problem) -> str:

@@ -1,0 +1,173 @@
+"""Errors of private means in multiples of an oracle's: one that learns its radius, those that are told, CoinPress.
+
+    python benchmarks/private_means.py > means.jsonl                      # minutes
+    python benchmarks/private_means.py --summary means.jsonl              # the table of docs/privacy/private-mean.md
+    python benchmarks/private_means.py --shape heavy --users 3000 --columns 4 --epsilon 1 --bound 1e3
+
+Users lie about a point nearly half the bound away, which is so many times their median distance from it. The oracle is
+one clipped mean with all of μ around that very point, by the radius that is best in the mean over draws: nobody can
+make it. `clip` knows the bound, `two-stage` also the radius that holds all users, `coinpress` the largest variance in
+any direction and the best number of its steps. Errors are roots of mean squares over draws of users and noise, against the
+users' own mean. One JSON object for a cell and method.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import quoron
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.means.clipping import clip_rows
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Line = dict[str, Any]
+
+DELTA, DRAWS = 1e-6, 8
+SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
+    "normal": lambda rng, n, d: rng.normal(size=(n, d)),
+    "one-large": lambda rng, n, d: rng.normal(size=(n, d)) * np.append(10.0, np.ones(d - 1)),
+    "heavy": lambda rng, n, d: rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(2.5, (n, 1)) / 2.5),
+    "exponential": lambda rng, n, d: rng.exponential(size=(n, d)) - 1.0,
+    "lognormal": lambda rng, n, d: np.exp(rng.normal(size=(n, d))) - math.exp(0.5),
+    "rare": lambda rng, n, d: (rng.random((n, d)) < 0.05) - 0.05,
+    "far-cluster": lambda rng, n, d: rng.normal(size=(n, d)) + 20.0 * (rng.random((n, 1)) < 0.01) - 0.2,
+    "uniform": lambda rng, n, d: rng.uniform(-1.0, 1.0, size=(n, d)),
+    "two-clusters": lambda rng, n, d: rng.normal(size=(n, d)) + 3.0 * (rng.random((n, 1)) < 0.2) - 0.6,
+    "one-user-far": lambda rng, n, d: np.where(np.arange(n)[:, None] == 0, 200.0, rng.normal(size=(n, d))),
+}
+SIZES = ((1_000, 10), (3_000, 5), (10_000, 1), (10_000, 10), (10_000, 100), (100_000, 10))
+BOUNDS = (10.0, 1e3, 1e6)
+METHODS = ("learnt", "clip", "two-stage", "coinpress")
+
+
+def mean_cells(
+    shapes: tuple[str, ...] = tuple(SHAPES),
+    sizes: tuple[tuple[int, int], ...] = SIZES,
+    epsilons: tuple[float, ...] = (1.0,),
+    bounds: tuple[float, ...] = BOUNDS,
+    draws: int = DRAWS,
+) -> Iterator[Line]:
+    """A line for each cell and method: its error, and how many times the oracle's it is."""
+    for shape in shapes:
+        for users, columns in sizes:
+            few = max(2, draws * 10_000 // max(users, 10_000))
+            tables = [
+                SHAPES[shape](np.random.default_rng([draw, users, columns]), users, columns) for draw in range(few)
+            ]
+            for epsilon in epsilons:
+                best = oracle(tables, gdp.mu_for(epsilon, DELTA))
+                for times in bounds:
+                    cell = {"part": "mean", "shape": shape, "users": users, "columns": columns, "epsilon": epsilon}
+                    for method in METHODS:
+                        error = root_mean_square(method, tables, epsilon, times)
+                        yield cell | {"bound": times, "method": method, "error": error, "times_oracle": error / best}
+
+
+def oracle(tables: list[Matrix], mu: float) -> float:
+    """Of one clipped mean around zero, the point about which users are drawn."""
+    lengths = np.concatenate([np.linalg.norm(table, axis=1) for table in tables])
+    users, columns = tables[0].shape
+    tried = np.quantile(lengths, [*np.linspace(0.02, 0.98, 25), 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999, 1.0])
+
+    def square(radius: float) -> float:
+        off = [clip_rows(table, radius).mean(axis=0) - table.mean(axis=0) for table in tables]
+        return columns * (2 * radius / users / mu) ** 2 + float(np.mean([np.sum(each**2) for each in off]))
+
+    return math.sqrt(min(square(radius) for radius in tried[tried > 0].tolist()))
+
+
+def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: float) -> float:
+    """Error over all tables; nan where too few users are asked."""
+    lengths = [np.linalg.norm(table, axis=1) for table in tables]
+    typical = float(np.median(np.concatenate(lengths)))
+    squares = []
+    for draw, table in enumerate(tables):
+        spread = float(lengths[draw].max())
+        bound = max(times * typical, 2.1 * spread)
+        away = table + 0.45 * bound / math.sqrt(table.shape[1])
+        mean = away.mean(axis=0)
+        if method == "coinpress":
+            deviation = math.sqrt(max(np.linalg.eigvalsh(np.atleast_2d(np.cov(table.T)))))
+            mu, rng = gdp.mu_for(epsilon, DELTA), np.random.default_rng(draw)
+            found = [coinpress(away / deviation, bound / deviation, mu, steps, rng) for steps in (1, 2, 3, 4, 6, 8, 10)]
+            squares.append([np.sum((each * deviation - mean) ** 2) for each in found])
+            continue
+        try:
+            value = quoron.private_mean(
+                away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
+                method=method, simulation_seed=draw,
+            ).value  # fmt: skip
+        except Infeasible:
+            return math.nan
+        squares.append([np.sum((value - mean) ** 2)])
+    return math.sqrt(np.mean(squares, axis=0).min())
+
+
+def coinpress(users: Matrix, radius: float, mu: float, steps: int, rng: np.random.Generator) -> Vector:
+    """The mean of users whose covariance is at most the identity, within `radius` of zero.
+
+    Biswas, Dong, Kamath & Ullman (2020), CoinPress, Algorithms MVM and MVMRec, with the constants of their experiments:
+    a tail of 0.01, a quarter of the budget for all steps but the last. ρ-zCDP by Gaussian noise is √(2ρ)-GDP.
+    """
+    n, d = users.shape
+    tail = math.sqrt(d + 2 * math.sqrt(d * math.log(100)) + 2 * math.log(100))
+    centre = np.zeros(d)
+    for step in range(steps):
+        share = 1.0 if steps == 1 else 0.75 if step == steps - 1 else 0.25 / (steps - 1)
+        clip = min(math.sqrt(radius**2 + 6 * radius + tail**2), radius + tail)
+        noise = 2 * clip / n / (mu * math.sqrt(share))
+        centre = centre + clip_rows(users, clip, centre).mean(axis=0) + noise * rng.normal(size=d)
+        radius = tail * math.sqrt(1 / n + noise**2)
+    return centre
+
+
+def summary(lines: list[Line]) -> Iterator[str]:
+    """A Markdown table: sizes and bounds down, shapes across; the one that learns, and below it CoinPress."""
+    shapes = list(dict.fromkeys(line["shape"] for line in lines))
+    at = {
+        (line["shape"], line["users"], line["columns"], line["epsilon"], line["bound"], line["method"]): line
+        for line in lines
+    }
+    yield f"| n, d, ε, bound | {' | '.join(shapes)} |"
+    yield "|---" * (len(shapes) + 1) + "|"
+    for users, columns, epsilon, bound in dict.fromkeys(key[1:5] for key in at):
+        cells = []
+        for shape in shapes:
+            told = [
+                at[shape, users, columns, epsilon, bound, method]["times_oracle"] for method in ("learnt", "coinpress")
+            ]
+            cells.append(" / ".join("–" if math.isnan(each) else f"{each:.3g}" for each in told))
+        yield f"| {users:,}, {columns}, {epsilon:g}, {bound:g} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Everything, or the cells that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES)
+    parser.add_argument("--users", type=int)
+    parser.add_argument("--columns", type=int, default=10)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--bound", type=float)
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--summary", type=Path)
+    asked = parser.parse_args()
+    if asked.summary:
+        print("\n".join(summary([json.loads(line) for line in asked.summary.read_text().splitlines()])))
+        return
+    shapes = (asked.shape,) if asked.shape else tuple(SHAPES)
+    sizes = ((asked.users, asked.columns),) if asked.users else SIZES
+    bounds = (asked.bound,) if asked.bound else BOUNDS
+    for line in mean_cells(shapes, sizes, (asked.epsilon,), bounds, asked.draws):
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""The clipped mean that learns where users are, how far from one another, and how far to clip, from its own releases.
+
+    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> users, noise = np.random.default_rng(0).normal(40.0, 1.0, (10_000, 3)), SeededNoise(1)
+    >>> mean = LearntMean(users=10_000, dimension=3, bound=1000.0, mu=0.2)
+    >>> found = mean.release(users, np.ones(10_000, bool), noise.stream("mean"), noise.stream("public"))
+    >>> bool(np.abs(found.value - users.mean(axis=0)).max() < 0.02), bool(1.0 < found.radius < 10.0)
+    (True, True)
+
+Every release is a Gaussian mean of rows of norm one at most; for a user at centre + r u, u of norm one:
+
+| release | row of a user, or of a pair                                    | tells                              |
+| ------- | -------------------------------------------------------------- | ---------------------------------- |
+| first   | of a public random pair: in which octave its difference lies   | the typical length                 |
+| steps   | min(1, r/R) u                                                  | a centre, nearer each time         |
+| middle  | β min(1, r/R) u; in the bin of r what that leaves of the norm  | a better centre, shares of lengths |
+| last    | a u with a = min(1, r/C), and √(1 - a²) min(1, r/c) u          | a mean for C and, for nothing, c   |
+
+Source: ours. The steps are those of Biswas, Dong, Kamath & Ullman (2020), who take the radius from a declared variance.
+Statement, proof and constants: docs/privacy/private-mean.md#m7.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
+from quoron_privacy.means import learnt_radii
+from quoron_privacy.means.clipping import ClippedSum, clip_rows
+from quoron_privacy.means.learnt_radii import BINS, INNER, MOST_LENGTHS, STEPS
+from quoron_privacy.noise.streams import RandomStream
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+LEAST, LEAST_A_ROOT = 60.0, 25.0  # n μ and n μ / √d, below which shares of users, or the centre, drown in their noise
+_FIRST, _MOST_FIRST = 0.02, 0.25  # of μ² for the first release
+_CLEAR = 14.0  # n μ times the root of that share, from which on it tells enough
+_WHOLE = 1 - 1e-9  # of μ², so that rounded shares add to no more than all of it
+_ROOT = 1.4142135  # below √2
+_BLOCK = 1 << 20  # numbers of rows held at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learnt:
+    """What was released and what was made of it."""
+
+    value: Vector  # the mean, (d,)
+    centre: Vector  # around which the last rows were taken, (d,)
+    radius: float  # C
+    deviation: float  # of a coordinate of `value`, from noise alone
+    noises: tuple[tuple[GaussianNoise, int], ...]  # of the releases, and of how many coordinates they were
+
+    @property
+    def mu(self) -> float:
+        """GDP parameter of everything released."""
+        return gdp.compose(*(noise.effective_mu(size) for noise, size in self.noises))
+
+
+@dataclass(frozen=True, slots=True)
+class LearntMean:
+    """Three to fifteen releases on the same users, each by radii and a centre that those before it tell.
+
+    Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
+    `gaussians(dimension)` Gaussian samples at most.
+
+    | input                    | what happens                                                  |
+    | ------------------------ | ------------------------------------------------------------- |
+    | absent or non-finite row | adds nothing; the divisor stays `users`                       |
+    | row longer than `bound`  | scaled down to it, before anything else                       |
+    | all users alike          | radii shrink until the noise of the centre sets them          |
+    """
+
+    users: int  # n, the divisor
+    dimension: int  # d
+    bound: float  # L
+    mu: float  # of everything
+    spread: float | None = None  # all users are within it of one point; for utility alone
+
+    def __post_init__(self) -> None:
+        count(users=self.users, dimension=self.dimension)
+        positive(bound=self.bound, mu=self.mu, spread=self.bound if self.spread is None else self.spread)
+        enough = math.ceil(max(LEAST, LEAST_A_ROOT * math.sqrt(self.dimension)) / self.mu)
+        if self.users < enough:
+            raise Infeasible("private mean", f"{self.users} users are too few to learn a radius", f"users >= {enough}")
+
+    def release(self, values: Matrix, answered: Mask, stream: RandomStream, public: RandomStream) -> Learnt:
+        """From users' vectors (n, d), answered (n,); `public` pairs the users. ConfigError for another shape."""
+        if values.shape != (self.users, self.dimension):
+            raise ConfigError(f"Expected vectors of shape {(self.users, self.dimension)}, got {values.shape}.")
+        here = answered & np.isfinite(values).all(axis=1)
+        told = _Told(clip_rows(values, self.bound), here, stream)
+        first = min(_MOST_FIRST, max(_FIRST, (_CLEAR / (self.users * self.mu)) ** 2))
+        top = 2 * min(self.bound, self.spread or self.bound)
+        typical = learnt_radii.typical_length(told.pairs(top, self.mu * math.sqrt(first * _WHOLE), public), top)
+
+        mu, d = self.mu * math.sqrt((1 - first) * _WHOLE), self.dimension
+        shares = learnt_radii.shares_of(typical, self.bound, users=self.users, dimension=d, mu=mu)
+        centre, radius = np.zeros(d), self.bound
+        for _ in range(shares.steps):
+            mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
+            centre, radius = centre + radius * mean, learnt_radii.reach(typical, radius, radius * scale, d)
+
+        edges = learnt_radii.edges_of(radius, self.bound)
+        row, size = with_lengths(centre, radius, edges), d + len(edges)
+        mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
+        moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)
+        centre = centre + moved
+        nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
+        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer)
+
+        last = mu * math.sqrt(shares.last)
+        unit = _noise(self.users, 2 * d, last).scale
+        radii = learnt_radii.radii_of(held, users=self.users, dimension=d, unit=unit)
+        mean, _ = told.mean(with_narrow(centre, radii.wide, radii.narrow), 2 * d, last)
+        wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d:]
+        value, own = learnt_radii.combined(centre, deviation, wide, narrow, radii, unit)
+        return Learnt(value, centre, radii.wide, own, tuple(told.noises))
+
+
+@dataclass(slots=True, eq=False)
+class _Told:
+    """Releases about the same users, one after the other, and their noise."""
+
+    rows: Matrix  # of norm L at most, (n, d)
+    here: Mask
+    stream: RandomStream
+    noises: list[tuple[GaussianNoise, int]] = field(default_factory=list)
+
+    def pairs(self, top: float, mu: float, public: RandomStream) -> Vector:
+        """Noisy shares of pairs of users in BINS octaves of length, downwards from `top`, (BINS,)."""
+        order, half = public.permutation(len(self.rows)), len(self.rows) // 2
+        one, other = order[:half], order[half : 2 * half]
+        octaves = np.empty(half, np.int64)
+        step = max(1, _BLOCK // self.rows.shape[1])
+        for own in (slice(start, start + step) for start in range(0, half, step)):
+            lengths = np.linalg.norm(self.rows[one[own]] - self.rows[other[own]], axis=1)
+            octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
+        here = self.here[one] & self.here[other]
+        shares = np.bincount(octaves[here], minlength=BINS) / half
+        noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, half), mu=mu, dimension=BINS)
+        self.noises.append((noise, BINS))
+        return noise.release(shares, self.stream)
+
+    def mean(self, row: Callable[[Matrix], Matrix], size: int, mu: float, lengths: int = 0) -> tuple[Vector, float]:
+        """The noisy mean of users' rows (k, size), clipped to norm one, and its noise a coordinate.
+
+        The last `lengths` coordinates of a row are non-negative, and their means are released times √2.
+        """
+        users, step = len(self.rows), max(1, _BLOCK // size)
+        reduction, blocks = ClippedSum(1.0, users), range(0, users, step)
+        sums = [reduction.of(row(self.rows[start : start + step]), self.here[start : start + step]) for start in blocks]
+        mean = reduction.mean(sum(sums[1:], sums[0]))
+        mean[size - lengths :] *= _ROOT
+        noise = _noise(users, size, mu)
+        self.noises.append((noise, size))
+        return noise.release(mean, self.stream), noise.scale
+
+
+def gaussians(dimension: int) -> int:
+    """Samples that a run draws at most: the first release, all steps, the middle with lengths, two means at last."""
+    return BINS + MOST_LENGTHS + (STEPS + 3) * dimension
+
+
+def clipped(centre: Vector, radius: float) -> Callable[[Matrix], Matrix]:
+    """Rows min(1, r / radius) u, where users' vectors are centre + r u."""
+    return lambda values: clip_rows(values, radius, centre) / radius
+
+
+def with_lengths(centre: Vector, radius: float, edges: Vector) -> Callable[[Matrix], Matrix]:
+    """Rows β min(1, r / radius) u, and √(1 - β² min(1, r / radius)²) in the bin of r, of those with upper `edges`."""
+
+    def row(values: Matrix) -> Matrix:
+        away = values - centre
+        r = np.linalg.norm(away, axis=1)
+        share = INNER * np.minimum(1.0, r / radius)
+        bins = np.zeros((len(values), len(edges)))
+        bins[np.arange(len(values)), np.minimum(np.searchsorted(edges, r), len(edges) - 1)] = np.sqrt(1 - share**2)
+        return np.hstack([away * _over(share, r), bins])
+
+    return row
+
+
+def with_narrow(centre: Vector, wide: float, narrow: float) -> Callable[[Matrix], Matrix]:
+    """Rows a u with a = min(1, r / wide), and √(1 - a²) min(1, r / narrow) u."""
+
+    def row(values: Matrix) -> Matrix:
+        away = values - centre
+        r = np.linalg.norm(away, axis=1)
+        share = np.minimum(1.0, r / wide)
+        return np.hstack([away * _over(share, r), away * _over(np.sqrt(1 - share**2) * np.minimum(1.0, r / narrow), r)])
+
+    return row
+
+
+def _over(share: Vector, r: Vector) -> Matrix:
+    """share / r, zero at r = 0, (k, 1)."""
+    return np.divide(share, r, out=np.zeros_like(r), where=r > 0)[:, None]
+
+
+def _noise(users: int, size: int, mu: float) -> GaussianNoise:
+    """For a mean of rows that are 2 apart at most; twice the slack, as some coordinates are rounded once more."""
+    sensitivity = mean_sensitivity(1.0, users) * (1 + mean_slack(users))
+    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=size)

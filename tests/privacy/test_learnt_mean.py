@@ -1,0 +1,212 @@
+"""The mean that learns its radius: what it spends, how far a user moves a row, what it finds and at what error."""
+
+import doctest
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.learnt_mean import Learnt, LearntMean
+from quoron_privacy.noise.sources import SeededNoise
+
+fast = settings(derandomize=True, deadline=None, max_examples=25)
+MU = 0.2367  # of ε = 1, δ = 10⁻⁶
+SHAPES = {
+    "normal": lambda rng, n, d: rng.normal(size=(n, d)),
+    "one large direction": lambda rng, n, d: rng.normal(size=(n, d)) * np.append(10.0, np.ones(d - 1)),
+    "heavy": lambda rng, n, d: rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(2.5, (n, 1)) / 2.5),
+    "skewed": lambda rng, n, d: rng.exponential(size=(n, d)) - 1.0,
+    "rare": lambda rng, n, d: (rng.random((n, d)) < 0.05) - 0.05,
+    "all alike": lambda rng, n, d: np.zeros((n, d)),
+    "one far": lambda rng, n, d: np.where(np.arange(n)[:, None] == 7, 1e9, rng.normal(size=(n, d))),
+}
+SKEW = {"normal": 1.3, "heavy": 1.3, "skewed": 1.6}  # what clipping does to skewed users has to be left out of account
+every = pytest.mark.parametrize("shape", SHAPES)
+
+
+def found(values, bound=1000.0, mu=MU, seed=1, answered=None, **more) -> Learnt:
+    noise, here = SeededNoise(seed), np.ones(len(values), bool) if answered is None else answered
+    mean = LearntMean(len(values), values.shape[1], bound, mu, **more)
+    return mean.release(values, here, noise.stream("mean"), noise.stream("public"))
+
+
+def error(values, seeds=12, **keywords):
+    """Root of the mean square, over noise."""
+    off = [np.sum((found(values, seed=seed, **keywords).value - values.mean(axis=0)) ** 2) for seed in range(seeds)]
+    return math.sqrt(np.mean(off))
+
+
+def oracle(tables, mu=MU):
+    """Error of one clipped mean with all of μ around zero, the point that users are drawn about, by the best radius."""
+    users, dimension = tables[0].shape
+    lengths = [np.linalg.norm(table, axis=1) for table in tables]
+
+    def square(radius):
+        means = [(x * np.minimum(1.0, radius / r)[:, None]).mean(axis=0) for x, r in zip(tables, lengths, strict=True)]
+        off = [np.sum((mean - table.mean(axis=0)) ** 2) for mean, table in zip(means, tables, strict=True)]
+        return dimension * (2 * radius / users / mu) ** 2 + np.mean(off)
+
+    return math.sqrt(min(square(radius) for radius in np.quantile(lengths[0], np.linspace(0.02, 1.0, 50))))
+
+
+@pytest.mark.parametrize("module", [learnt_mean, learnt_radii], ids=lambda each: each.__name__)
+def test_the_examples_run(module):
+    assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
+
+
+@given(
+    users=st.integers(40, 400),
+    dimension=st.integers(1, 20),
+    mu=st.floats(2.0, 8.0),
+    bound=st.sampled_from([1e-90, 1e-3, 1.0, 1e9, 1e90]),
+    shape=st.sampled_from(list(SHAPES)),
+    scale=st.sampled_from([1e-30, 1e-6, 0.1, 1.0]),
+)
+@fast
+def test_everything_released_costs_the_mu_that_was_asked_for_and_no_more_samples_than_told(
+    users, dimension, mu, bound, shape, scale
+):
+    values = scale * bound * SHAPES[shape](np.random.default_rng(0), users, dimension)
+    released = found(values, bound, mu)
+    assert mu * (1 - 1e-6) <= released.mu <= mu
+    assert sum(size for _, size in released.noises) <= learnt_mean.gaussians(dimension)
+    assert np.isfinite(released.value).all()
+
+
+CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)
+WAYS = {
+    "a step": (learnt_mean.clipped(CENTRE, 1.5), 0),
+    "the middle": (learnt_mean.with_lengths(CENTRE, 1.5, EDGES), len(EDGES)),
+    "the last": (learnt_mean.with_narrow(CENTRE, 4.0, 1.1), 0),
+}
+
+
+class TestRows:
+    """What a user adds, in exact arithmetic: in whole steps of the grid of the sum that is released."""
+
+    def steps(self, values, row):
+        """Rows in units of the largest that may be: exact."""
+        reduction = ClippedSum(1.0, 2)
+        rows = [reduction.of(row(one), np.ones(1, bool)).total for one in values[:, None]]
+        return [[Fraction(int(number), 2**reduction.bits) for number in each] for each in rows]
+
+    def users(self):
+        rng = np.random.default_rng(1)
+        away = rng.normal(size=(40, 3)) * 10.0 ** rng.uniform(-9, 4, (40, 1))
+        far = np.array([[1e100, 0, 0], [-1e100, 0, 0], [0, 0, 0], [1e-300, 0, 0], *CENTRE + 4.0 * np.eye(3)])
+        return np.vstack([away, -away, far, 2 * CENTRE - far[-3:]])
+
+    def farthest(self, row, lengths, root=Fraction(learnt_mean._ROOT)):
+        """Squared distance of the two rows farthest apart, nobody's among them; what is released times a root is."""
+        rows = [*self.steps(self.users(), row), []]
+        width = max(map(len, rows))
+        weights = [Fraction(1)] * (width - lengths) + [root**2] * lengths
+        full = [each or [Fraction(0)] * width for each in rows]
+        return max(
+            sum(weight * (a - b) ** 2 for weight, a, b in zip(weights, one, other, strict=True))
+            for i, one in enumerate(full)
+            for other in full[:i]
+        )
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_two_users_are_two_apart_at_most_and_nearly_so(self, way):
+        assert 3.99 < self.farthest(*WAYS[way]) <= 4
+
+    def test_lengths_that_count_for_more_than_a_root_of_two_would_be_farther_apart(self):
+        assert self.farthest(*WAYS["the middle"], root=Fraction(2)) > 4
+
+    def test_replacing_a_user_moves_one_pair(self):
+        values = np.random.default_rng(2).normal(size=(9, 2))
+        order = SeededNoise(1).stream("public").permutation(9)
+
+        def shares(rows, here):
+            told = learnt_mean._Told(rows, here, SeededNoise(3).stream("mean"))
+            return told.pairs(8.0, 4.0, SeededNoise(1).stream("public")), told.noises[0][0]
+
+        for user in range(9):
+            other, away = values.copy(), np.arange(9) != user
+            other[user] = 1e-9 if user % 2 else 4.0
+            (before, noise), (after, _), (absent, _) = (
+                shares(*each) for each in ((values, away | True), (other, away | True), (values, away))
+            )
+            for moved in (after - before, absent - before):
+                assert np.linalg.norm(moved) <= noise.sensitivity + 1e-6 * noise.scale
+            assert user != order[-1] or np.array_equal(after, before)
+
+
+@every
+def test_no_shape_of_users_and_no_user_can_raise(shape):
+    values = SHAPES[shape](np.random.default_rng(4), 2000, 3)
+    values[:4] = np.array([np.nan, np.inf, 1e300, -1e300])[:, None]
+    assert np.isfinite(found(values).value).all()
+    assert np.isfinite(found(values, answered=np.zeros(2000, bool)).value).all()
+
+
+@every
+@pytest.mark.parametrize("bound", [10.0, 1e3, 1e6])
+def test_the_radius_follows_the_users_and_not_the_bound(shape, bound):
+    """Users are about a point half the bound away. Fixed seeds."""
+    values = SHAPES[shape](np.random.default_rng(5), 10_000, 3)
+    lengths = np.linalg.norm(values - np.median(values, axis=0), axis=1)
+    values += 0.5 * bound / math.sqrt(3)
+    released = found(values, 1.1 * bound + 30.0)
+    assert released.radius < 3 * np.quantile(lengths, 0.995) + 1e-3 * bound
+    assert shape == "all alike" or released.radius > np.median(lengths)
+
+
+@pytest.mark.parametrize(
+    ("shape", "users", "most"),
+    [*((shape, 1_000, 2.5) for shape in SKEW), *((shape, 10_000, most) for shape, most in SKEW.items())],
+)
+@pytest.mark.parametrize("bound", [40.0, 1e6])
+def test_the_error_is_near_that_of_the_best_radius_around_the_true_centre(users, most, bound, shape):
+    """Six draws of users and of noise, fixed; far more of them in benchmarks/private_means.py."""
+    dimension = 10
+    tables = [SHAPES[shape](np.random.default_rng(draw), users, dimension) for draw in range(6)]
+    away = 0.4 * bound / math.sqrt(dimension)
+    off = [
+        np.sum((found(x + away, bound=2 * bound, seed=i).value - away - x.mean(axis=0)) ** 2)
+        for i, x in enumerate(tables)
+    ]
+    assert math.sqrt(np.mean(off)) < most * oracle(tables)
+
+
+@pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
+def test_more_users_and_a_larger_epsilon_never_make_it_worse(shape):
+    """Six fixed draws of noise; 2.8 times the users or twice the μ each time."""
+    values = SHAPES[shape](np.random.default_rng(7), 16_000, 5)
+    few, more, many = (error(values[:users], seeds=6) for users in (2_000, 5_600, 16_000))
+    assert many < more < few
+    assert error(values, seeds=6, mu=1.0) < error(values, seeds=6, mu=0.5) < many
+
+
+def test_users_who_are_all_alike_are_found_far_better_than_the_bound_allows():
+    values = np.full((10_000, 4), 321.0)
+    assert error(values) < 1e-3  # beside 8.4 of a mean clipped at the bound
+
+
+def test_a_spread_that_is_known_is_used_and_a_wrong_one_costs_only_accuracy():
+    values = np.random.default_rng(8).normal(5.0, 1.0, (5_000, 3))
+    assert error(values, spread=5.0) < 1.2 * error(values)
+    assert np.isfinite(found(values, spread=1e-9).value).all()
+
+
+def test_too_few_users_are_told_how_many_it_takes():
+    with pytest.raises(Infeasible, match=r"too few to learn a radius; needs users >= \d+") as raised:
+        LearntMean(100, 10, 1.0, MU)
+    enough = int(raised.value.needs.split()[-1])
+    LearntMean(enough, 10, 1.0, MU)
+    with pytest.raises(Infeasible):
+        LearntMean(enough - 1, 10, 1.0, MU)
+
+
+def test_vectors_of_another_shape_are_refused():
+    mean, stream = LearntMean(5000, 3, 1.0, MU), SeededNoise(1).stream("mean")
+    with pytest.raises(ConfigError, match=r"Expected vectors of shape \(5000, 3\)"):
+        mean.release(np.zeros((5000, 2)), np.ones(5000, bool), stream, stream)
