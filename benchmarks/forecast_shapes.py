@@ -118,10 +118,10 @@ OTHERS = (
     Cell("lognormal, numbers", "lognormal", "least_squares", "few-large", 0.5, flipped=1.0),
     Cell("marks, numbers", "binary", "least_squares", "random", 0.5),
     Cell("scales, numbers", "scales", "least_squares", "random", 1.0),
-    Cell("toeplitz, numbers, Huber", "toeplitz", "huber", "random", 1.0, flipped=1.0),
-    Cell("scales, numbers, Huber", "scales", "huber", "few-large", 1.0, flipped=1.0),
     Cell("clusters, classes", "clusters", "softmax", "random", 2.0),
     Cell("marks, classes", "binary", "softmax", "few-large", 1.0),
+    Cell("toeplitz, numbers, Huber", "toeplitz", "huber", "random", 1.0, flipped=1.0),
+    Cell("scales, numbers, Huber", "scales", "huber", "few-large", 1.0, flipped=1.0),
 )
 
 
