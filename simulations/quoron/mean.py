@@ -108,7 +108,8 @@ def private_mean(
         simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the promise then
             begins. None: from the system.
 
-    Users with anything that is not finite count as absent: the divisor stays n. For `local` they report like zero.
+    Users with anything that is not finite count as absent: the divisor stays n, so they count as the centre that others
+    are clipped around. For `local` they report like zero.
 
     Raises:
         DataError: no users, users of different dimensions.

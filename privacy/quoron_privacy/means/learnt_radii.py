@@ -4,7 +4,7 @@
     >>> counts[5:7] = 0.6, 0.4
     >>> length = typical_length(counts, 2.0)
     >>> round(length, 4), shares_of(length, 2.0, users=10_000, dimension=10, mu=0.2).steps
-    (0.0263, 3)
+    (0.0263, 4)
 
 Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
 How the rules were found: docs/privacy/private-mean.md, "What is made of the releases".
