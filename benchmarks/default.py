@@ -12,6 +12,7 @@
     grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
     epsilon   the same tables with ν > 100 at ε = 1, at ε = 8
     growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
+    mean      `private_mean` beside an oracle's radius, by `private_means.py`, in a bound of 1,000 times the spread
     classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
@@ -36,6 +37,7 @@ from typing import Any
 
 import classes
 import numpy as np
+import private_means
 from cells import RIVALS, cell, model, nu, plan_of, score, short, start_excess
 from default_summary import summary
 from shapes import SHAPES, on_disk, table
@@ -45,11 +47,12 @@ from quoron_server.algorithms import ALGORITHMS
 USERS, COLUMNS, EPSILONS = (1_000, 3_000, 20_000), (5, 15, 60), (0.5, 1.0, 4.0)
 LEAST_NU, SURE_NU = 20.0, 100.0
 MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, and in a large cell
+FAR_BOUND = 1e3  # of a mean, times the median distance from it
 HIGH = 8.0  # ε that ought to do better than 1
 GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
 CLASSES = ("origin", "arrival", "storms", "degree", "digits")
-PARTS = ("grid", "epsilon", "growth", "classes")
+PARTS = ("grid", "epsilon", "growth", "classes", "mean")
 LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
     *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
@@ -90,6 +93,8 @@ def carried_out(job: Job) -> list[Line]:
     lines = []
     if job.part == "growth":
         return grown(job)
+    if job.part == "mean":
+        return list(private_means.mean_cells((job.shape,), bounds=(FAR_BOUND,)))
     if job.memory:
         return [grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons]
     if job.part == "classes":
@@ -170,6 +175,9 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
         elif part == "classes":
             for name in CLASSES:
                 yield Job(part, name, 0, (), (1.0, 4.0), ("auto", "one-vs-rest"), seeds=3)
+        elif part == "mean":
+            for shape in private_means.SHAPES:
+                yield Job(part, shape, 0, (), ())
         elif part == "large":
             for shape, users, columns, epsilon in LARGE:
                 more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
