@@ -44,10 +44,11 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.losses import Huber
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.questions import Answers, Question, Status, summed
 from quoron_client.protocol.whitened import AverageLoss
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
 
@@ -90,9 +91,10 @@ class Worlds:
         self.engine, self.absent, self.random = InlineEngine(population), absent, np.random.default_rng(seed)
         self.bad = self.random.permutation(population.users)[: round(hostile * population.users)]
 
-    def ask(self, question: Question) -> Answers:
+    def ask(self, question: Question) -> Answers | Sums:
         """Of the engine, but for them."""
-        answers = self.engine.ask(question)
+        answers = self.engine.ask(replace(question, reduction=None))
+        assert isinstance(answers, Answers)
         bad = np.isin(question.cohort, self.bad)
         if isinstance(question.task, AverageLoss):
             answers.values[bad] = [0.0, 1e3]  # as if it were much better off than at the start
@@ -101,7 +103,8 @@ class Worlds:
             answers.values[bad, 0] = 1e3  # in a factor: all along the first feature
             answers.values[bad, -1] = 1e3  # the last coordinate of a gradient
         status = np.where(self.random.random(len(bad)) < self.absent, Status.MISSING, answers.status)
-        return Answers(answers.values, status.astype(np.uint8))
+        answers = Answers(answers.values, status.astype(np.uint8))
+        return answers if question.reduction is None else summed(answers, question.reduction)
 
 
 @cache

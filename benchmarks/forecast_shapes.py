@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quoron.populations import Numeric, TablePopulation, from_table
 from quoron_client.data.encoding import read_label
-from quoron_client.losses import LeastSquares, Logistic, Softmax
+from quoron_client.losses import Huber, LeastSquares, Logistic, Softmax
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.accounts.gdp import mu_for
 
@@ -118,6 +118,8 @@ OTHERS = (
     Cell("lognormal, numbers", "lognormal", "least_squares", "few-large", 0.5, flipped=1.0),
     Cell("marks, numbers", "binary", "least_squares", "random", 0.5),
     Cell("scales, numbers", "scales", "least_squares", "random", 1.0),
+    Cell("toeplitz, numbers, Huber", "toeplitz", "huber", "random", 1.0, flipped=1.0),
+    Cell("scales, numbers, Huber", "scales", "huber", "few-large", 1.0, flipped=1.0),
     Cell("clusters, classes", "clusters", "softmax", "random", 2.0),
     Cell("marks, classes", "binary", "softmax", "few-large", 1.0),
 )
@@ -193,7 +195,8 @@ def table(cell: Cell) -> TablePopulation:
     else:
         noise = draw.standard_t(3, len(owners)) if cell.flipped else draw.standard_normal(len(owners))
         frame["y"] = scores[:, 0] + min(1 / cell.strength, 2.0) * noise
-        meant, loss = read_label("y", label_range=(-6.0, 8.0)), LeastSquares()
+        meant = read_label("y", label_range=(-6.0, 8.0))
+        loss = Huber(threshold=0.15) if cell.loss == "huber" else LeastSquares()
     ends = middle + cell.wide * (low - middle), middle + cell.wide * (high - middle)
     return from_table(
         frame,

@@ -109,11 +109,10 @@ def test_a_run_resumes_from_every_round_to_identical_bits_on_either_engine(name:
 
 @pytest.mark.parametrize("kind", ["huge", "nan", "missing", "shifted"])
 def test_hostile_simulated_users_are_the_same_on_either_engine(kind: str, tmp_path: Path) -> None:
-    hostile = dataclasses.replace(
-        people(20), outliers=dataclasses.replace(people(20).outliers, fraction=0.3, kind=kind)
-    )
-    assert isinstance(hostile, Synthetic)
     wanted = specification("tracking-srgd")
+    honest = people(wanted.problem.users)
+    hostile = dataclasses.replace(honest, outliers=dataclasses.replace(honest.outliers, fraction=0.3, kind=kind))
+    assert isinstance(hostile, Synthetic)
     remote = flower(InlineEngine(hostile, seed=SEED), wanted.problem, seed=SEED)
     model = carried_out(wanted, tmp_path / "ledger.sqlite", remote)
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, hostile))

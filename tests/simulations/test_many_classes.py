@@ -213,16 +213,16 @@ def specified(algorithm, *settings, users=20, **changes):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "settings"),
+    ("algorithm", "users", "settings"),
     [
-        ("tracking-srgd", ("algorithm.options.rounds=12",)),
-        ("phased-sgd", ("algorithm.options.cohort_size=2",)),
+        ("tracking-srgd", 200, ("algorithm.options.rounds=12",)),
+        ("phased-sgd", 20, ("algorithm.options.cohort_size=2",)),
     ],
 )
-def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, settings, tmp_path):
-    wanted = specified(algorithm, "privacy.quorum='none'", *settings)
+def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, users, settings, tmp_path):
+    wanted = specified(algorithm, "privacy.quorum='none'", *settings, users=users)
     plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
-    population = crowd(20, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
+    population = crowd(users, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
     for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):
         noise = SeededNoise(wanted.simulation_seed)
         path = tmp_path / f"ledger-{number}.sqlite"

@@ -30,6 +30,7 @@ from quoron_server.problem import Problem
 from quoron_server.wording import domain_words, reach_words, sentence
 
 SHOWN = 12  # facts that were bought, in a summary
+UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
 
 
@@ -219,6 +220,7 @@ def _summary(
             *one_answer(model),
             *(held(model, plan) or undeclared_bound(prepared.config, plan)),
             *no_better(plan, events),
+            *uneven(events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -253,6 +255,18 @@ def held(model: Model, plan: Plan) -> tuple[str, ...]:
         f"the model is as large as its domain lets it be ({domain_words(problem)}), so {reach_words(problem)}: "
         "what it would gain beyond is lost, whatever the noise. Raise domain.radius; where none is declared, methods "
         "whose noise does not depend on it, as `auto` takes, have no bound.",
+    )
+
+
+def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What the last pass of a pilot still found is released: how far features' directions were from alike."""
+    found = [each["public"]["unevenness"] for each in events if "unevenness" in each.get("public", {})]
+    if not found or found[-1] <= UNEVEN:
+        return ()
+    return (
+        f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in its "
+        "last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, leave out "
+        "columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users.",
     )
 
 

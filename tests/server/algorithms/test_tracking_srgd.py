@@ -34,6 +34,7 @@ CASES = [
     {"variant": "independent", "ridge": 0.05, "attendance": 0.8},
     {"variant": "independent", "domain": L2Ball(0.3), "logistic": True},
     {"factorisation": "blt", "logistic": True, "sigmoid": True},
+    {"factorisation": "blt", "logistic": True, "sigmoid": True, "intercept": True, "main": (4, 40)},
     {"variant": "independent", "main": (12, 20), "domain": Box(0.2), "ridge": 0.5, "spread": 0.05},
 ]
 

@@ -223,12 +223,17 @@ class TestPlans:
 
     def test_a_forecast_is_never_above_not_training_and_more_of_anything_makes_it_less(self):
         problem = plan_of(table()).problem
-        for kind in (problem, replace(problem, beliefs=replace(problem.beliefs, sigmoid=False))):
+        squares = replace(problem, beliefs=replace(problem.beliefs, sigmoid=False, label_bound=1.0))
+        for kind in (problem, squares):
             told = [before(replace(kind, items_per_user=m), ROUNDS, nu) for nu in (20, 200, 2e4, 2e8) for m in (1, 100)]
             assert max(told) <= start_risk(kind)
             assert sorted(told[::2], reverse=True) == told[::2]
             assert all(many <= one for one, many in zip(told[::2], told[1::2], strict=True))
-        assert before(problem, FORECAST_FROM - 1, 1e4) is None
+        few = before(problem, FORECAST_FROM - 1, 1e4)
+        enough = before(problem, FORECAST_FROM, 1e4)
+        assert few == pytest.approx(enough + 2.0 ** (2 - FORECAST_FROM) * start_risk(problem))
+        hinge = replace(problem, beliefs=replace(problem.beliefs, sigmoid=False))
+        assert before(hinge, ROUNDS, 1e4) is None  # nobody has measured it
 
     def test_with_a_known_label_rate_it_says_no_more_than_there_is_to_learn_beside_it(self):
         problem = plan_of(table()).problem

@@ -4,7 +4,7 @@ Follows docs/privacy/tracking-srgd.md and second-moment.md, not the code. Consta
 """
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import erf, exp, log, sqrt
 
 import numpy as np
 from scipy.optimize import brentq, lsq_linear
@@ -42,6 +42,7 @@ def small_plan(
     reference_items=6,
     left_over=5,
     sigmoid=False,
+    intercept=False,
     epsilon=15.0,
     delta=0.1,
 ):
@@ -76,6 +77,7 @@ def small_plan(
         link_curvature=1.0,
         ridge=ridge,
         sigmoid=sigmoid,
+        intercept=intercept,
         spread=spread,
         first_radius=first_radius,
         beyond=beyond,
@@ -220,9 +222,17 @@ def run(plan, users, noise):
     def curvature(x):
         if not p.sigmoid:
             return 1.0
-        nodes, chances = np.polynomial.hermite_e.hermegauss(21)
-        deviation = sqrt(x @ hessian @ x / p.link_curvature)
-        return max(chances @ (1 / np.cosh(nodes * deviation / 2) ** 2) / chances.sum(), 0.5)
+        square = x @ hessian @ x / p.link_curvature  # of predictions; the logistic function as a normal one
+        return max(1 / sqrt(1 + square * np.pi / 8), 0.5)
+
+    def goal_beyond(x):
+        if not (p.sigmoid and p.intercept):
+            return p.beyond
+        second = hessian / p.link_curvature
+        mean, square = second[-1] @ x / sqrt(second[-1, -1]), x @ second @ x
+        width = sqrt(8 / np.pi + max(square - mean**2, 0.0))
+        chance = (1 + erf(mean / width / sqrt(2))) / 2
+        return max(4 * chance * (1 - chance) * p.beyond, min(0.01, p.beyond))
 
     # noise of the weighted rows, all main rounds at once
     if recursive:
@@ -277,7 +287,9 @@ def run(plan, users, noise):
         deviation = (scale if main and recursive else scale_of_row) / weights[3]
         beyond, within, here = shares + noise_of_shares / weights[1:]
         seen, precision, present = heard(here, deviation, seen, precision)
-        spread, margin = moved(spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p)
+        spread, margin = moved(
+            spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p, goal_beyond(x)
+        )
         matrix = ahead + p.ridge * np.eye(d)
         goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
         x, before = project(domain, matrix, goal), x
@@ -293,11 +305,11 @@ WEIGHTS = {
 }
 
 
-def moved(spread, margin, radius, reached, beyond, known, deviation, p):
+def moved(spread, margin, radius, reached, beyond, known, deviation, p, target):
     """The rules of docs/privacy/tracking-srgd.md, "Radius"."""
     distance = radius * max(reached, 0.1) if reached < 0.93 else 1.5 * radius
     own = max(distance**2 - known, 0.2 * distance**2)
     spread = sqrt(own) ** 0.7 * spread**0.3
-    surprise = (beyond - p.beyond) / max(p.beyond, deviation)
+    surprise = (beyond - target) / max(target, deviation)
     margin = margin * exp(0.5 * min(max(surprise, -1.0), 1.0))
     return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 6.0)

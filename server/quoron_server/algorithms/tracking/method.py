@@ -18,7 +18,7 @@ Statement and proof: docs/privacy/tracking-srgd.md.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
 from quoron_server.algorithms.whitened.estimates import typical_length, whitening
-from quoron_server.algorithms.whitened.law import curvature_share
+from quoron_server.algorithms.whitened.law import curvature_share, mean_chance
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
@@ -45,6 +45,7 @@ from quoron_server.problem import Problem
 Variant = Literal["recursive", "independent"]
 PASSES = 4  # of the pilot
 PILOT = 2 * PASSES  # rounds: a length and a second moment in each
+LEAST_BEYOND = 0.01
 LEAST_SHARE = 0.5  # of φ₂ that curvature is taken to be: steps by H / 2 are stable whatever predictions are
 
 
@@ -73,6 +74,7 @@ class TrackingParameters(Parameters):
     link_curvature: float  # φ₂
     ridge: float  # λ
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
+    intercept: bool  # whether the last feature is the same for every item
     spread: float  # s before anything is released
     first_radius: float  # C_0
     beyond: float  # π*: share of users meant beyond ⅔ of the radius
@@ -241,7 +243,7 @@ class TrackingSRGD:
     def _pilot(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, t, made, features = self.parameters, state.round, self._mechanisms, float(self.plan.problem.features)
         sums, stream = summed(answers, self._pilots(state)), noise.stream("release", t)
-        after, public = replace(state, round=t + 1), {"phase": "pilot", "radius": state.top}
+        after, public = replace(state, round=t + 1), dict[str, Any](phase="pilot", radius=state.top)
         if t % 2 == 0:
             length = made.length.release_sums(sums, stream)
             presence, entry = state.presence.seen(length.presence, made.length.presence_deviation), made.length.entry()
@@ -255,6 +257,8 @@ class TrackingSRGD:
             metric = Metric.of(transform, found.doubt, curvature=p.link_curvature, ridge=p.ridge)
             after = replace(after, transform=transform, eigenvalues=metric.eigenvalues, basis=metric.basis)
             present, entry = moment.presence * p.moment_divisor, made.moment.entry().scaled(state.top)
+            lengths = np.linalg.norm(found.transform, axis=0)
+            public["unevenness"] = float((lengths.max() / lengths.min()) ** 2)  # of eigenvalues, kept above noise
         diagnostics = {"answered": sums.answered}
         return Update(replace(after, presence=presence), (entry,), public, diagnostics, present)
 
@@ -295,7 +299,7 @@ class TrackingSRGD:
             known=max(far - error, 0.0) if t == PILOT else aim.known,
             present=presence.mean,
             deviation=mechanism.presence_deviation,
-            target=p.beyond,
+            target=self._beyond(state),
             largest=p.first_radius,
         )
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)
@@ -341,6 +345,16 @@ class TrackingSRGD:
         p, whole = self.parameters, self._whole(state)
         square = whole.length(state.x) ** 2 / p.link_curvature
         return whole.flatter(max(curvature_share(p.sigmoid, square), LEAST_SHARE))
+
+    def _beyond(self, state: TrackingState) -> float:
+        """π*: less where the model predicts a label to be rare, for users who have it are those who are clipped."""
+        p, x, whole = self.parameters, state.x, self._whole(state)
+        if not (p.sigmoid and p.intercept):
+            return p.beyond
+        ahead = whole.apply(np.eye(len(x))[-1])
+        level = float(ahead @ x) / math.sqrt(p.link_curvature * float(ahead[-1]))  # mean of predictions
+        chance = mean_chance(level, max(whole.length(x) ** 2 / p.link_curvature - level**2, 0.0))
+        return max(4 * chance * (1 - chance) * p.beyond, min(LEAST_BEYOND, p.beyond))
 
     def _aim(self, state: TrackingState) -> schedule.Aim:
         p = self.parameters

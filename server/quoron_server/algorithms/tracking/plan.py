@@ -408,6 +408,7 @@ def _calibrated(
         link_curvature=problem.link_curvature or 1.0,
         ridge=problem.ridge,
         sigmoid=problem.beliefs.sigmoid,
+        intercept=problem.beliefs.intercept and problem.beliefs.hostile_share == 0 and problem.outputs == 1,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
         beyond=beyond,

@@ -38,12 +38,14 @@ class Powers(NamedTuple):
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
         parts, rate = contrasts(problem), problem.beliefs.label_rate or 0.5
         public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
-        facts = (*public, *(seen or (1.0, 1.0, 1.0)), 4 * rate * (1 - rate))
+        unit = scale(problem)
+        released = (1.0, 1.0, 1.0) if seen is None else (seen.noise / unit, seen.curvature, seen.radius / unit**0.5)
+        facts = (*public, *released, 4 * rate * (1 - rate))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
         most = most if constant is None else min(most, constant)
-        return min(scale(problem) * math.exp(min(logarithm, 100.0)), most)
+        return min(unit * math.exp(min(logarithm, 100.0)), most)
 
 
 class Seen(NamedTuple):
@@ -60,18 +62,20 @@ class Seen(NamedTuple):
 
 
 BEFORE = {
-    "logistic": Powers(2.94, 0.408, -1.36, -0.711),
-    "rate": Powers(3.46, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
+    "logistic": Powers(2.71, 0.407, -1.33, -0.706),
+    "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(1.03, 0.467, 0.0, -0.552, 0.821, -0.331, -1.59),
+    "logistic": Powers(0.985, 0.477, 0.0, -0.542, 0.818, -0.31, -1.6),
     "squares": Powers(0.613, 0.0, 0.0, -0.199, 0.822, 0.0, -1.24),
 }
 
 
-def before(problem: Problem, rounds: int, resolution: float) -> float:
-    """Of a plan, by ν = nμ_g / √d; with fewer rounds than FORECAST_FROM a share 2⁻ᵀ of the start's risk more."""
+def before(problem: Problem, rounds: int, resolution: float) -> float | None:
+    """Of a plan, by ν = nμ_g / √d; with few rounds a share 2⁻ᵀ of the start's risk more. None of an unmeasured loss."""
+    if not _measured(problem):
+        return None
     kind = "rate" if constant_risk(problem) is not None else _kind(problem)
     most = start_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
@@ -79,8 +83,14 @@ def before(problem: Problem, rounds: int, resolution: float) -> float:
 
 
 def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
-    """Of a run that kept its model, by what it released; None with fewer rounds."""
-    return None if rounds < FORECAST_FROM else AFTER[_kind(problem)].of(problem, resolution, seen)
+    """Of a run that kept its model, by what it released; None with few rounds, too."""
+    measured = rounds >= FORECAST_FROM and _measured(problem)
+    return AFTER[_kind(problem)].of(problem, resolution, seen) if measured else None
+
+
+def _measured(problem: Problem) -> bool:
+    """Logistic losses, of several classes too, squares and Huber's; no other loss."""
+    return problem.beliefs.sigmoid or problem.beliefs.label_bound is not None
 
 
 def _kind(problem: Problem) -> str:

@@ -24,6 +24,11 @@ def curvature_share(sigmoid: bool, square: float) -> float:
     return WIDTH / math.sqrt(WIDTH**2 + max(square, 0.0)) if sigmoid else 1.0
 
 
+def mean_chance(mean: float, variance: float) -> float:
+    """Of the positive class, for predictions N(mean, variance)."""
+    return _NORMAL.cdf(mean / math.sqrt(WIDTH**2 + max(variance, 0.0)))
+
+
 @cache
 def _draws(parts: int) -> Matrix:
     """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
@@ -116,7 +121,7 @@ class Law:
     def variety(self, levels: Vector, rest: float) -> float:
         """p̄ (1 - p̄) of the mean chance p̄ at predictions N(level, rest), a label that is rare having little."""
         if self.outputs == 1:
-            chance = _NORMAL.cdf(float(levels[0]) / math.sqrt(WIDTH**2 + max(rest, 0.0)))
+            chance = mean_chance(float(levels[0]), rest)
             return chance * (1 - chance)
         shares = self.chances(levels, max(rest, 0.0) / self.parts * np.eye(self.parts)).mean(axis=0)
         return 0.25 * (1 - float(shares @ shares)) * self.outputs / self.parts

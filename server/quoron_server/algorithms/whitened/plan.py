@@ -43,6 +43,7 @@ GROWTH = 1.2  # of μ_t² from round to round
 BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
+SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class WhitenedOptions:
 
     rounds: int | None = None  # all of them; 13 unless told
     attendance: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
+    smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING unless told
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
@@ -96,9 +98,10 @@ def verify(plan: Plan) -> None:
         ("two second moments", len(p.moment_scales) == 2, len(p.moment_scales)),
         ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
-        ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
+        ("the problem's curvature", p.link_curvature == _curvature(plan.problem, p.smoothing), p.link_curvature),
+        ("smoothing only of a slope that jumps", not p.smoothing or plan.problem.link_curvature is None, p.smoothing),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond) > 0, p.vote_bound),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond, p.mean_curvature) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
@@ -192,9 +195,16 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         raise Infeasible(NAME, condition, f"{ROUNDS_FROM} rounds or more")
     if not 1 / 32 <= options.attendance <= 1:
         raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
-    if problem.feature_norm is None or not problem.link_curvature or not problem.convex:
-        raise Infeasible(
-            NAME, "the loss is not a convex function of one smooth prediction", "loss logistic, huber or least_squares"
+    hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
+    if problem.feature_norm is None or not (problem.link_curvature or hinge) or not problem.convex:
+        condition = (
+            "the loss is not a convex function of predictions with a curvature, or with an envelope that has one"
+        )
+        raise Infeasible(NAME, condition, "loss logistic, softmax, huber, least_squares or hinge")
+    if options.smoothing is not None and not (hinge and 0 < options.smoothing <= 1):
+        raise ConfigError(
+            f"Expected algorithm.options.smoothing above 0 and at most 1, of a loss whose slope jumps, got "
+            f"smoothing={options.smoothing:g}. Leave it out, or take loss hinge."
         )
 
 
@@ -202,6 +212,7 @@ def _calibrated(
     problem: Problem, adjacency: Adjacency, options: WhitenedOptions, rounds: int, mu: float
 ) -> WhitenedParameters:
     users = problem.users
+    smoothing = (options.smoothing or SMOOTHING) if problem.link_curvature is None else 0.0
     numbers = Contrasts(problem.features, problem.outputs).dimension
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     each, gradients = _length_share(users, mu), rounds - 1
@@ -233,7 +244,9 @@ def _calibrated(
         vote_scale=vote.scale,
         vote_bound=bound,
         feature_norm=problem.feature_norm or 1.0,
-        link_curvature=problem.link_curvature or 1.0,
+        link_curvature=_curvature(problem, smoothing) or 1.0,
+        mean_curvature=_mean_curvature(problem, _curvature(problem, smoothing) or 1.0),
+        smoothing=smoothing,
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
@@ -248,6 +261,19 @@ def _calibrated(
 def _beyond(nu: float) -> float:
     """π* for labels that are not rare."""
     return BEYOND / nu * math.cbrt(max(1.0, nu / SLOWER_FROM))
+
+
+def _curvature(problem: Problem, smoothing: float) -> float | None:
+    """φ₂, of the Moreau envelope where there is one."""
+    return 1 / smoothing if smoothing else problem.link_curvature
+
+
+def _mean_curvature(problem: Problem, curvature: float) -> float:
+    """1/K of K classes, whose chances are even at the start; of a hinge, which bends near a margin of 1 alone, 1."""
+    if problem.outputs > 1:
+        return min(curvature, 1 / problem.outputs)
+    hinge = problem.beliefs.label_bound is None and not problem.beliefs.sigmoid
+    return min(curvature, 1.0) if hinge else curvature
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:

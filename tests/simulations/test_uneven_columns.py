@@ -1,0 +1,45 @@
+"""What a one-pass run says of itself where its pilot could not make columns even: from what it released."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import quoron
+from quoron import Method
+from quoron.training.result import UNEVEN, uneven
+
+
+def pilot(*found: float) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [{"public": {"phase": "pilot", "unevenness": each}} for each in found]
+    return [{"public": {}}, *events, {"public": {"phase": "main", "radius": 1.0}}, {}]
+
+
+def test_only_the_last_pass_of_a_pilot_counts_and_the_remark_has_its_number_and_its_fix() -> None:
+    assert uneven(pilot()) == uneven(pilot(30.0, 8.0, UNEVEN)) == ()
+    (said,) = uneven(pilot(2.0, 2.0, 7.25))
+    assert "differed by a factor of 7.2 " in said
+    assert "Declare ranges nearer to where the values are" in said
+
+
+def remarked(width: float) -> bool:
+    """Of columns that fill one `width`-th of their declared ranges, and a constant."""
+    users, rng = 6_000, np.random.default_rng(5)
+    values = rng.standard_normal((users, 2))
+    ill = rng.random(users) < 1 / (1 + np.exp(-values @ np.array([1.5, -1.0])))
+    table = pa.table({"who": np.arange(users), "x0": values[:, 0], "x1": values[:, 1], "ill": ill})
+    ends = (-3.0 * width, 3.0 * width)
+    result = quoron.train(
+        table,
+        user="who",
+        label="ill",
+        numeric={"x0": ends, "x1": ends},
+        epsilon=8.0,
+        method=Method("tracking-srgd"),
+    )
+    return any("the pilot could not make the columns even" in each for each in result.summary.warnings)
+
+
+def test_a_trained_model_says_so_where_columns_fill_a_thousandth_of_their_ranges_and_not_where_they_fill_them() -> None:
+    assert not remarked(1.0)
+    assert remarked(1000.0)
