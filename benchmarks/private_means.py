@@ -7,8 +7,8 @@
 Users lie about a point nearly half the bound away, which is so many times their median distance from it. The oracle is
 one clipped mean with all of μ around that very point, by the radius that is best in the mean over draws: nobody can
 make it. `clip` knows the bound, `two-stage` also the radius that holds all users, `coinpress` the largest variance in
-any direction and the best number of its steps. Errors are roots of mean squares over draws of users and noise, against the
-users' own mean. One JSON object for a cell and method.
+any direction and the best number of its steps. Errors are roots of mean squares over draws of users and noise, against
+the users' own mean. One JSON object for a cell and method.
 """
 
 import argparse
