@@ -23,13 +23,13 @@ give one cell and method alone; with `--files` rows lie in Parquet, and items on
 
 import argparse
 import json
-import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -221,6 +221,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")
     parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
     parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")
+    parser.add_argument("--turn", default="0/1", help=argparse.SUPPRESS)  # every so many of the jobs, from one on
     chosen = parser.parse_args()
     if chosen.summary:
         texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
@@ -230,12 +231,16 @@ def main() -> None:
     single = any((*named, chosen.radius, chosen.rounds))
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
     if single or chosen.large or chosen.workers == 1:
-        for job in todo:
+        first, many = map(int, chosen.turn.split("/"))
+        for job in todo[first::many]:
             told(carried_out(job))
         return
-    with ProcessPoolExecutor(chosen.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for lines in pool.map(carried_out, todo):
-            told(lines)
+    turns = [f"{first}/{chosen.workers}" for first in range(chosen.workers)]
+    command = [sys.executable, *sys.argv, "--workers", "1"]
+    started = [subprocess.Popen([*command, "--turn", turn]) for turn in turns]
+    ended = [each.wait() for each in started]
+    if any(ended):
+        sys.exit("Expected all lines, got a process that failed.")
 
 
 def told(lines: Iterable[Line]) -> None:
