@@ -12,6 +12,7 @@
     grid      shapes × ε × users × columns with ν > 20: `auto`, the four others, and a release that nobody can make
     epsilon   the same tables with ν > 100 at ε = 1, at ε = 8
     growth    5,000 to 100,000 users of one pool, ten times, and the same held-out users
+    mean      `private_mean` beside an oracle's radius, by `private_means.py`, in a bound of 1,000 times the spread
     classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
@@ -22,13 +23,13 @@ give one cell and method alone; with `--files` rows lie in Parquet, and items on
 
 import argparse
 import json
-import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from typing import Any
 
 import classes
 import numpy as np
+import private_means
 from cells import RIVALS, cell, model, nu, plan_of, score, short, start_excess
 from default_summary import summary
 from shapes import SHAPES, on_disk, table
@@ -45,11 +47,12 @@ from quoron_server.algorithms import ALGORITHMS
 USERS, COLUMNS, EPSILONS = (1_000, 3_000, 20_000), (5, 15, 60), (0.5, 1.0, 4.0)
 LEAST_NU, SURE_NU = 20.0, 100.0
 MOST_GRADIENTS, MANY_GRADIENTS = 15_000_000, 60_000_000  # of a rival's plan, and in a large cell
+FAR_BOUND = 1e3  # of a mean, times the median distance from it
 HIGH = 8.0  # ε that ought to do better than 1
 GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
 CLASSES = ("origin", "arrival", "storms", "degree", "digits")
-PARTS = ("grid", "epsilon", "growth", "classes")
+PARTS = ("grid", "epsilon", "growth", "classes", "mean")
 LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
     *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
@@ -90,6 +93,8 @@ def carried_out(job: Job) -> list[Line]:
     lines = []
     if job.part == "growth":
         return grown(job)
+    if job.part == "mean":
+        return list(private_means.mean_cells((job.shape,), bounds=(FAR_BOUND,)))
     if job.memory:
         return [grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons]
     if job.part == "classes":
@@ -170,6 +175,9 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
         elif part == "classes":
             for name in CLASSES:
                 yield Job(part, name, 0, (), (1.0, 4.0), ("auto", "one-vs-rest"), seeds=3)
+        elif part == "mean":
+            for shape in private_means.SHAPES:
+                yield Job(part, shape, 0, (), ())
         elif part == "large":
             for shape, users, columns, epsilon in LARGE:
                 more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
@@ -213,6 +221,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")
     parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
     parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")
+    parser.add_argument("--turn", default="0/1", help=argparse.SUPPRESS)  # every so many of the jobs, from one on
     chosen = parser.parse_args()
     if chosen.summary:
         texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
@@ -222,12 +231,16 @@ def main() -> None:
     single = any((*named, chosen.radius, chosen.rounds))
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
     if single or chosen.large or chosen.workers == 1:
-        for job in todo:
+        first, many = map(int, chosen.turn.split("/"))
+        for job in todo[first::many]:
             told(carried_out(job))
         return
-    with ProcessPoolExecutor(chosen.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for lines in pool.map(carried_out, todo):
-            told(lines)
+    turns = [f"{first}/{chosen.workers}" for first in range(chosen.workers)]
+    command = [sys.executable, *sys.argv, "--workers", "1"]
+    started = [subprocess.Popen([*command, "--turn", turn]) for turn in turns]
+    ended = [each.wait() for each in started]
+    if any(ended):
+        sys.exit("Expected all lines, got a process that failed.")
 
 
 def told(lines: Iterable[Line]) -> None:

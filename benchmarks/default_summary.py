@@ -8,7 +8,7 @@ from typing import Any
 GOOD, ORACLE, FEWEST = 1.5, 5.0, 3_000  # times the best, times the oracle, and from how many users on
 FALLS, FALLEN = 3.0, 1.5  # from ε = 1 to 8: so many times less, or so many times the oracle
 LEAST_FALL, ERRORS = 0.005, 2.0  # of AUC as users are added, in AUC and in standard errors
-SURE_NU = 100.0
+MANY = 10_000  # users of a mean
 TAKEN = "whitened-tracking"  # what `auto` takes of tables, and so no rival of it
 Line = dict[str, Any]
 Cell = tuple[str, int, int, float]
@@ -30,6 +30,8 @@ def summary(lines: Iterable[Line]) -> str:
         rows += growth(by_part["growth"])
     if "classes" in by_part:
         rows += classes(by_part["classes"])
+    if "mean" in by_part:
+        rows += means([line for line in by_part["mean"] if line["method"] == "learnt"])
     if grid:
         rows += forecasts([line for line in grid if line["asked"] == "auto"])
     return "\n".join([*rows, "", *by_shape(grid)] if grid else rows)
@@ -44,12 +46,12 @@ def by_shape(lines: Iterable[Line]) -> list[str]:
         texts = []
         for users in sizes:
             found = [each for name, each in cells.items() if name[:2] == (shape, users) and "auto" in each]
-            rivals = [
-                min((share_left(line) for asked, line in each.items() if asked not in ("auto", TAKEN)), default=100.0)
-                for each in found
+            others = [
+                [share_left(line) for asked, line in each.items() if asked not in ("auto", TAKEN)] for each in found
             ]
-            auto, oracle = (share_left(each["auto"]) for each in found), (each["auto"]["oracle"] for each in found)
-            texts.append("; ".join(f"{middle(each):.2g}" for each in (auto, rivals, oracle)) if found else "")
+            columns = [[share_left(each["auto"]) for each in found], [each["auto"]["oracle"] for each in found]]
+            columns[1:1] = [[min(each) for each in others]] if others and all(others) else [[]]
+            texts.append("; ".join(f"{middle(each):.2g}" if each else "–" for each in columns) if found else "")
         rows.append(f"| {shape} | " + " | ".join(texts) + " |")
     return rows
 
@@ -73,19 +75,28 @@ def beside(part: str, lines: list[Line]) -> list[str]:
     for name, found in cells.items():
         auto = found["auto"]
         others = {each: share_left(line) for each, line in found.items() if each != "auto" and line.get("left")}
-        best = min(others, key=lambda each: others[each], default="auto")
-        wins[best] = wins.get(best, 0) + 1
-        ratios[name] = share_left(auto) / max(min([*others.values(), share_left(auto)]), 1e-12)
+        taken = auto.get("algorithm", "auto").split(": ")[-1]
+        others.setdefault(taken, share_left(auto))
+        best = min(others, key=lambda each: others[each])
+        if len(found) > 1:
+            wins[best] = wins.get(best, 0) + 1
+            ratios[name] = share_left(auto) / max(others[best], 1e-12)
         if name[1] >= FEWEST:
             above[name] = share_left(auto) / max(auto["oracle"], 1e-12)
         if auto.get("auc") and not math.isnan(auto["best auc"]) and auto["best auc"] > 0:
             behind.append(auto["best auc"] - fmean(auto["auc"]))
-    worst = max(ratios, key=lambda each: ratios[each])
-    rows = [
-        row(f"{part}: cells of `auto` within 1.5 times the best", "95 %", share(r <= GOOD for r in ratios.values())),
-        row(f"{part}: the worst of them", "", f"{ratios[worst]:.2g} times: {told(worst)}"),
-        row(f"{part}: which is the best", "", ", ".join(f"{name} {many}" for name, many in sorted(wins.items()))),
-    ]
+    worst = max(ratios, key=lambda each: ratios[each], default=None)
+    rows = (
+        []
+        if worst is None
+        else [
+            row(
+                f"{part}: cells of `auto` within 1.5 times the best", "95 %", share(r <= GOOD for r in ratios.values())
+            ),
+            row(f"{part}: the worst of them", "", f"{ratios[worst]:.2g} times: {told(worst)}"),
+            row(f"{part}: which is the best", "", ", ".join(f"{name} {many}" for name, many in sorted(wins.items()))),
+        ]
+    )
     if above:
         worst = max(above, key=lambda each: above[each])
         rows += [
@@ -157,6 +168,22 @@ def classes(lines: Iterable[Line]) -> list[str]:
         text = ", ".join(f"{name} {apart:+.3f}" for name, apart in both.items())
         rows.append(row(f"several classes: accuracy less that {what}", wanted, text))
     return rows
+
+
+def means(lines: list[Line]) -> list[str]:
+    """Errors of means that learn their radius over those of the radius that is best in hindsight."""
+    many = {each["shape"]: 0.0 for each in lines}
+    for each in lines:
+        if each["users"] >= MANY:
+            many[each["shape"]] = max(many[each["shape"]], each["times_oracle"])
+    few = [each["times_oracle"] for each in lines if (each["users"], each["columns"]) == (1_000, 10)]
+    text = ", ".join(f"{shape} {times:.2g}" for shape, times in many.items())
+    rows = (
+        [row(f"`private_mean` over the oracle radius's error, worst of n ≥ {MANY:,}", "1.3", text)]
+        if any(many.values())
+        else []
+    )
+    return rows + ([row("`private_mean` at 1,000 × 10, worst shape", "2.5", f"{max(few):.2g}")] if few else [])
 
 
 def forecasts(lines: list[Line]) -> list[str]:

@@ -82,6 +82,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_up=8 * users * numbers,
     )
     risk = before(problem, rounds, left)
+    risk = None if risk is None else risk + 0.5 * p.smoothing
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
