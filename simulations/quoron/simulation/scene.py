@@ -24,7 +24,8 @@ from quoron_client.data.encoding import Balanced, Categorical, ClassWeights, Enc
 from quoron_client.data.features import Hashed
 from quoron_client.data.labels import AnyLabel
 from quoron_client.losses import Linear, Logistic, Loss, Regression, Softmax, loss_family, make_loss
-from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
 from quoron_server.problem import Beliefs, Problem, Wide

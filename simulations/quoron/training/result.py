@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
-from quoron.planning.plans import undeclared_bound
 from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
@@ -20,11 +20,10 @@ from quoron.training.answers import in_classes, one_answer
 from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
-from quoron_client.protocol.domains import on_boundary
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
-from quoron_server.wording import domain_words, reach_words, sentence
+from quoron_server.wording import sentence
 
 SHOWN = 12  # facts that were bought, in a summary
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -194,7 +193,8 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
-            *(held(model, plan) or undeclared_bound(prepared.config, plan)),
+            *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
+            *bounds.capped(events),
             *no_better(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
@@ -208,18 +208,6 @@ def _summary(
 def _limit_words(account: Account) -> str:
     """The limit, and what it counts: that decides, not what is proved of all runs together."""
     return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
-
-
-def held(model: Model, plan: Plan) -> tuple[str, ...]:
-    """That the bound of the domain holds the released model, which is public, and what it keeps it from."""
-    if not on_boundary(plan.problem.domain, model.weights):
-        return ()
-    problem = plan.problem
-    return (
-        f"the model is as large as its domain lets it be ({domain_words(problem)}), so {reach_words(problem)}: "
-        "what it would gain beyond is lost, whatever the noise. Raise domain.radius; where none is declared, methods "
-        "whose noise does not depend on it, as `auto` takes, have no bound.",
-    )
 
 
 def no_better(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
