@@ -8,7 +8,7 @@ One JSON object a task, ε and method: the accuracy of each seed's model on user
 without bounds, and per cent of F(0) - F* that is left where the method is of that objective. `one-vs-rest` is a run of
 `whitened-tracking` for each class against the others, each with μ/√K of the whole run's μ, so that all K cost as much
 together; the class with the largest score is told. `dev` are the tables that rules were chosen on, `test` the others.
-Users of the digits are made up: five pictures each, in the order of the data.
+Users of the digits are made up: one picture each.
 """
 
 import argparse
@@ -102,7 +102,7 @@ def _digits() -> Any:
 
     held = load_digits()
     frame = pd.DataFrame(held.data.astype(float), columns=[f"p{k}" for k in range(64)])
-    return frame.assign(digit=held.target.astype(int), who=np.arange(len(frame)) // 5)
+    return frame.assign(digit=held.target.astype(int), who=np.arange(len(frame)))
 
 
 _FLIGHTS: tuple[Feature, ...] = (
@@ -137,7 +137,7 @@ DEV: Mapping[str, Task] = {
             Numeric("count_not_working", 0, 1000),
         ),
     ),
-    "digits": Task(_digits, "who", "digit", tuple(range(10)), tuple(Numeric(f"p{k}", 0, 16) for k in range(64)), 5),
+    "digits": Task(_digits, "who", "digit", tuple(range(10)), tuple(Numeric(f"p{k}", 0, 16) for k in range(64)), 1),
 }
 TEST: Mapping[str, Task] = {
     "chem97": Task(lambda: _r("mlmRev", "Chem97", "score"), "school", "score", (0, 2, 4, 6, 8, 10), _CHEM97, 6),

@@ -7,6 +7,7 @@ import pytest
 
 from audits.harness import delta_bounds
 from quoron_privacy.accounts import gdp
+from quoron_privacy.means import norm_counts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.noise.sources import SeededNoise
@@ -25,6 +26,15 @@ def tail(mechanism, own, answered, stream):
     values = np.tile([0.3, 0.1], (USERS, 1))
     values[2] = own
     found = mechanism.release(values, answered, np.eye(2), np.zeros(2), 1.0, stream)
+    weights = np.array([1, 1, 1.4142135, 1, 1])
+    return np.array([*found.mean, found.beyond, found.within, found.presence]) * weights / TAIL.scale
+
+
+def classes(mechanism, own, answered, stream):
+    """As `tail`, of two parts of one number each, whitened one by one and clipped as one."""
+    values = np.tile([0.3, 0.1], (USERS, 1))
+    values[2] = own
+    found = mechanism.release(values, answered, np.array([[2.0]]), np.zeros(2), 1.0, stream)
     weights = np.array([1, 1, 1.4142135, 1, 1])
     return np.array([*found.mean, found.beyond, found.within, found.presence]) * weights / TAIL.scale
 
@@ -51,6 +61,7 @@ class Still:
 
 PAIRS = {  # of the own user: what both worlds hold, at the corners of free-presence#p1 to #p3; None is nobody
     "opposite gradients": (tail, TAIL, [9.0, 0.0], [-9.0, 0.0]),
+    "opposite gradients in two classes": (classes, TAIL, [9.0, 9.0], [-9.0, -9.0]),
     "a gradient at its end and one well within": (tail, TAIL, [9.0, 0.0], [-2 / 3, 0.0]),
     "no gradient and nobody": (tail, TAIL, [0.0, 0.0], None),
     "orthogonal moments": (moment, MOMENT, [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]),
@@ -86,6 +97,20 @@ def test_the_tightest_neighbours_keep_the_promise(name):
 @pytest.mark.parametrize("name", PAIRS)
 def test_half_of_the_noise_is_caught(name):
     assert spent(name, lambda mechanism: replace(mechanism, scale=mechanism.scale / 2))[0] > DELTA
+
+
+def test_a_clip_for_each_class_is_caught(monkeypatch):
+    honest = norm_counts.loops.sum_norm_counts
+
+    def each_for_itself(values, answered, transform, centre, radius, unit):
+        parts = [
+            honest(values[:, [k]].copy(), answered, transform, centre[[k]], radius, unit)
+            for k in range(values.shape[1])
+        ]
+        return np.concatenate([total for total, *_ in parts]), parts[0][1], parts[0][2]
+
+    monkeypatch.setattr(norm_counts.loops, "sum_norm_counts", each_for_itself)
+    assert spent("opposite gradients in two classes")[0] > DELTA
 
 
 def test_the_noise_of_zero_out_is_caught_under_replace_one():

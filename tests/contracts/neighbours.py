@@ -64,8 +64,10 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         if state.round == p.gradients:
             return Edges(zero, (p.vote_bound, p.vote_bound / 2))
         # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
-        reach = state.radius / float(np.linalg.norm(state.transform[0]))
-        centre = np.linalg.solve(state.transform.T, state.centre)
+        contrasts = algorithm._contrasts.matrix()
+        reach = state.radius / float(np.linalg.norm(state.transform[0]) * np.linalg.norm(contrasts[0]))
+        centre = np.linalg.solve(state.transform.T, state.centre.reshape(contrasts.shape[1], -1).T)
+        centre = (contrasts @ centre.T).ravel()
         return Edges(centre, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))
     if isinstance(algorithm, OneRoundLeastSquares):
         return Edges(zero, (p.moment_norm,))

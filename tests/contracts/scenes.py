@@ -111,12 +111,14 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
+    "whitened-tracking/classes": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
 PROBLEMS = {
     "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
     "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
+    "whitened-tracking/classes": changed(PROBLEM, outputs=3, sigmoid=True),
     **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
     **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf"), replace(BOX, items_per_user=400)),
 }

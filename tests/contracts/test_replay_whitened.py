@@ -48,7 +48,14 @@ def used(whole: Scene, plan: Plan) -> list[float]:
     return [share for pair in tight(plan) for share in shares(plan, replay(whole, pair) or [])]
 
 
-@pytest.mark.parametrize("plan_of", [lambda: make_plan(NAME), zero_out], ids=["replace-one", "zero-out"])
+@cache
+def classes() -> Plan:
+    return make_plan(f"{NAME}/classes")
+
+
+@pytest.mark.parametrize(
+    "plan_of", [lambda: make_plan(NAME), zero_out, classes], ids=["replace-one", "zero-out", "classes"]
+)
 def test_corners_use_all_of_what_the_whole_run_is_charged_and_no_more(plan_of: Any) -> None:
     plan = plan_of()
     ALGORITHMS[NAME].verify(plan)
@@ -126,6 +133,29 @@ class Claiming(WhitenedTracking):
     def __init__(self, plan: Plan, claimed: Plan) -> None:
         super().__init__(plan)
         self.plan = claimed
+
+
+class ClippedByClass(WhitenedTracking):
+    """Every contrast has the whole radius for itself."""
+
+    def update(self, state, answers, noise):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(norm_counts.loops, "sum_norm_counts", each_for_itself)
+            return super().update(state, answers, noise)
+
+
+def each_for_itself(values, answered, transform, centre, radius, unit, honest=norm_counts.loops.sum_norm_counts):
+    parts = [
+        honest(np.ascontiguousarray(rows), answered, transform, around, radius, unit)
+        for rows, around in zip(np.split(values, 2, axis=1), np.split(centre, 2), strict=True)
+    ]
+    return np.concatenate([total for total, *_ in parts]), parts[0][1], parts[0][2]
+
+
+def test_replay_catches_a_clip_for_each_contrast_between_classes() -> None:
+    plan = classes()
+    assert first_complaint(scene(WhitenedTracking(plan)), tight(plan)) == ""
+    assert "the plan charges" in first_complaint(scene(ClippedByClass(plan)), tight(plan))
 
 
 def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:

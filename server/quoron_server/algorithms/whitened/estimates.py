@@ -29,6 +29,7 @@ AROUND = 2.5  # or, around a mean, what brings the mean to this times that of al
 DOUBT = 0.15  # by which a step is shorter, times the noise's edge over the eigenvalue
 MOST_DOUBT = 10.0
 LEARNT = 0.5  # share of the curvature that is not known beforehand: deviation of the Hessian, over φ₂
+LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 GRID = 60  # scales of what there is to learn
@@ -124,6 +125,29 @@ class GradientModel:
         rest = 1 - float(ones @ weights)
         variance = self.slope_variance * float(known @ known) + walk - float(near @ weights) + own * rest * rest
         return known + (weights + level * own * rest) @ self.residuals, max(variance, 1e-300)
+
+    def step(self, fall: Matrix, h: Matrix, basis: Matrix) -> tuple[Matrix, Matrix]:
+        """(J⁻¹ fall, diagonal of J⁻²), each (q, d), J the Hessian that rounds have taught; h (q, d) is it before them.
+
+        That of the mean of the regression, made symmetric, no eigenvalue more than LARGEST_CHANGE times what h says:
+        of low rank beside h. Coordinates are of parts along `basis` (q, q).
+        """
+
+        def along(rows: Matrix) -> Matrix:
+            return basis.T @ rows.reshape(len(rows), *h.shape)
+
+        level = self.inverse.sum(axis=0)
+        learnt = self.slope_variance * (self.inverse - np.outer(level, level) / level.sum())
+        out = (along(self.residuals) / np.sqrt(h)).reshape(len(self.known), -1)
+        into = (along(self.known) * np.sqrt(h)).reshape(len(self.known), -1)
+        span = np.linalg.qr(np.concatenate([out, into]).T)[0]
+        slope = (out @ span).T @ learnt @ (into @ span)
+        values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
+        change = 1 / np.clip(1 + values, 1 / LARGEST_CHANGE, LARGEST_CHANGE) - 1
+        span = span @ vectors
+        even = (fall / np.sqrt(h)).ravel()
+        taken = (even + span @ (change * (span.T @ even))).reshape(h.shape) / np.sqrt(h)
+        return taken, (1 + span**2 @ (change * (2 + change))).reshape(h.shape) / h**2
 
 
 def shrunk(z: Vector, variances: Vector) -> Vector:

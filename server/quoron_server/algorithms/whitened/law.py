@@ -21,9 +21,8 @@ _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 @cache
 def _draws(parts: int) -> Matrix:
-    """DRAWS standard normal vectors (·, q), the same ones every time, of mean 0 and covariance 1."""
-    half = np.random.Generator(np.random.Philox(0)).standard_normal((max(DRAWS, 4 * parts) // 2, parts))
-    half = half @ np.linalg.inv(np.linalg.cholesky(half.T @ half / len(half))).T
+    """Standard normal vectors (DRAWS, q), each with its opposite, the same ones every time."""
+    half = np.random.Generator(np.random.Philox(0)).standard_normal((DRAWS // 2, parts))
     return np.concatenate([half, -half])
 
 
@@ -46,7 +45,7 @@ class Law:
         if self.outputs == 1:
             ratio, width = self._level(x)
             return np.array([4 * self.curvature * _NORMAL.pdf(ratio) / width if self.sigmoid else self.curvature]), _ONE
-        values, basis = np.linalg.eigh(self._mean(x))
+        values, basis = np.linalg.eigh(self._mean(x)[0])
         return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
 
     def gradient(self, x: Vector) -> Vector:
@@ -59,7 +58,11 @@ class Law:
             if self.intercept:
                 found[-1] = _NORMAL.cdf(ratio) - 0.5
             return 4 * self.curvature * found
-        return (self._mean(x) @ x.reshape(self.parts, -1)).ravel()
+        spread, shares = self._mean(x)
+        found = spread @ x.reshape(self.parts, -1)
+        if self.intercept:
+            found[:, -1] = shares
+        return found.ravel()
 
     def solved(self, gradient: Vector, deviation: float, limit: float) -> Vector:
         """x of at most the length `limit` with γ(x) = gradient (d,), a coordinate of which has noise of `deviation`.
@@ -86,14 +89,15 @@ class Law:
         width = math.sqrt(WIDTH**2 + max(float(x @ x) - mean**2, 0.0))
         return mean / width, width
 
-    def _mean(self, x: Vector) -> Matrix:
-        """E Qᵀ (diag(p) - p pᵀ) Q over predictions Q u, u of N(0, X Xᵀ): docs/privacy/whitened-tracking.md#w3."""
+    def _mean(self, x: Vector) -> tuple[Matrix, Vector]:
+        """E Qᵀ (diag(p) - p pᵀ) Q and E Qᵀ p over the predictions at x: docs/privacy/whitened-tracking.md#w3."""
         points = x.reshape(self.parts, -1)
-        chances = self.chances(np.zeros(self.parts), points @ points.T)
+        level = points[:, -1] if self.intercept else np.zeros(self.parts)
+        others = points[:, :-1] if self.intercept else points
+        chances = self.chances(level, others @ others.T)
         contrasts = Contrasts(1, self.outputs).matrix()
         spread = np.diag(chances.mean(axis=0)) - chances.T @ chances / len(chances)
-        found: Matrix = contrasts.T @ spread @ contrasts
-        return found
+        return contrasts.T @ spread @ contrasts, contrasts.T @ chances.mean(axis=0)
 
     def chances(self, level: Vector, covariance: Matrix) -> Matrix:
         """Of every class, for some predictions Q u, u of N(level, covariance), (draws, K)."""

@@ -49,7 +49,7 @@ from quoron_server.plan import Plan
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.35  # share of users meant beyond the radius
-SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
+SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
@@ -224,7 +224,7 @@ class WhitenedTracking:
             law=self._law,
         )
         gradient, error = model.at(theta, state.walk)
-        following, moved = self._moved(state, gradient, error)
+        following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
         after = self._aimed(state, released, share, gradient, error, following, moved)
         after = replace(
@@ -245,7 +245,9 @@ class WhitenedTracking:
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
 
-    def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
+    def _moved(
+        self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel
+    ) -> tuple[Vector, float]:
         """(θ_{t+1}, squared length of the step, in units of the gradient)."""
         p, theta, law = self.parameters, state.point, self._law
         known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
@@ -254,13 +256,13 @@ class WhitenedTracking:
             wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
         else:
-            following = self._stepped(state, gradient, variance)
+            following = self._stepped(state, gradient, variance, model)
         if p.robust:
             following = within(following, self._largest)
         following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
 
-    def _stepped(self, state: WhitenedState, gradient: Vector, variance: float) -> Vector:
+    def _stepped(self, state: WhitenedState, gradient: Vector, variance: float, model: GradientModel) -> Vector:
         """By the curvature at θ_t."""
         p, theta, parts = self.parameters, state.point, self._contrasts.parts
         levels, basis = self._law.at(theta)
@@ -272,6 +274,9 @@ class WhitenedTracking:
             each = zip(along, falls, inverse, strict=True)
             wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
             variances = variance * np.sum(inverse**2, axis=2)
+        elif parts > 1:  # their curvatures differ, and what rounds have learnt of them counts
+            step, variances = model.step(falls, h, basis)
+            wanted, variances = along - step, variance * variances
         else:
             wanted, variances = along - falls / h, variance / h**2
         following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()

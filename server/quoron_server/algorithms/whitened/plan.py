@@ -29,6 +29,7 @@ from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
+MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
@@ -60,6 +61,8 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
     if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
         raise refusal
     left = resolution(problem, mu, options, users)
+    if problem.outputs > MOST_CLASSES:
+        raise Infeasible(NAME, f"an item has {problem.outputs:,} predictions", f"at most {MOST_CLASSES:,} classes")
     if problem.features > LARGEST_DIMENSION:
         condition = f"{problem.features} features make {packed(problem.features):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")

@@ -1,0 +1,185 @@
+"""`whitened-tracking` with several classes: contrasts, the softmax loss's law, what is learnt and what is planned."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from problems import problem_of
+from quoron_client import ItemBatch, answer, average_loss
+from quoron_client.losses import Softmax
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened.contrasts import Contrasts
+from quoron_server.algorithms.whitened.estimates import GradientModel
+from quoron_server.algorithms.whitened.law import Law
+from quoron_server.plan import Plan, Privacy
+
+INFO = ALGORITHMS["whitened-tracking"]
+PRIVACY = Privacy(4.0, 1e-6)
+
+
+def table(users=800, features=4, classes=3, items=4) -> ItemBatch:
+    """Users of items, the last feature of which is always the same, and the last class of which is rarer."""
+    rng = np.random.default_rng(1)
+    rows = rng.uniform(-1, 1, (users * items, features)) * np.linspace(0.3, 1, features) / np.sqrt(features)
+    rows[:, -1] = 1 / np.sqrt(features)
+    scores = rows @ rng.normal(size=(features, classes)) * 6 - np.eye(classes)[-1]
+    labels = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(float)
+    return ItemBatch(rows, labels, np.arange(users + 1) * items)
+
+
+def plan_of(batch: ItemBatch, classes=3, ridge=0.0, **options) -> Plan:
+    loss, d = Softmax(classes=classes, ridge=ridge), classes * batch.dimension
+    problem = problem_of(
+        users=batch.users,
+        items_per_user=4,
+        dimension=d,
+        domain=L2Ball(100.0),
+        lipschitz=loss.lipschitz(L2Ball(100.0), d),
+        smoothness=loss.smoothness,
+        start_gradient=loss.start_gradient,
+        feature_norm=1.0,
+        link_curvature=loss.curvature,
+        ridge=ridge,
+        outputs=classes,
+        sigmoid=True,
+        intercept=True,
+    )
+    return INFO.plan(problem, PRIVACY, INFO.options(**options))
+
+
+def learnt(batch: ItemBatch, plan: Plan) -> np.ndarray:
+    known = Softmax(classes=plan.problem.outputs, ridge=plan.problem.ridge)
+    made, noise = INFO.make(plan), SeededNoise(3)
+    state = made.init()
+    while (question := made.request(state, noise)) is not None:
+        found = answer(known, batch, question.task)
+        state = made.update(state, Answers.checked(found.values, found.status, largest=1e9), noise).state
+    return made.model(state)
+
+
+@pytest.mark.parametrize(("classes", "ridge"), [(2, 0.0), (3, 0.0), (3, 0.05)])
+def test_most_of_what_there_is_to_learn_of_classes_is_learnt(classes, ridge):
+    batch, known = table(classes=classes), Softmax(classes=classes, ridge=ridge)
+
+    def risk(model):
+        return float(average_loss(known, batch, model).mean())
+
+    start = np.zeros(classes * batch.dimension)
+    best = optimize.minimize(risk, start, method="L-BFGS-B").fun
+    model = learnt(batch, plan_of(batch, classes, ridge))
+    assert (risk(model) - best) / (risk(start) - best) < 0.1
+    np.testing.assert_allclose(model.reshape(classes, -1).sum(axis=0), 0, atol=1e-9)  # nothing along all classes
+
+
+def test_gaussian_samples_are_those_of_contrasts(monkeypatch):
+    drawn, honest = [], RandomStream.gaussian_steps
+    monkeypatch.setattr(
+        RandomStream, "gaussian_steps", lambda self, shape: drawn.append(int(np.prod(shape))) or honest(self, shape)
+    )
+    learnt(table(), plan_of(table()))
+    p, contrasts, rounds = 4, 2 * 4, 12
+    assert sum(drawn) == 3 * 2 + 2 * (p * (p + 1) // 2 + 1) + rounds * (contrasts + 3) + 1
+
+
+def test_messages_have_a_second_moment_of_the_features_alone():
+    plan = plan_of(table())
+    made, noise = INFO.make(plan), SeededNoise(1)
+    question = made.request(made.init(), noise)
+    assert question.task.answer_shape(12) == (10 + 12,)
+    assert plan.parameters.answer_length(plan.problem) == 22
+
+
+def test_a_plan_that_counts_other_classes_than_the_problem_is_refused():
+    plan = plan_of(table())
+    with pytest.raises(VerificationError, match="predictions"):
+        INFO.verify(replace(plan, parameters=replace(plan.parameters, outputs=2)))
+
+
+def test_more_classes_than_curvatures_are_kept_for_are_refused_by_name():
+    batch = ItemBatch(np.zeros((10**6, 1)), np.zeros(10**6), np.arange(10**6 + 1))
+    with pytest.raises(Infeasible, match="1,001 predictions"):
+        plan_of(batch, classes=1_001)
+
+
+class TestContrasts:
+    @pytest.mark.parametrize("classes", [2, 3, 7])
+    def test_they_are_orthonormal_and_sum_to_nothing(self, classes):
+        contrasts = Contrasts(1, classes).matrix()
+        np.testing.assert_allclose(contrasts.T @ contrasts, np.eye(classes - 1), atol=1e-15)
+        np.testing.assert_allclose(contrasts.sum(axis=0), 0, atol=1e-15)
+
+    def test_the_length_of_a_gradient_is_kept_and_that_of_no_other_grows(self):
+        rng, own = np.random.default_rng(1), Contrasts(3, 4)
+        gradients = rng.normal(size=(50, 4, 3))
+        lengths = np.linalg.norm(own.of(gradients.reshape(50, -1)), axis=1)
+        assert (lengths <= np.linalg.norm(gradients, axis=(1, 2)) * (1 + 1e-12)).all()
+        gradients -= gradients.mean(axis=1, keepdims=True)
+        np.testing.assert_allclose(
+            np.linalg.norm(own.of(gradients.reshape(50, -1)), axis=1), np.linalg.norm(gradients, axis=(1, 2))
+        )
+
+    def test_a_point_s_gradient_is_the_contrast_of_the_model_s(self):
+        rng, own, transform = np.random.default_rng(2), Contrasts(3, 4), np.random.default_rng(3).normal(size=(3, 3))
+        gradient, step = rng.normal(size=12), rng.normal(size=9)
+        along = (own.of(gradient[None, :]).reshape(3, 3) @ transform).ravel()  # Qᵀ G L
+        assert along @ step == pytest.approx(gradient @ own.model(transform, step))
+
+    def test_one_prediction_is_left_as_it_is(self):
+        gradients = np.random.default_rng(1).normal(size=(5, 3))
+        assert Contrasts(3, 1).of(gradients) is gradients
+
+
+class TestLaw:
+    def test_of_two_classes_it_is_that_of_the_logistic_loss(self):
+        """Their margin is √2 times the contrast, whose square is in every curvature."""
+        softmax, logistic = Law(0.5, True, 2), Law(0.25, True)
+        for length in (0.0, 0.5, 2.0):
+            point = np.array([length, 0.0])
+            wide = np.sqrt(2) * point
+            assert softmax.at(point)[0][0] == pytest.approx(2 * logistic.at(wide)[0][0], rel=0.1)
+            np.testing.assert_allclose(softmax.gradient(point), np.sqrt(2) * logistic.gradient(wide), rtol=0.1)
+
+    def test_at_even_chances_every_contrast_has_the_curvature_of_one_over_the_number_of_classes(self):
+        levels, _ = Law(1 / 5, True, 5).at(np.zeros(8))
+        np.testing.assert_allclose(levels, 1 / 5)
+
+    @pytest.mark.parametrize("intercept", [False, True])
+    def test_the_gradient_is_that_of_gaussian_features_with_labels_that_tell_nothing(self, intercept):
+        """Stein's identity, by 400,000 draws: errors above 0.01 are past nine deviations."""
+        rng = np.random.default_rng(5)
+        point, contrasts = 1.5 * rng.normal(size=(2, 3)), Contrasts(1, 3).matrix()
+        features = rng.standard_normal((400_000, 3))
+        if intercept:
+            features[:, -1] = 1.0
+        chances = Softmax(classes=3).chances(features @ point.T @ contrasts.T)
+        expected = (chances @ contrasts).T @ features / len(features)
+        np.testing.assert_allclose(
+            Law(1 / 3, True, 3, intercept).gradient(point.ravel()).reshape(2, 3), expected, atol=0.02
+        )
+
+    def test_a_class_that_is_rare_has_less_variety(self):
+        law = Law(1 / 3, True, 3)
+        even, rare = law.variety(np.zeros(2), 1.0), law.variety(Contrasts(1, 3).matrix().T @ [4.0, -2.0, -2.0], 1.0)
+        assert rare < 0.3 * even
+        assert law.variety(np.zeros(2), 0.0) == pytest.approx(0.25)  # as of two classes
+
+
+def test_a_step_goes_by_the_hessian_that_rounds_have_taught():
+    """Of a quadratic whose curvature is 2.5 times what is known, seen without noise along every direction."""
+    rng, law, basis = np.random.default_rng(1), Law(1.0, False, 3), np.eye(2)
+    hessian = np.diag([2.5, 1.0, 1.0, 0.4])
+    points = np.vstack([np.zeros(4), 0.3 * np.eye(4)])
+    points[1:] += 0.01 * rng.normal(size=(4, 4))
+    flat = np.full(5, 1e-12)
+    model = GradientModel.of(points, points @ hessian, flat, np.zeros(5), law=replace(law, outputs=1))
+    fall = rng.normal(size=(2, 2))
+    step, variances = model.step(fall, np.ones((2, 2)), basis)
+    np.testing.assert_allclose(step.ravel(), np.linalg.solve(hessian, fall.ravel()), rtol=1e-3)
+    np.testing.assert_allclose(variances.ravel(), np.diag(hessian) ** -2.0, rtol=1e-3)
