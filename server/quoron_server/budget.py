@@ -1,4 +1,4 @@
-"""A budget in rounds, item gradients and ε, refused before it would be exceeded; and how large δ may be.
+"""A budget in rounds, item gradients, ε, answers and bytes, refused before it is exceeded; and how large δ may be.
 
 >>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
 >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
@@ -6,6 +6,7 @@ Traceback (most recent call last):
 quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quoron_privacy.errors import BudgetExceeded, ConfigError, count, positive
@@ -21,9 +22,11 @@ class Budget:
     rounds: int | None = None  # adaptive interactions
     gradient_evaluations: int | None = None  # item gradients at the nominal items per user
     epsilon: float | None = None
+    answers_per_user: int | None = None  # questions that one user is asked
+    bytes_per_user: int | None = None  # float64 payload that one who is asked as often as anybody sends and receives
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "gradient_evaluations"):
+        for name in ("rounds", "gradient_evaluations", "answers_per_user", "bytes_per_user"):
             if getattr(self, name) is not None:
                 count(**{name: getattr(self, name)})
         if self.epsilon is not None:
@@ -31,7 +34,18 @@ class Budget:
 
     def check(self, *, rounds: int, gradient_evaluations: int, epsilon: float) -> None:
         """Raises BudgetExceeded if any of these totals is over its limit."""
-        totals = {"rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon}
+        self._check({"rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon})
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raises BudgetExceeded if the whole plan could exceed the budget."""
+        self._check(used(plan))
+
+    def exceeded(self, plan: Plan) -> dict[str, float]:
+        """What the whole plan uses of each thing whose limit that is over."""
+        limits = {name: getattr(self, name) for name in used(plan)}
+        return {name: total for name, total in used(plan).items() if limits[name] is not None and total > limits[name]}
+
+    def _check(self, totals: Mapping[str, float]) -> None:
         for name, total in totals.items():
             limit = getattr(self, name)
             if limit is not None and total > limit:
@@ -39,13 +53,17 @@ class Budget:
                     f"Expected {name} <= {limit} (budget.{name}), got {total}. Raise the budget or run shorter."
                 )
 
-    def check_plan(self, plan: Plan) -> None:
-        """Raises BudgetExceeded if the whole plan could exceed the budget."""
-        self.check(
-            rounds=plan.cost.rounds,
-            gradient_evaluations=plan.cost.gradient_evaluations,
-            epsilon=plan.guarantee.epsilon,
-        )
+
+def used(plan: Plan) -> dict[str, float]:
+    """The most that a whole plan can use, by the names of a budget."""
+    cost, asked = plan.cost, plan.parameters.participations()
+    return {
+        "rounds": cost.rounds,
+        "gradient_evaluations": cost.gradient_evaluations,
+        "epsilon": plan.guarantee.epsilon,
+        "answers_per_user": asked,
+        "bytes_per_user": -(-asked * (cost.bytes_down + cost.bytes_up) // max(1, cost.messages)),
+    }
 
 
 def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:

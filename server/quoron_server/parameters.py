@@ -176,6 +176,10 @@ class Parameters(ABC):
         """Numbers in the largest answer of any task: those of the model."""
         return problem.dimension
 
+    def long_once(self) -> bool:
+        """Whether only the first answers are so long, and what is made of them looks at a block of them at a time."""
+        return False
+
     def points_asked(self) -> int:
         """Points at which a question asks for a gradient, at most."""
         return 1

@@ -141,6 +141,11 @@ class Plan:
             )
         return self.parameters
 
+    @property
+    def asks_everybody(self) -> bool:
+        """Whether every user is asked in every round."""
+        return self.parameters.participations() >= self.cost.rounds
+
     def without_quorum(self) -> "Plan":
         """The plan of the algorithm by itself, with what it promises by itself."""
         quorum = self.guarantee.quorum

@@ -26,6 +26,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.spill import HELD, SCRATCH
 from quoron_server.wording import plan_json, sentence
 
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
@@ -254,11 +255,22 @@ def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_ME
         )
 
 
-def require_room(plan: Plan, memory: int) -> None:
-    """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes."""
+def require_room(plan: Plan, memory: int, disk: int) -> None:
+    """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes.
+
+    Those that are long once, and are looked at a block at a time, only have to fit on `disk`.
+    """
     users, numbers = plan.problem.users, plan.parameters.answer_length(plan.problem)
     answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average
     needed = 2 * 8 * numbers * min(users, answers)
+    if plan.parameters.long_once() and needed > 2 * HELD:
+        if needed // 2 > disk:
+            raise ConfigError(
+                f"Expected first answers that take at most {disk:,} bytes on this coordinator's disk, got "
+                f"{needed // 2:,}: {users:,} users are asked for {numbers:,} numbers each by {plan.algorithm}. Use "
+                f"fewer features, or set {SCRATCH} to a folder on a disk with room."
+            )
+        needed = 2 * max(HELD, 8 * plan.problem.dimension * users)
     if needed > memory:
         raise ConfigError(
             f"Expected rounds whose answers take at most {memory:,} bytes on this coordinator, twice, got {needed:,}: "

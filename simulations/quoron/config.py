@@ -161,6 +161,12 @@ class ProblemSection(Section):
         "outlier_fraction, else 0",
     )
 
+    attendance: Annotated[float, Field(ge=1 / 32, le=1)] | None = Field(
+        default=None,
+        description="share of those asked who are expected to answer, for methods with an option of that name; "
+        "default: 1",
+    )
+
     @field_validator("user_smoothness", mode="before")
     @classmethod
     def _bound_or_rule(cls, value: object) -> object:
@@ -218,6 +224,11 @@ class BudgetSection(Section):
     )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
     epsilon: Positive | None = Field(default=None, description="ε spent")
+    answers_per_user: Count | None = Field(default=None, description="questions that one user is asked")
+    bytes_per_user: Count | None = Field(
+        default=None,
+        description="numbers that one user sends and receives, in bytes, if it is asked as often as anybody",
+    )
 
 
 class RunSection(Section):

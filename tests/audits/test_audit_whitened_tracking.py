@@ -7,7 +7,7 @@ import pytest
 
 from audits.harness import delta_bounds
 from quoron_privacy.accounts import gdp
-from quoron_privacy.means import norm_counts
+from quoron_privacy.means import free_presence, norm_counts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.noise.sources import SeededNoise
@@ -66,6 +66,7 @@ PAIRS = {  # of the own user: what both worlds hold, at the corners of free-pres
     "no gradient and nobody": (tail, TAIL, [0.0, 0.0], None),
     "orthogonal moments": (moment, MOMENT, [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]),
     "a moment and nobody": (moment, MOMENT, [9.0, 0.0, 0.0], None),
+    "a moment of all entries and nobody": (moment, MOMENT, [9.0, 9.0, 9.0], None),
     "the longest and the shortest": (length, LENGTH, 5.0, -9.0),
     "the longest and nobody": (length, LENGTH, 5.0, None),
 }
@@ -97,6 +98,23 @@ def test_the_tightest_neighbours_keep_the_promise(name):
 @pytest.mark.parametrize("name", PAIRS)
 def test_half_of_the_noise_is_caught(name):
     assert spent(name, lambda mechanism: replace(mechanism, scale=mechanism.scale / 2))[0] > DELTA
+
+
+def test_a_moment_that_is_clipped_a_chunk_at_a_time_is_caught(monkeypatch):
+    """Chunks are how it travels: each within the radius is not the whole within it."""
+    rows, columns = np.triu_indices(2)
+
+    def by_chunks(factors, answered, transform, radius, unit):
+        total = np.zeros(3, np.int64)
+        for factor in factors[answered & np.isfinite(factors).all(axis=1)]:
+            upper = np.zeros((2, 2))
+            upper[rows, columns] = factor
+            whitened = transform.T @ upper.T @ upper @ transform
+            total += (np.clip(whitened[rows, columns] / radius, -1, 1) * unit).astype(np.int64)
+        return total, int(np.sum(answered & np.isfinite(factors).all(axis=1)))
+
+    monkeypatch.setattr(free_presence.loops, "sum_moments", by_chunks)
+    assert spent("a moment of all entries and nobody")[0] > DELTA
 
 
 def test_a_clip_for_each_class_is_caught(monkeypatch):

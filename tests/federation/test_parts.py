@@ -468,9 +468,9 @@ def test_rounds_whose_answers_no_memory_holds_are_refused_by_name() -> None:
     plan = make_plan(specification("one-pass-dp-sgd"))
     large = replace(plan, problem=replace(plan.problem, dimension=1_000_000))
     cohort = -(-plan.cost.messages // plan.cost.rounds)
-    require_room(large, 16 * cohort * 1_000_000)
+    require_room(large, 16 * cohort * 1_000_000, 0)
     with pytest.raises(ConfigError, match=rf"{cohort} users are asked for 1,000,000 numbers each by one-pass-dp-sgd"):
-        require_room(large, 16 * cohort * 1_000_000 - 1)
+        require_room(large, 16 * cohort * 1_000_000 - 1, 0)
 
 
 def test_who_still_reads_when_the_round_is_over_makes_nobody_hold_the_question_any_longer(

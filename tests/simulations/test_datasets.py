@@ -14,17 +14,26 @@ from hypothesis import strategies as st
 import quoron
 from quoron.datasets import _indexing, item_store
 from quoron.datasets.index import opened, renewed
+from quoron.datasets.item_store import ItemStore
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import RowSpan
 from quoron.engines import EngineChoice
 from quoron.populations import Outliers, TablePopulation
 from quoron.populations.table import encoded_table
 from quoron.sections import Keep
+from quoron.sharding.engine import ShardedEngine
+from quoron.sharding.shard import Settings
+from quoron.sharding.shard import opened as opened_shard
+from quoron.simulation import again
+from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.files import Files
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
+from quoron_client.protocol.questions import Question
+from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
@@ -409,3 +418,47 @@ def test_comparisons_take_a_folder(tmp_path):
 def test_questions_take_a_folder(tmp_path):
     risks = [quoron.ask(described(tmp_path, path), risk="50%").enough for path in folder_and_file(tmp_path)]
     assert risks[0] == risks[1]
+
+
+def second_moments(crowd: DatasetPopulation | TablePopulation) -> Question:
+    return Question(0, np.arange(crowd.users), MomentAndGradient(crowd.dimension, np.full(crowd.dimension, 0.1)))
+
+
+def test_second_moments_of_users_on_disk_are_made_again_from_each_chunk_once_a_pass(tmp_path, monkeypatch):
+    """In memory of one block and the chunks that a store holds: as many chunks are read as there are, not as blocks."""
+    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"))
+    question, reads, honest = second_moments(theirs), [], ItemStore._read_back
+    whole = InlineEngine(theirs).ask(question).values
+    for name in ("HELD", "BLOCK"):
+        monkeypatch.setattr(again, name, 5 * 8 * whole.shape[1])
+    monkeypatch.setattr(ItemStore, "_read_back", lambda self, chunk: reads.append(chunk) or honest(self, chunk))
+    crowd = ours.read_in(np.arange(ours.users))
+    chunks = len(crowd.held._sizes)
+    assert chunks > 10
+    for engine in (engine_for(crowd), in_shards(crowd)):
+        values = engine.ask(question).values
+        assert isinstance(values, again.RowsAgain)
+        for _ in range(3):
+            reads.clear()
+            for first in range(0, ours.users, 20):
+                np.testing.assert_array_equal(values[first : first + 20], whole[first : first + 20])
+            assert len(reads) <= 2 * chunks
+    reads.clear()
+    scattered = engine_for(ours.read_in(np.random.Generator(np.random.Philox(2)).permutation(ours.users)))
+    np.testing.assert_array_equal(scattered.ask(question).values[:], whole)
+    assert len(reads) > 10 * chunks
+
+
+def in_shards(crowd: DatasetPopulation) -> ShardedEngine:
+    class Here:
+        def __init__(self, letter: bytes) -> None:
+            self.engine = opened_shard(letter)
+
+        def ask(self, question: Question, most: int) -> object:
+            del most
+            return self.engine.ask(question)
+
+        def close(self) -> None:
+            pass
+
+    return ShardedEngine.of(crowd, 2, lambda _, letter: Here(letter), Settings())

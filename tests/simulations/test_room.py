@@ -228,10 +228,10 @@ class TestMemory:
         kept = 6 * serial.size(ALGORITHMS[plan.algorithm].make(plan).init())
         monkeypatch.setattr(again, "BLOCK", 1000)
         monkeypatch.setattr(room, "_available", lambda: 4 * (1000 + 8 * users * columns) + kept)
-        for held, in_memory, refused in ((0, True, False), (0, False, True), (1 << 28, True, True)):
+        for held, refused in ((0, False), (1 << 28, True)):
             monkeypatch.setattr(again, "HELD", held)
             with pytest.raises(RunError, match="the answers of a round") if refused else contextlib.nullcontext():
-                room.make_sure_of_answers(plan, in_memory=in_memory)
+                room.make_sure_of_answers(plan)
 
     def test_for_what_is_kept_between_rounds_is_asked_for_before_the_charge(
         self, monkeypatch: pytest.MonkeyPatch
@@ -244,7 +244,7 @@ class TestMemory:
         for left, refused in ((kept - 1, True), (kept, False)):
             monkeypatch.setattr(room, "_available", lambda left=left: left)
             with pytest.raises(RunError, match=r"between two .*noise_memory") if refused else contextlib.nullcontext():
-                room.make_sure_of_answers(plan, in_memory=False)
+                room.make_sure_of_answers(plan)
 
     def test_for_the_state_in_the_books_is_made_sure_of_before_the_charge(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

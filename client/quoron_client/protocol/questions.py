@@ -132,10 +132,11 @@ class Answers:
     status: NDArray[np.uint8]  # (k,)
 
     @classmethod
-    def checked(cls, values: Matrix, status: NDArray[np.uint8], *, largest: float) -> "Answers":
+    def checked(cls, values: Matrix, status: NDArray[np.uint8], *, largest: float, own: bool = False) -> "Answers":
         """Rows taken out, before any arithmetic, when non-finite or with a coordinate beyond `largest` in magnitude.
 
-        The rule for a row looks at that row only, so nobody's value changes what happens to another user.
+        The rule for a row looks at that row only, so nobody's value changes what happens to another user. Values that
+        are our `own` are changed where they lie.
         """
         axes = tuple(range(1, values.ndim))
         # The comparisons are False for NaN and, with a finite `largest`, infinities. All rows at once is quicker.
@@ -147,6 +148,9 @@ class Answers:
         kept = np.where((status == ANSWERED) & ~usable, REJECTED, status).astype(np.uint8)
         absent = kept != ANSWERED
         if not absent.any():
+            return cls(values, kept)
+        if own:
+            values[absent] = 0.0
             return cls(values, kept)
         return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
 

@@ -27,13 +27,22 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
     if largest == 0.0:
         moment[:] = 0.0
         return 1.0, 0.0
-    for place in range(len(factor)):
+    # A user of few items has few rows that are not zero, the first ones. Zeros below would change no bit of a sum.
+    last = len(factor)
+    while factor[last - 1] == 0.0:
+        last -= 1
+    for place in range(last):
         scaled[place] = factor[place] / largest
+    tall, end = 0, 0
+    while end < last:
+        end += d - tall
+        tall += 1
+    scaled[last:end] = 0.0
     # U L, U upper triangular: its packed rows, from the diagonal on, times the rows of L. Every entry is one sum in the
     # order of its terms, eight entries at a time.
     flat, rows, out = transform.reshape(-1), product.reshape(-1), moment.reshape(-1)
     first = 0
-    for i in range(d):
+    for i in range(tall):
         for c in range(0, width, _EIGHT):
             low, high = alike(0.0), alike(0.0)
             for j in range(i, d):
@@ -47,7 +56,7 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
     for r in range(d):
         for c in range(r // _EIGHT * _EIGHT, width, _EIGHT):
             low, high = alike(0.0), alike(0.0)
-            for i in range(d):
+            for i in range(tall):
                 weight = alike(rows[i * width + r])
                 low = plus(low, times(weight, lanes(rows, i * width + c)))
                 high = plus(high, times(weight, lanes(rows, i * width + c + WIDTH)))

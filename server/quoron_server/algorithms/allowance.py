@@ -12,7 +12,7 @@ class Allowance:
 
     budget: Budget = field(default_factory=Budget)
     everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
-    held: int | None = 1 << 29  # bytes of a round's answers that may be held at once; None: they can be made again
+    attendance: float = 1.0  # declared share of those asked who are expected to answer
 
 
 class Verdict(NamedTuple):

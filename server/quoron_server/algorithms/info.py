@@ -42,7 +42,9 @@ class Choosing:
     # Whether `auto`'s public rule takes this plan, under such an allowance; None: it goes by predicted risks.
     rule: "Callable[[Plan, Allowance], Verdict] | None" = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
-    too_few: Callable[[Problem, Privacy], Infeasible | None] | None = None
+    # The share of users who are expected to answer comes last.
+    too_few: Callable[[Problem, Privacy, float], Infeasible | None] | None = None
+    fewer_rounds: Sequence[int] = ()  # that `auto` tries in this order where the budget does not allow the usual plan
     curve_step: int = 1  # every so many numbers of rounds stand on the curve: more where each is accounted anew
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
     remarks: Callable[[Plan], tuple[str, ...]] = lambda _: ()  # beside a plan's numbers
@@ -127,6 +129,11 @@ class AlgorithmInfo:
     def takes_rounds(self) -> bool:
         """Whether its options name a number of rounds."""
         return any(item.name == "rounds" for item in fields(self.options))
+
+    @property
+    def takes_attendance(self) -> bool:
+        """Whether its options name the share of users who are expected to answer."""
+        return any(item.name == "attendance" for item in fields(self.options))
 
     @property
     def either_adjacency(self) -> bool:

@@ -22,6 +22,7 @@ from quoron_server.flower.exchange import Clock, Letter, Told, heard, untold
 from quoron_server.flower.pulls import Pulls
 from quoron_server.problem import Problem
 from quoron_server.round_clock import PAUSE, opening
+from quoron_server.spill import room_for, spill_folder
 
 _log = logging.getLogger("quoron")
 
@@ -84,7 +85,7 @@ class FlowerEngine:
         time.sleep(max(0.0, opens - now))
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
-        values, status = np.zeros((users, *shape)), np.full(users, Status.MISSING, np.uint8)
+        values, status = room_for(users, shape, spill_folder()), np.full(users, Status.MISSING, np.uint8)
         parts: list[Part] = []
 
         def letters() -> Iterator[Letter]:
@@ -108,4 +109,4 @@ class FlowerEngine:
             self._due = clock.ends + PAUSE * self.seconds
         if self.demanding and answered < len(parts):
             raise NodeFailed(f"Expected answers of {len(parts)} nodes in round {question.round}, got {answered}.")
-        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))
+        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds), own=True)

@@ -35,6 +35,7 @@ from quoron_server.service.manager import Manager
 from quoron_server.service.security import Transport
 from quoron_server.service.sessions import Sessions
 from quoron_server.specification import LONGEST
+from quoron_server.spill import spill_folder
 
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
@@ -102,7 +103,7 @@ class Coordinator:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
         self.listen, self.control = config.listen, config.control
-        self.sessions = Sessions()
+        self.sessions = Sessions(spill=spill_folder(config.database))
         self.manager: Manager
         self._database: Database
         self._servers: list[grpc.aio.Server] = []

@@ -50,7 +50,8 @@ class GrpcEngine:
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
         self._note()
-        return Answers.checked(answers.values, answers.status, largest=FAR * question.task.honest(self.problem.bounds))
+        largest = FAR * question.task.honest(self.problem.bounds)
+        return Answers.checked(answers.values, answers.status, largest=largest, own=True)
 
     def _note(self) -> None:
         """Before the round's commit: whoever has given an answer that counts has agreed."""

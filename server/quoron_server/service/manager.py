@@ -188,7 +188,7 @@ class Manager:
     def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
-        specifications.require_room(plan, _MEMORY)
+        specifications.require_room(plan, _MEMORY, self.sessions.free_disk)
         specifications.require_telling(specification, plan)
         if self._most is not None:
             specifications.require_connections(specification, self._most)

@@ -13,6 +13,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +25,7 @@ from quoron_client.protocol.questions import Answers, Matrix, Question, Status, 
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import round_clock
 from quoron_server.service.conversation import Backlog
+from quoron_server.spill import fits, free_disk, room_for, spill_folder
 from quoron_server.traffic import GRPC
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
@@ -104,10 +106,17 @@ class RunSession:
 class Sessions:
     """Every run that is open, and every connected client."""
 
-    def __init__(self, backlog: Backlog | None = None) -> None:
+    def __init__(self, backlog: Backlog | None = None, *, spill: Path | None = None) -> None:
+        """Answers of a round that are too long for memory are kept in the folder `spill`."""
         self.backlog = Backlog() if backlog is None else backlog
+        self._spill = spill_folder() if spill is None else spill
         self.runs: dict[str, RunSession] = {}
         self._here: dict[int, Connection] = {}
+
+    @property
+    def free_disk(self) -> int:
+        """Bytes for answers that are too long for memory."""
+        return free_disk(self._spill)
 
     @property
     def connected(self) -> int:
@@ -240,6 +249,8 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
+        place = len(question.cohort), shape, self._spill
+        values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
         users = session.members[question.cohort].tolist()
@@ -251,7 +262,7 @@ class Sessions:
             question=question,
             rows=rows,
             shape=shape,
-            values=np.zeros((len(users), *shape)),
+            values=values,
             status=np.full(len(users), Status.MISSING, np.uint8),
             clock=loop.time,
             opened=opened,

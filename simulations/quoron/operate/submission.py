@@ -84,11 +84,15 @@ def specification_of(
     early_ends: bool = False,
 ) -> RunSpecification:
     """What a coordinator is given to make this very plan of a configuration, which was made for real."""
-    options, rounds = dict(config.algorithm.options), config.budget.rounds
-    if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
+    options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
+    if config.algorithm.name == "auto" and info.choosing.fewer_rounds:  # as many as the budget allows
+        rounds = plan.cost.rounds
+    if rounds is not None and info.takes_rounds:
         options.setdefault("rounds", rounds)
-    if ALGORITHMS[plan.algorithm].either_adjacency:
+    if info.either_adjacency:
         options.setdefault("adjacency", config.privacy.adjacency)
+    if info.takes_attendance and config.problem.attendance is not None:
+        options.setdefault("attendance", config.problem.attendance)
     return RunSpecification(
         run=run,
         algorithm=plan.algorithm,

@@ -4,23 +4,25 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
 2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
-3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`), if the budget
-   allows its plan: everybody may be asked in every round, or a budget of one round. Such rules were fixed on some
-   tables and tested on others (docs/choosing.md);
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`): everybody may be asked
+   in every round, or a budget of one round. Such rules were fixed on some tables and tested on others
+   (docs/choosing.md). Where each user has a machine of its own, and users are publicly known to be alike in every
+   direction, the recommended method comes first if its bound is no larger;
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
 
 Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
 nine of ten problems, or, where nobody has measured one, the guess by that name. It looks at plans and at what the
-registry says about an algorithm, never at data.
+registry says about an algorithm, never at data. Plans that exceed the budget are none; where one that would be taken
+by its own rule is among them, the sentence ends with the budget that it needs and what it would leave.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quoron_privacy.errors import BudgetExceeded, Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
@@ -29,6 +31,8 @@ from quoron_server.problem import Problem
 RECOMMENDED = "tracking-srgd"
 REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers
 WORTH = 2.0  # times the least predicted risk of many passes is a fair price for asking everybody once
+
+ALIKE = "users are publicly known to be alike in every direction, so that asking each once will do"
 
 SHOWS: Mapping[Exposure, str] = {
     "model": "shows un-noised models to the coordinator and the clients asked",
@@ -103,11 +107,12 @@ def automatic(
     *,
     trust_server: bool = True,
     allowed: Allowance,
+    dearer: Candidate | None = None,
 ) -> tuple[Plan, str]:
     """The plan that the rule takes, and why in one sentence.
 
-    `candidates` have a plan only where it is feasible and worth running. Raises Infeasible when no candidate that the
-    rule allows has one.
+    `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
+    its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
     """
     able = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
     if not able and not trust_server:
@@ -122,6 +127,8 @@ def automatic(
         raise Infeasible(which, reasons, "more users or a larger epsilon")
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
+    if dearer is not None and dearer.algorithm != chosen.algorithm:
+        beside = (*beside, _price(dearer, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {reasons}."
@@ -155,9 +162,15 @@ def _rule(
     beside: tuple[str, ...] = ()
     for each in feasible:
         verdict = _verdict(algorithms[each.algorithm], each, allowed)
+        if verdict.taken and recommended is not None and _once_will_do(recommended, each, problem, allowed):
+            return recommended, because, (ALIKE,)
         if verdict.taken:
             return each, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
+    for each in candidates:
+        own = algorithms[each.algorithm].choosing
+        if own.rule is not None and own.many_passes and each.reason.startswith("Infeasible"):
+            beside += (f"{each.algorithm} is not feasible here ({_nameless(each).rstrip('.')})",)
     feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
     least_many = _least(many) if many else None
@@ -168,18 +181,28 @@ def _rule(
 
 
 def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
-    """Whether the method's own rule takes its plan, and the budget allows it."""
+    """Whether the method's own rule takes its plan."""
     rule = info.choosing.rule
-    if rule is None or candidate.plan is None:
-        return Verdict(False)
-    verdict = rule(candidate.plan, allowed)
-    if not verdict.taken:
-        return verdict
-    try:
-        allowed.budget.check_plan(candidate.plan)
-    except BudgetExceeded as error:
-        return Verdict(False, f"{info.name} would exceed the budget ({str(error).split('. ')[0]})")
-    return verdict
+    return Verdict(False) if rule is None or candidate.plan is None else rule(candidate.plan, allowed)
+
+
+def _once_will_do(recommended: Candidate, ruled: Candidate, problem: Problem, allowed: Allowance) -> bool:
+    """Whether users who are alike in every direction, each with a machine of its own, are asked once instead.
+
+    No metric is to be learnt of them, and the least bound is taken, so that more users never leave more.
+    """
+    if allowed.everybody or problem.beliefs.isotropic is None or recommended.predicted is None:
+        return False
+    return ruled.predicted is not None and recommended.predicted <= ruled.predicted
+
+
+def _price(dearer: Candidate, allowed: Allowance) -> str:
+    """The budget that a plan would need, and what it would leave."""
+    assert dearer.plan is not None
+    needed = [f"budget.{name}={total:.15g}" for name, total in allowed.budget.exceeded(dearer.plan).items()]
+    risk = risk_sentence(dearer.predicted, dearer.guess)
+    leaves = f" and leave an excess risk of {risk}" if risk else ""
+    return f"with {' and '.join(needed)} {dearer.algorithm} would be taken{leaves}"
 
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:

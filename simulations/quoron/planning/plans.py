@@ -1,14 +1,14 @@
 """Making and checking plans: every algorithm is asked, those that cannot say why not."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from quoron.config import Config, FlightsSection, TableSection
+from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
-from quoron.paths import dataset
 from quoron.planning import bounds
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic, ruled
@@ -16,7 +16,7 @@ from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.projection import Projection, of_plan
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import trivial_risk
@@ -25,7 +25,7 @@ from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import MOST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.wording import plan_json
 
@@ -36,7 +36,6 @@ SURE = (
     "Predicted excess risks are bounds that hold in nine of ten problems; what is called a guess nobody has measured "
     "(docs/comparing.md)."
 )
-HELD_OF_FILES = 1 << 30  # bytes of answers of users whose rows are read from disk, at once
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -195,23 +194,28 @@ def _automatic(
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
-    allowed = Allowance(budget_of(config)) if federated else _on_one_machine(config)
-    if not alternatives and config.privacy.trust_server and problem.beliefs.hostile_share == 0:
+    budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
+    allowed = Allowance(budget, one_machine and not federated, _attendance(config))
+    alike = problem.beliefs.isotropic is not None and not allowed.everybody
+    if not (alternatives or alike) and config.privacy.trust_server and problem.beliefs.hostile_share == 0:
         for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
             if info.choosing.rule is None:
                 continue
-            alone = _worthwhile(_candidate(info, config, problem), problem)
+            alone = _worthwhile(_within_budget(info, config, problem), problem)
             if ruled(alone, algorithms, allowed):
                 with suppress(VerificationError):  # never seen; another algorithm will do
                     plan, choice = automatic((alone,), algorithms, problem, allowed=allowed)
                     info.verify(plan)
                     return Planned(plan, (alone,), choice=choice)
                 break
-    candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    private = [info for info in algorithms.values() if info.exposure != "none"]
+    candidates = tuple(_worthwhile(_within_budget(info, config, problem), problem) for info in private)
+    if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
+        candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    dearer = _dearer(config, problem, private, allowed)
+    trust = config.privacy.trust_server
     while True:
-        plan, choice = automatic(
-            candidates, algorithms, problem, trust_server=config.privacy.trust_server, allowed=allowed
-        )
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=trust, allowed=allowed, dearer=dearer)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -222,16 +226,69 @@ def _automatic(
 
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
-    """Infeasible where an algorithm knows that so few users are too few for any; with the n that would do."""
-    if not config.privacy.trust_server or problem.beliefs.hostile_share > 0:
+    """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
+    if not config.privacy.trust_server:
         return
     wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
     for info in algorithms.values():
         too_few = info.choosing.too_few
-        if too_few is not None and (found := too_few(problem, left)) is not None:
-            needs = f"{found.needs}, or a larger epsilon; or name an algorithm"
+        if too_few is not None and (found := too_few(problem, left, _attendance(config))) is not None:
+            needs = f"{found.needs}{_larger_epsilon(left, partial(too_few, problem), config)}; or name an algorithm"
             raise Infeasible("auto", found.condition, needs, users=found.users)
+
+
+def _larger_epsilon(left: Privacy, too_few: Callable[[Privacy, float], Any], config: Config) -> str:
+    """How many times as much would do, in words; nothing where none that is allowed does."""
+    low, high = 1.0, MOST_EPSILON / config.privacy.epsilon
+
+    def enough(times: float) -> bool:
+        privacy = replace(left, epsilon=min(left.epsilon * times, MOST_EPSILON))
+        return too_few(privacy, _attendance(config)) is None
+
+    if high <= low or not enough(high):
+        return ""
+    while high > 1.04 * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return f", or {high:.2g} times this epsilon"
+
+
+def _within_budget(info: Registered, config: Config, problem: Problem) -> Candidate:
+    """Its plan, of fewer rounds where the budget allows no more; without one where it allows none."""
+    budget, usual = budget_of(config), _candidate(info, config, problem)
+    if budget == Budget() or (usual.plan is not None and not budget.exceeded(usual.plan)):
+        return usual
+    for rounds in info.choosing.fewer_rounds if _keeps_answers(info, config) else ():
+        with suppress(QuoronError):
+            plan = _plan(info, config, problem, {"rounds": rounds})
+            if not budget.exceeded(plan):
+                return Candidate(info.name, plan)
+    if usual.plan is None:
+        return usual
+    try:
+        budget.check_plan(usual.plan)
+    except BudgetExceeded as error:
+        return Candidate(info.name, None, f"{info.name}: the budget is exceeded. {error}")
+    raise AssertionError
+
+
+def _dearer(config: Config, problem: Problem, algorithms: Iterable[Registered], allowed: Allowance) -> Candidate | None:
+    """What a method's own rule would take, were it not for the budget, where that is exceeded."""
+    if not config.privacy.trust_server or problem.beliefs.hostile_share > 0 or allowed.budget == Budget():
+        return None
+    free, anything = config.model_copy(update={"budget": BudgetSection()}), replace(allowed, budget=Budget())
+    for info in algorithms:
+        if info.choosing.rule is not None:
+            found = _worthwhile(_candidate(info, free, problem), problem)
+            if found.plan is not None and info.choosing.rule(found.plan, anything).taken:
+                return found if allowed.budget.exceeded(found.plan) else None
+    return None
+
+
+def _attendance(config: Config) -> float:
+    """Declared share of those asked who are expected to answer."""
+    return 1.0 if config.problem.attendance is None else config.problem.attendance
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -271,15 +328,6 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
 def budget_of(config: Config) -> Budget:
     """The limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
-
-
-def _on_one_machine(config: Config) -> Allowance:
-    """What may be asked of the rows of a table; users who are made up stand for a federation."""
-    section, budget = config.population, budget_of(config)
-    if not isinstance(section, TableSection | FlightsSection):
-        return Allowance(budget)
-    from_files = isinstance(section, TableSection) and dataset(section.path, Path()) is not None
-    return Allowance(budget, everybody=True, held=HELD_OF_FILES if from_files else None)
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
@@ -324,6 +372,8 @@ def _plan(
     options = options_of(info, {**given, **exactly}, called="algorithm.options")
     if info.either_adjacency and "adjacency" not in given:
         options = replace(options, adjacency=config.privacy.adjacency)
+    if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:
+        options = replace(options, attendance=config.problem.attendance)
     plan = info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)
     if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
         raise Infeasible(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quoron.populations.users import Answering
-from quoron.sharding.shard import Cut, Settings, Stored
+from quoron.sharding.shard import Cut, Settings
 from quoron.simulation.again import looked_at_again
 from quoron.simulation.pieces import Indices, Told, part_of, together
 from quoron_client.protocol.questions import Question
@@ -75,10 +75,7 @@ class ShardedEngine:
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
-        again = None
-        if not isinstance(self.cut.population, Stored):
-            again = looked_at_again(self._answers, question, self.cut.population.dimension)
-        return again or self._answers(question)
+        return looked_at_again(self._answers, question, self.cut.population.dimension) or self._answers(question)
 
     def _answers(self, question: Question) -> Any:
         if self._threads is None:

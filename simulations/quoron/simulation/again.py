@@ -1,8 +1,9 @@
 """Answers too many to be held: blocks of rows that are computed whenever somebody looks at them.
 
 What a user answers depends on that user and the question alone, so a block has the same bits every time, and nothing
-but time tells it from rows in memory. Only second moments are that long: d (d + 1) / 2 numbers of every user. Blocks
-are of slots, and neighbouring slots lie anywhere in files: answers of users on disk are held, not computed again.
+but time tells it from rows in memory. Only second moments are that long: d (d + 1) / 2 numbers of every user; the
+gradients beside them are as long as what other rounds ask for, and held. Blocks are of slots: items on disk are read in
+the order of slots, too, where everybody is asked in every round.
 """
 
 import threading
@@ -28,6 +29,7 @@ class RowsAgain:
     ask: Callable[[Question], Answers]
     question: Question
     shape: tuple[int, int]
+    beside: Matrix  # (k, d), the last numbers of each row
     _first: int = -1  # of the block that is kept
     _block: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     _lock: Any = field(default_factory=threading.Lock)
@@ -40,7 +42,11 @@ class RowsAgain:
         assert shape in (self.shape, (self.shape,))
         return self
 
-    def __getitem__(self, rows: slice) -> Matrix:
+    def __getitem__(self, rows: slice | tuple[slice, slice]) -> Matrix:
+        if isinstance(rows, tuple):  # of some columns those that are held
+            rows, columns = rows
+            assert columns == slice(self.shape[1] - self.beside.shape[1], None)
+            return self.beside[rows]
         first, last, step = rows.indices(len(self))
         assert step == 1
         if first >= last:
@@ -75,6 +81,10 @@ def looked_at_again(ask: Callable[[Question], Answers], question: Question, dime
         return None
     if 8 * users * numbers <= HELD:
         return None
-    rows = RowsAgain(ask, question, (users, numbers))
-    status: list[NDArray[np.uint8]] = [rows.answers_at(at).status for at in range(0, users, rows.rows)]
-    return Answers(rows, np.concatenate(status))  # type: ignore[arg-type]
+    held = question.task.model_size
+    rows = RowsAgain(ask, question, (users, numbers), np.empty((users, held)))
+    status: NDArray[np.uint8] = np.empty(users, np.uint8)
+    for at in range(0, users, rows.rows):
+        own, answers = slice(at, at + rows.rows), rows.answers_at(at)
+        rows.beside[own], status[own] = answers.values[:, -held:], answers.status
+    return Answers(rows, status)  # type: ignore[arg-type]

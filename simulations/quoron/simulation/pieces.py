@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations.users import Answering, Users
+from quoron.simulation.again import looked_at_again
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.release import Sums
@@ -48,14 +49,18 @@ class Pieces:
 
     def ask(self, question: Question) -> Told:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        return looked_at_again(self._told, question, self._engine.population.dimension) or self._told(question)
+
+    def _told(self, question: Question) -> Any:
         if not len(question.cohort):
             return self._engine.ask(question)
-        parts = ((own, self._engine.ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
+        ask = self._engine.rows if question.reduction is None else self._engine.ask
+        parts = ((own, ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
         return together(question, parts, self._engine.population.dimension)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
-        answers = self.ask(replace(question, reduction=None))
+        answers = self._told(replace(question, reduction=None))
         assert isinstance(answers, Answers)
         return answers
 

@@ -80,7 +80,7 @@ def prepare(
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
         if compare and config.train.health != 0:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
-    scene = scene.settled(planned.plan.problem)
+    scene = scene.settled(planned.plan)
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
     if compare or config.run.link is not None:

@@ -28,6 +28,7 @@ from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
 
@@ -46,11 +47,14 @@ class Setup:
     problem: Problem
     engine: Engine
 
-    def settled(self, problem: Problem) -> "Setup":
-        """The same with the problem of a plan, whose models may have a domain of their own."""
-        population, engine = self.population, self.engine
+    def settled(self, plan: Plan) -> "Setup":
+        """The same with the problem of a plan, whose models may have a domain of their own; users are read as asked."""
+        population, engine, problem = self.population, self.engine, plan.problem
         if problem.domain != population.domain:
             population = replace(cast(Any, population), domain=problem.domain)
+        if plan.asks_everybody and (read_in := getattr(population, "read_in", None)) is not None:
+            population = read_in(np.arange(population.users))
+        if population is not self.population:
             engine = engine.over(population) if isinstance(engine, InlineEngine | Pieces) else engine
         return Setup(population, problem, engine)
 

@@ -33,7 +33,8 @@ Users = NDArray[np.int64]
 class CuratorEngine:
     """Answers of all users, user by slot in a secret order; local reports draw on secret words.
 
-    `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass.
+    `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass; None
+    where everybody is asked in every round, in the order of slots.
     With `sharing` other processes answer, which `close` ends.
     """
 
@@ -43,7 +44,7 @@ class CuratorEngine:
         items: "ItemBatch | Rows",
         noise: NoiseSource,
         *,
-        seed: int = 0,
+        seed: int | None = 0,
         sharing: Sharing | None = None,
     ) -> None:
         self._order = of_the_run(noise).stream("order of users").permutation(declared.users)
@@ -55,12 +56,12 @@ class CuratorEngine:
         if isinstance(self._engine, ShardedEngine):
             self._engine.close()
 
-    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int) -> Any:
+    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
         if isinstance(items, ItemBatch):
             return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
         from quoron.datasets.population import FileUsers, LazyStore
 
-        asked = self._order[partition(seed=seed, users=declared.users)]
+        asked = self._order if seed is None else self._order[partition(seed=seed, users=declared.users)]
         return FileUsers(**_fields(declared), store=LazyStore(items, None, asked, declared.loss))
 
     def ask(self, question: Question) -> Answers | Sums:

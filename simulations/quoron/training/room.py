@@ -54,13 +54,13 @@ def make_sure_of_items(then: str, needed: int, more: int, *, begun: bool) -> Non
         np.empty(more, np.uint8)  # which the system may refuse, too
 
 
-def make_sure_of_answers(plan: Plan, *, in_memory: bool) -> None:
+def make_sure_of_answers(plan: Plan) -> None:
     """RunError unless there is memory for the plan's largest round: its answers, and what is kept between rounds.
 
     What is made of answers was at most 3.9 times as much, over all methods; most take twice. Of questions with a
-    reduction, which all of a plan's have or none, no answers are kept; second moments of too many users, whose items
-    are `in_memory`, are looked at again, a block at a time. What is kept is there before and after a round, and on its
-    way into the books. It depends on the plan, on where items lie, and on this machine.
+    reduction, which all of a plan's have or none, no answers are kept; second moments of too many users are looked at
+    again, a block at a time. What is kept is there before and after a round, and on its way into the books. It depends
+    on the plan and on this machine.
     """
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     state = algorithm.init()
@@ -69,7 +69,7 @@ def make_sure_of_answers(plan: Plan, *, in_memory: bool) -> None:
     if question is not None and question.reduction is None:
         users, numbers = max(plan.parameters.cohorts()), plan.parameters.answer_length(plan.problem)
         answers = 4 * 8 * users * numbers
-        if in_memory and isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
+        if isinstance(question.task, MomentAndGradient) and 8 * users * numbers > again.HELD:
             answers = 4 * (again.BLOCK + 8 * users * plan.problem.dimension)  # gradients are what other rounds ask for
     what = f"the answers of a round ({answers:,} bytes) and what is kept between two ({kept:,} bytes)"
     with memory_for(what, f"{UNCHARGED} {FEWER if answers >= kept else LESS}"):

@@ -281,7 +281,7 @@ def carry_out(
     with _naming_differences(keep.out if begun else None, setting):
         run.check()
     if begun is None:
-        make_sure_of_answers(run.plan, in_memory=True)
+        make_sure_of_answers(run.plan)
     folder = claim_rows(keep.out)
     if begun is None:
         start.keep(folder)

@@ -41,7 +41,7 @@ from quoron.training.found import Declarations
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
-from quoron.training.table import Curated, HeldTable, hold
+from quoron.training.table import Curated, hold
 from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
@@ -105,7 +105,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     if encoding is not held.encoding:
         items = look.weigh(items, encoding)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(held.declared, items, noise, seed=plan.seed)
+    engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan))
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
@@ -274,7 +274,7 @@ def carry_out(
         prepared, begun = _with_bought(prepared, folder), True
     run, held, identity = prepared.run, prepared.scene.held, prepared.scene.identity
     if not begun:
-        make_sure_of_answers(run.plan, in_memory=isinstance(held, HeldTable))
+        make_sure_of_answers(run.plan)
     with closing(prepared.begin(folder, asdict(identity))) as own:
         run.charge()
         with memory_for("the rest of this run", ONCE):
@@ -286,7 +286,8 @@ def carry_out(
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
-            with closing(CuratorEngine(held.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
+            seed = _read_by(run.plan)
+            with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing)) as engine:
                 model = run.carry_out(own, engine, observers)
             events = own.events()
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
@@ -334,6 +335,11 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
 
 def _identity(folder: RunFolder) -> Identity:
     return Identity(**folder.read_json(RECORD))
+
+
+def _read_by(plan: Plan) -> int | None:
+    """Seed of the order in which a run reads each user once a pass; None: that of slots."""
+    return None if plan.asks_everybody else plan.seed
 
 
 def _digest(items: "ItemBatch | Rows") -> bytes:

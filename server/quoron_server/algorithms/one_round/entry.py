@@ -1,12 +1,15 @@
 """`one-round-least-squares` in the registry."""
 
+import math
+
 from quoron_server.algorithms.allowance import Verdict
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
 
-ONE = "one round is allowed, and it needs no more"
+MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
+ONE = "three rounds or fewer are allowed, and it needs one"
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
@@ -22,5 +25,7 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    choosing=Choosing(rule=lambda _, allowed: Verdict(True, ONE) if allowed.budget.rounds == 1 else Verdict(False)),
+    choosing=Choosing(
+        rule=lambda _, allowed: Verdict((allowed.budget.rounds or math.inf) <= MOST_ROUNDS, ONE), fewer_rounds=(1,)
+    ),
 )

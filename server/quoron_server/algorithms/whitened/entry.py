@@ -23,5 +23,7 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and for losses, which no gradient tells"
     ),
-    choosing=Choosing(many_passes=True, rule=planning.taken, too_few=planning.too_few),
+    choosing=Choosing(
+        many_passes=True, rule=planning.taken, too_few=planning.too_few, fewer_rounds=planning.FEWER_ROUNDS
+    ),
 )

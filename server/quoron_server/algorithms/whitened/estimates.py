@@ -142,6 +142,7 @@ class GradientModel:
         into = (along(self.known) * np.sqrt(h)).reshape(len(self.known), -1)
         span = np.linalg.qr(np.concatenate([out, into]).T)[0]
         slope = (out @ span).T @ learnt @ (into @ span)
+        slope = slope if np.isfinite(slope).all() else np.zeros_like(slope)
         values, vectors = np.linalg.eigh(0.5 * (slope + slope.T))
         change = 1 / np.clip(1 + values, 1 / LARGEST_CHANGE, LARGEST_CHANGE) - 1
         span = span @ vectors

@@ -24,9 +24,10 @@ import numpy as np
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.free_presence import Rows, blocks, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Rows, moment_logs, vector_logs
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -145,7 +146,10 @@ class WhitenedTracking:
             return Question(state.round, everybody, AverageLoss(np.stack([at, np.zeros_like(at)])))
         # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
         centre = p.ridge * at if p.ridge else None
-        return Question(state.round, everybody, AverageGradient(at[None, :], (1.0,), centre=centre))
+        smoothing = Moreau(p.smoothing) if p.smoothing else None  # which changes no hinge's gradient at 0
+        return Question(
+            state.round, everybody, AverageGradient(at[None, :], (1.0,), centre=centre, smoothing=smoothing)
+        )
 
     def update(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         """Release, and step."""
@@ -155,8 +159,7 @@ class WhitenedTracking:
         if state.round == 0:
             numbers = packed(self._contrasts.features)
             factors = Leading(answers.values, numbers)
-            whole = blocks(answers.values, answers.values.shape[1])
-            rows = np.concatenate([block[:, numbers:].copy() for _, block in whole])  # no block stays for its end
+            rows = answers.values[:, numbers:].copy()  # no row stays for its end
             answers = Answers(self._contrasts.of(rows), answers.status)
             state, entries = self._whiten(state, factors, answers, noise)
         else:
@@ -274,11 +277,9 @@ class WhitenedTracking:
             each = zip(along, falls, inverse, strict=True)
             wanted = np.stack([own - against @ (fall + pull @ own) for own, fall, against in each])
             variances = variance * np.sum(inverse**2, axis=2)
-        elif parts > 1:  # their curvatures differ, and what rounds have learnt of them counts
+        else:  # what rounds have learnt of curvatures counts
             step, variances = model.step(falls, h, basis)
             wanted, variances = along - step, variance * variances
-        else:
-            wanted, variances = along - falls / h, variance / h**2
         following = (basis @ shrunk(wanted.ravel(), variances.ravel()).reshape(parts, -1)).ravel()
         if p.sigmoid:
             following = within(following, math.sqrt(max(4.0 * p.width, 4 * float(theta @ theta))))

@@ -28,6 +28,8 @@ class WhitenedParameters(Parameters):
     vote_bound: float  # V
     feature_norm: float  # R
     link_curvature: float  # φ₂
+    mean_curvature: float  # that steps begin with, at most φ₂
+    smoothing: float  # λ of the Moreau envelope that gradients are of; 0 for a loss whose slope does not jump
     start_slope: float  # s₀: |φ'| at the start is at most this
     ridge: float  # λ
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
@@ -50,8 +52,7 @@ class WhitenedParameters(Parameters):
     @property
     def law(self) -> Law:
         """What is known of the loss before anybody answers."""
-        even = self.link_curvature if self.outputs == 1 else min(self.link_curvature, 1 / self.outputs)
-        return Law(even, self.sigmoid, self.outputs, self.intercept)
+        return Law(self.mean_curvature, self.sigmoid, self.outputs, self.intercept)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""
@@ -101,6 +102,10 @@ class WhitenedParameters(Parameters):
     def answer_length(self, problem: Problem) -> int:
         """A second moment and a gradient."""
         return packed(problem.features) + problem.dimension
+
+    def long_once(self) -> bool:
+        """Of second moments."""
+        return True
 
     def attendance(self, problem: Problem) -> tuple[Attendance, ...]:
         """Told by the shares of every gradient; beside the vote, where one user may be replaced by another."""

@@ -31,10 +31,11 @@ NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1"
 MOST_CLASSES = 1_000  # whose curvatures are a matrix
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
-MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
+LEAST_ATTENDANCE = 0.25  # with which `auto` takes it: a share of users who answer is never taken for less than a fifth
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
-FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
+FORECAST_FROM = 9  # rounds: with fewer the way may be too long: the model at most about doubles in each
+FEWER_ROUNDS = tuple(range(ROUNDS, ROUNDS_FROM - 1, -1))  # that `auto` takes where a budget allows no more
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
 VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
@@ -42,6 +43,7 @@ LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
 BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 VOTE_BOUND = 0.1
+SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class WhitenedOptions:
 
     rounds: int | None = None  # all of them; 13 unless told
     attendance: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
+    smoothing: float | None = None  # of a hinge: λ of its Moreau envelope, at most 1; SMOOTHING unless told
     robust: bool | None = None  # clip more, in fear of hostile users; None: where some are declared
 
 
@@ -76,7 +79,8 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
-    risk = remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None
+    unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1)  # measured from four rounds on
+    risk = min(1.0, remaining(left) + unreached) * starting_risk(problem) + 0.5 * p.smoothing
     return Chosen(p, risk, cost, adjacency=adjacency)
 
 
@@ -93,9 +97,10 @@ def verify(plan: Plan) -> None:
         ("two second moments", len(p.moment_scales) == 2, len(p.moment_scales)),
         ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
         ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
-        ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
+        ("the problem's curvature", p.link_curvature == _curvature(plan.problem, p.smoothing), p.link_curvature),
+        ("smoothing only of a slope that jumps", not p.smoothing or plan.problem.link_curvature is None, p.smoothing),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond) > 0, p.vote_bound),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond, p.mean_curvature) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
@@ -123,26 +128,21 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
-    """Whether everybody may be asked in every round: by whoever holds all rows, else where users are few.
+    """Whether everybody may be asked in every round: always by whoever holds all rows, else where so many will answer.
 
-    Where rows are in one machine's memory neither n, d nor ε has a limit: more of any is as good as before, or better.
-    Elsewhere all users' moments have to be held at once. Fewer rounds than FORECAST_FROM have not been measured.
+    Neither n, d nor ε has a limit: more of any is as good as before, or better. A budget that forbids so many rounds,
+    answers or bytes leaves no plan to be asked about, or one of fewer rounds.
     """
-    if plan.cost.rounds < FORECAST_FROM or plan.cost.rounds > (allowed.budget.rounds or ROUNDS_TO):
-        return Verdict(False)
-    users, held = plan.problem.users, 8 * plan.problem.users * packed(plan.problem.features)
-    if allowed.held is not None and held > allowed.held:
-        return Verdict(False, f"where {held / 2**30:,.1f} GiB of second moments can be held at once, name {NAME}")
-    if users <= MOST_USERS:
-        return Verdict(True, "its rule takes so few users")
+    if allowed.attendance < LEAST_ATTENDANCE:
+        return Verdict(False, f"where {LEAST_ATTENDANCE:.0%} of users are expected to answer, {NAME} would be taken")
     if allowed.everybody:
         return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
-    return Verdict(False, f"where all users may be asked {plan.cost.rounds} times, name {NAME}")
+    return Verdict(True, f"everybody may be asked {plan.cost.rounds} times (budget.answers_per_user says otherwise)")
 
 
-def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
+def too_few(problem: Problem, privacy: Privacy, attendance: float) -> Infeasible | None:
     """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
-    problem, options = problem.settled(wide=True), WhitenedOptions()
+    problem, options = problem.settled(wide=True), WhitenedOptions(attendance=attendance)
     try:
         _require(problem, options)
         return _unlearnable(problem, _mu(problem, privacy, ROUNDS), options)
@@ -178,9 +178,16 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         raise Infeasible(NAME, condition, f"{ROUNDS_FROM} rounds or more")
     if not 1 / 32 <= options.attendance <= 1:
         raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
-    if problem.feature_norm is None or not problem.link_curvature or not problem.convex:
-        raise Infeasible(
-            NAME, "the loss is not a convex function of one smooth prediction", "loss logistic, huber or least_squares"
+    hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
+    if problem.feature_norm is None or not (problem.link_curvature or hinge) or not problem.convex:
+        condition = (
+            "the loss is not a convex function of predictions with a curvature, or with an envelope that has one"
+        )
+        raise Infeasible(NAME, condition, "loss logistic, softmax, huber, least_squares or hinge")
+    if options.smoothing is not None and not (hinge and 0 < options.smoothing <= 1):
+        raise ConfigError(
+            f"Expected algorithm.options.smoothing above 0 and at most 1, of a loss whose slope jumps, got "
+            f"smoothing={options.smoothing:g}. Leave it out, or take loss hinge."
         )
 
 
@@ -188,6 +195,7 @@ def _calibrated(
     problem: Problem, adjacency: Adjacency, options: WhitenedOptions, rounds: int, mu: float
 ) -> WhitenedParameters:
     users = problem.users
+    smoothing = (options.smoothing or SMOOTHING) if problem.link_curvature is None else 0.0
     numbers = Contrasts(problem.features, problem.outputs).dimension
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     each, gradients = _length_share(users, mu), rounds - 1
@@ -219,7 +227,9 @@ def _calibrated(
         vote_scale=vote.scale,
         vote_bound=bound,
         feature_norm=problem.feature_norm or 1.0,
-        link_curvature=problem.link_curvature or 1.0,
+        link_curvature=_curvature(problem, smoothing) or 1.0,
+        mean_curvature=_mean_curvature(problem, _curvature(problem, smoothing) or 1.0),
+        smoothing=smoothing,
         start_slope=slope,
         ridge=problem.ridge,
         sigmoid=sigmoid,
@@ -234,6 +244,19 @@ def _calibrated(
 def _beyond(nu: float) -> float:
     """π* for labels that are not rare."""
     return BEYOND / nu * max(1.0, nu / SLOWER_FROM) ** (1 / 3)
+
+
+def _curvature(problem: Problem, smoothing: float) -> float | None:
+    """φ₂, of the Moreau envelope where there is one."""
+    return 1 / smoothing if smoothing else problem.link_curvature
+
+
+def _mean_curvature(problem: Problem, curvature: float) -> float:
+    """1/K of K classes, whose chances are even at the start; of a hinge, which bends near a margin of 1 alone, 1."""
+    if problem.outputs > 1:
+        return min(curvature, 1 / problem.outputs)
+    hinge = problem.beliefs.label_bound is None and not problem.beliefs.sigmoid
+    return min(curvature, 1.0) if hinge else curvature
 
 
 def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
