@@ -26,6 +26,7 @@ from few_users import GROUPS
 from shapes import table
 
 from quoron.config import from_tree
+from quoron.populations.users import held_back
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
@@ -85,7 +86,7 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     state = algorithm.init()
                     while (question := algorithm.request(state, noise)) is not None:
                         state = algorithm.update(state, scene.engine.ask(question), noise).state
-                    risk = scene.population.excess_risk(algorithm.model(state))
+                    risk = scene.population.excess_risk(algorithm.model(state)) - held_back(scene.population)
                     values = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
                     known = scene.problem.beliefs.isotropic is not None
                     yield values | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}

@@ -63,13 +63,13 @@ def sufficient(preset: str, algorithm: str, users: int, seeds: int) -> int:
 
 
 def excess_risk(preset: str, algorithm: str, users: int, rounds: int, seed: int) -> float:
-    """Of one run of exactly `rounds` rounds."""
+    """Of one run of exactly `rounds` rounds, over the best model of the preset's domain."""
     settings = [f"population.users={users}", f"algorithm.name={algorithm}", f"algorithm.options={{rounds={rounds}}}"]
     with tempfile.TemporaryDirectory() as folder:
         run = quoron.simulate(
             preset, method=Method(seed=seed), keep=Keep(Path(folder) / "run"), simulation_seed=seed, settings=settings
         )
-    return run.summary.excess_risk or 0.0
+    return run.summary.excess_in_domain or 0.0
 
 
 if __name__ == "__main__":

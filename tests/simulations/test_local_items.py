@@ -151,7 +151,7 @@ class TestItems:
     def test_too_many_clients_settle_on_nothing(self, source: str, table: Path, tmp_path: Path) -> None:
         folder, config = _empty(tmp_path / "f", 20), parse(source)
         with pytest.raises(ConfigError, match="Say fewer"):
-            give_tables(folder, config, table, 10**6)
+            give_tables(folder, config, table, 10_000)
         assert not _items(folder)
         give_tables(folder, parse(TOML), table, 2)
 

@@ -12,7 +12,8 @@ from quoron.populations import Corruption, Outliers, Synthetic
 from quoron.populations._risk import LogisticDesign, divergence, sphere_coordinate, sphere_plane
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
-from quoron_client.protocol.domains import Box, L2Ball, on_boundary
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.ends import on_boundary
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError
 

@@ -14,7 +14,8 @@ from quoron.populations.metrics import auc
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
-from quoron_client.protocol.domains import Box, L2Ball, free_ball
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError, DataError
 
 

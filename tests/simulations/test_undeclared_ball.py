@@ -18,7 +18,8 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.losses import Linear, make_loss
 from quoron_client.losses.own import Declaration, declared_loss
-from quoron_client.protocol.domains import L2Ball, free_ball, is_free
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.ends import free_ball, is_free
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.wording import domain_words, reach_words
@@ -121,21 +122,21 @@ def test_a_bound_that_nobody_declared_is_said_before_and_after_and_one_that_is_d
     ledger: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a method whose noise depends on it, in a plan, in a dry run and of a model; what it keeps it from."""
-    frame, _ = table()
+    frame = table()[0].query("who < 1000")
     given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
     frame.to_csv(tmp_path / "people.csv", index=False)
     text = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--epsilon", "4", "--dry-run"]
     text += [word for k in range(3) for word in ("--numeric", f"x{k}=-40:40")]
-    words = "domain.radius is not declared, and what phased-sgd needs for this loss grows with it: models are of "
-    assert invoke([*text, "--set", "algorithm.name=phased-sgd"]) == 0
+    words = "domain.radius is not declared, and what accelerated-sgd needs for this loss grows with it: models are of "
+    assert invoke([*text, "--set", "algorithm.name=accelerated-sgd"]) == 0
     assert words in " ".join(capsys.readouterr().out.split())
     assert invoke([*text, "--details"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "domain.radius" not in shown
     assert "models unbounded" in shown
-    trained = quoron.train(frame, **said(**given, out=tmp_path / "a", algorithm="phased-sgd"))
+    trained = quoron.train(frame, **said(**given, out=tmp_path / "a", algorithm="accelerated-sgd"))
     assert any(each.startswith(words) for each in trained.summary.warnings)
-    for algorithm, radius in (("phased-sgd", 3.0), ("whitened-tracking", 0.5)):
+    for algorithm, radius in (("accelerated-sgd", 3.0), ("whitened-tracking", 0.5)):
         run = quoron.train(frame, **said(**given, algorithm=algorithm, radius=radius, out=tmp_path / algorithm))
         assert not any("is not declared, and what" in each for each in run.summary.warnings)
         (said_of,) = [each for each in run.summary.warnings if "as large as its domain" in each] or [""]
@@ -143,11 +144,11 @@ def test_a_bound_that_nobody_declared_is_said_before_and_after_and_one_that_is_d
 
 
 def test_a_simulation_says_what_the_bound_of_a_method_costs(tmp_path: Path) -> None:
-    frame, _ = table()
+    frame = table()[0].query("who < 1000")
     given = {"user": "who", "label": "ill", "numeric": {f"x{k}": (-40, 40) for k in range(3)}, "epsilon": 4.0}
     free, bound = (
         quoron.simulate(frame, **said(**given, out=tmp_path / name, algorithm=name)).summary
-        for name in ("whitened-tracking", "phased-sgd")
+        for name in ("whitened-tracking", "accelerated-sgd")
     )
     assert free.held_back == 0.0
     assert 0 < bound.held_back < bound.excess_risk
@@ -155,3 +156,20 @@ def test_a_simulation_says_what_the_bound_of_a_method_costs(tmp_path: Path) -> N
     rows = dict(bound.rows())
     assert rows["of that by the domain's bound"].startswith(f"{bound.held_back:.2g}; over the best in it")
     assert "of that by the domain's bound" not in dict(free.rows())
+
+
+@pytest.mark.parametrize(("robust", "slope"), [(True, 30.0), (True, 0.3), (False, 30.0)])
+def test_a_cap_on_predictions_that_holds_the_model_is_said_for_real_and_in_a_simulation(
+    robust: bool, slope: float, ledger: Path, tmp_path: Path
+) -> None:
+    draw = np.random.Generator(np.random.Philox(9))
+    number = draw.uniform(-1, 1, USERS)
+    ill = draw.random(USERS) < 1 / (1 + np.exp(-slope * number))
+    frame = pd.DataFrame({"who": np.arange(USERS), "x": number, "ill": ill})
+    given = {"user": "who", "label": "ill", "numeric": {"x": (-1, 1)}, "epsilon": 8.0, "algorithm": "whitened-tracking"}
+    given["settings"] = [f"algorithm.options.robust={str(robust).lower()}"]
+    for run in (quoron.train, quoron.simulate):
+        summary = run(frame, **said(**given, out=tmp_path / run.__name__)).summary
+        warnings = summary.remarks_simulation_only if run is quoron.simulate else summary.warnings
+        found = [each for each in warnings if "held at a root mean square of 4, in fear of hostile users" in each]
+        assert len(found) == (robust and slope == 30.0)

@@ -9,12 +9,12 @@ from typing import Any
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
+from quoron.planning import bounds
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
-from quoron_client.protocol.domains import is_free
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
@@ -28,7 +28,7 @@ from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import MOST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.wording import domain_words, plan_json, reach_words
+from quoron_server.wording import plan_json
 
 Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
@@ -157,7 +157,7 @@ def choose(
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
     said = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan)
-    planned = replace(planned, remarks=(*said, *undeclared_bound(config, planned.plan)))
+    planned = replace(planned, remarks=(*said, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}
@@ -331,18 +331,6 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
-
-
-def undeclared_bound(config: Config, plan: Plan) -> tuple[str, ...]:
-    """That a table's models have a bound which nobody declared, and what it keeps them from."""
-    own, problem = isinstance(config.population, TableSection), plan.problem
-    if not own or config.domain.radius is not None or is_free(problem.domain, problem.feature_norm or 1.0):
-        return ()
-    return (
-        f"domain.radius is not declared, and what {plan.algorithm} needs for this loss grows with it: models are "
-        f"{domain_words(problem)}, so {reach_words(problem)}. Declare domain.radius where more may be needed; methods "
-        "whose noise does not depend on it, such as whitened-tracking and tracking-srgd, have no such bound.",
-    )
 
 
 def budget_of(config: Config) -> Budget:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from quoron_client.data.encoding import Classes, Counts, Encoding, Signs
-from quoron_client.protocol.domains import Domain, L2Ball, Vector, on_boundary
+from quoron_client.protocol.domains import Domain, L2Ball, Vector
+from quoron_client.protocol.ends import on_boundary
 
 OFTEN = 0.05  # share of values from which on a misfit is spoken of
 

@@ -45,7 +45,8 @@ from quoron_client.data.encoding import (
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import group
 from quoron_client.losses import Classification, Logistic, Loss
-from quoron_client.protocol.domains import Domain, L2Ball, free_ball, on_boundary
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.ends import free_ball, on_boundary
 from quoron_privacy.errors import ConfigError, DataError
 
 Weighing = Callable[[Encoding, NDArray[np.bool_], Iterable[tuple[Owners, Any]]], Encoding]  # users trained on (n,)

@@ -170,7 +170,7 @@ def _risk(axes: Axes, summary: Summary, rounds: Rows, x: str, label: str) -> Non
     axes.plot(places, risks, color=BLUE, marker="o", markersize=3, label="excess risk")
     if summary.predicted_excess_risk is not None:
         label = "predicted: at most, in nine of ten problems"
-        axes.axhline(summary.predicted_excess_risk, color=ORANGE, linestyle="--", label=label)
+        axes.axhline(summary.predicted_excess_risk + summary.held_back, color=ORANGE, linestyle="--", label=label)
     elif summary.guessed_excess_risk is not None:
         label = "a guess that nobody has measured"
         axes.axhline(summary.guessed_excess_risk, color=ORANGE, linestyle=":", label=label)

@@ -120,6 +120,16 @@ class Summary:
             users_held_out=users_held_out,
         )
 
+    @property
+    def excess_in_domain(self) -> float | None:
+        """Excess risk over the best model of the domain, which is what plans predict."""
+        return None if self.excess_risk is None else max(0.0, self.excess_risk - self.held_back)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the bound of the domain costs anything to speak of."""
+        return self.excess_risk is not None and self.held_back > NOTICED * self.excess_risk
+
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
         return asdict(self)
@@ -143,9 +153,9 @@ class Summary:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
             rows.append(("that was predicted to be", words))
-        if self.excess_risk is not None and self.held_back > NOTICED * self.excess_risk:
-            inside = max(0.0, self.excess_risk - self.held_back)
-            rows.append(("of that by the domain's bound", f"{self.held_back:.2g}; over the best in it {inside:.2g}"))
+        if self.excess_in_domain is not None and self.is_held_back:
+            cost, inside = f"{self.held_back:.2g}", f"{self.excess_in_domain:.2g}"
+            rows.append(("of that by the domain's bound", f"{cost}; over the best in it {inside}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
@@ -164,7 +174,9 @@ class Summary:
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
 
     def _beside(self) -> str:
-        known = [("predicted at most", self.predicted_excess_risk)]
+        known = [
+            ("predicted at most, in its domain" * self.is_held_back or "predicted at most", self.predicted_excess_risk)
+        ]
         if self.predicted_excess_risk is None:
             known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
         if self.afterwards is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
-from quoron.planning import projection
+from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.prepared import Prepared
@@ -185,6 +185,7 @@ def _results(
     if link is not None and projection.held(plan):
         link = link.held()
     traffic = projection.by_round(events, network=link)
+    beside = scene.population.beside(model)
     summary = Summary.of(
         plan,
         events,
@@ -192,7 +193,7 @@ def _results(
         excess_risk_initial=scene.population.excess_risk(np.zeros_like(model)),
         test=scene.population.test_metrics(model),
         test_without_privacy=scene.population.test_metrics(scene.population.optimum),
-        beside=scene.population.beside(model),
+        beside=replace(beside, remarks=(*beside.remarks, *bounds.capped(events))),
         simulation_seed=config.run.simulation_seed,
         seconds=seconds,
         choice=prepared.planned.choice,

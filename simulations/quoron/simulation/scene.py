@@ -34,7 +34,8 @@ from quoron_client.losses import (
     loss_family,
     make_loss,
 )
-from quoron_client.protocol.domains import Box, Domain, L2Ball, free_ball
+from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_client.protocol.ends import free_ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.model import Model
+from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import Meaning, meaning
-from quoron.planning.plans import undeclared_bound
 from quoron.prepared import Prepared
 from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
@@ -22,12 +22,11 @@ from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
 from quoron.training.trained import Trained
 from quoron_client.data.labels import seen
-from quoron_client.protocol.domains import on_boundary
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
-from quoron_server.wording import domain_words, reach_words, sentence
+from quoron_server.wording import sentence
 
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
@@ -218,7 +217,8 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
-            *(held(model, plan) or undeclared_bound(prepared.config, plan)),
+            *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
+            *bounds.capped(events),
             *no_better(plan, events),
             *uneven(events),
         ),
@@ -244,18 +244,6 @@ def _with_rate(problem: Problem, model: Model) -> Problem:
 def _limit_words(account: Account) -> str:
     """The limit, and what it counts: that decides, not what is proved of all runs together."""
     return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
-
-
-def held(model: Model, plan: Plan) -> tuple[str, ...]:
-    """That the bound of the domain holds the released model, which is public, and what it keeps it from."""
-    if not on_boundary(plan.problem.domain, model.weights):
-        return ()
-    problem = plan.problem
-    return (
-        f"the model is as large as its domain lets it be ({domain_words(problem)}), so {reach_words(problem)}: "
-        "what it would gain beyond is lost, whatever the noise. Raise domain.radius; where none is declared, methods "
-        "whose noise does not depend on it, as `auto` takes, have no bound.",
-    )
 
 
 def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -245,7 +245,7 @@ class WhitenedTracking:
             walks=walks,
         )
         answered = int(np.sum(answers.answered))
-        public = {"radius": radius, "present": share}
+        public = {"radius": radius, "present": share} | self._capped(following)
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
         return Update(after, (mechanism.entry(),), public, diagnostics, present)
@@ -364,6 +364,12 @@ class WhitenedTracking:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
         least = ROBUST_BEYOND if self.parameters.robust else 0.0
         return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
+
+    def _capped(self, point: Vector) -> dict[str, float]:
+        """Whether the bound on predictions held the point, where there is one."""
+        if not self.parameters.robust:
+            return {}
+        return {"cap": self._largest, "capped": float(np.linalg.norm(point)) >= (1 - 1e-9) * self._largest}
 
     @property
     def _largest(self) -> float:
