@@ -42,8 +42,11 @@ def capped(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     told = [event["public"] for event in events if "capped" in event["public"]]
     if not told or not told[-1]["capped"]:
         return ()
-    return (
-        f"the model's predictions are held at a root mean square of {told[-1]['cap']:.3g}, in fear of hostile users "
-        "(problem.hostile_share, or algorithm.options.robust): what it would gain beyond is lost, whatever the noise. "
-        "Declare none where users can be trusted.",
-    )
+    held = f"the model's predictions are held at a root mean square of {told[-1]['cap']:.3g}"
+    lost = "what it would gain beyond is lost"
+    if told[-1]["feared"]:
+        return (
+            f"{held}, in fear of hostile users (problem.hostile_share, or algorithm.options.robust): {lost}, whatever "
+            "the noise. Declare none where users can be trusted.",
+        )
+    return (f"{held}, as noise might carry them on: {lost}. It rises with the users and with epsilon.",)

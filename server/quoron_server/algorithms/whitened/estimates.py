@@ -63,8 +63,10 @@ def whitening(moment: Moment, share: float, deviation: float, radius: float, *, 
         values, basis, edge = _resolved(whole, s, base, ROOM * base)
         return Whitening(basis / np.sqrt(values), np.minimum(edge / values, MOST_DOUBT))
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
-    means = whole[:-1, -1] / mass
-    around = whole[:-1, :-1] - np.outer(means, whole[-1, :-1])
+    row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
+    row = row * max(0.0, 1 - noise / max(float(row @ row), noise))  # means that may all be noise are taken for 0
+    means = row / mass
+    around = whole[:-1, :-1] - np.outer(means, row)
     own = max(float(np.trace(around)), s * math.sqrt(d - 1), 1e-6) / (d - 1)
     values, basis, edge = _resolved(0.5 * (around + around.T), s, own, max(AROUND * base - own, ROOM * own))
     transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)

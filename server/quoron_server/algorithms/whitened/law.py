@@ -83,13 +83,14 @@ class Law:
         For one logistic prediction: γ is bounded, and what is nearer to its bounds than noise is taken for that near.
         """
         wanted, near = gradient / (4 * self.curvature), max(deviation / (4 * self.curvature), _LEAST)
+        far = near * math.sqrt(len(wanted))  # how long the noise of all coordinates is
         share = 0.5 - min(near, 0.2)
         ratio = _NORMAL.inv_cdf(0.5 + min(max(float(wanted[-1]), -share), share)) if self.intercept else 0.0
         density, others = _NORMAL.pdf(ratio), wanted.copy()
         if self.intercept:
             others[-1] = 0.0
         length = float(np.linalg.norm(others))
-        reach = min(length / density, max(1 - near / density, 0.5))
+        reach = min(length / density, max(1 - far / density, 0.5))
         width = WIDTH / math.sqrt(1 - reach**2)
         found = others * (reach * width / max(length, 1e-300))
         if self.intercept:

@@ -51,13 +51,14 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_BEYOND = 0.35  # share of users meant beyond the radius
+MOST_BEYOND = 0.5  # share of users meant beyond the radius
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
-ROBUST_SIGMOID, ROBUST_LABELS = 4.0, 1.2
+ROBUST_LABELS = 1.2
+USUAL, CLEAR = 4.0, 200.0  # root mean square of logistic predictions, at most, up to this ν; above it in proportion
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -262,8 +263,7 @@ class WhitenedTracking:
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
         else:
             following = self._stepped(state, gradient, variance, model)
-        if p.robust:
-            following = within(following, self._largest)
+        following = within(following, self._largest)
         following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
 
@@ -365,17 +365,21 @@ class WhitenedTracking:
         least = ROBUST_BEYOND if self.parameters.robust else 0.0
         return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
 
-    def _capped(self, point: Vector) -> dict[str, float]:
+    def _capped(self, point: Vector) -> dict[str, float | bool]:
         """Whether the bound on predictions held the point, where there is one."""
-        if not self.parameters.robust:
+        if math.isinf(self._largest):
             return {}
-        return {"cap": self._largest, "capped": float(np.linalg.norm(point)) >= (1 - 1e-9) * self._largest}
+        held = float(np.linalg.norm(point)) >= (1 - 1e-9) * self._largest
+        return {"cap": self._largest, "capped": held, "feared": self.parameters.robust}
 
     @property
     def _largest(self) -> float:
-        """Root mean square of predictions in a model that is learnt in fear of hostile users."""
-        label, start = self.plan.problem.beliefs.label_bound, self.parameters.start_slope
-        return ROBUST_LABELS * label if label else max(ROBUST_SIGMOID * math.sqrt(self.parameters.width), 2 * start)
+        """Root mean square of predictions at most: as far as noise allows, less in fear of hostile users."""
+        p, label = self.parameters, self.plan.problem.beliefs.label_bound
+        usual = USUAL * math.sqrt(p.width) if p.sigmoid else math.inf
+        if not p.robust:
+            return usual * max(1.0, p.resolution(self.plan.problem.dimension) / CLEAR)
+        return ROBUST_LABELS * label if label else max(USUAL * math.sqrt(p.width), 2 * p.start_slope)
 
 
 def _fitting(domain: Domain, model: Vector) -> float:
