@@ -28,7 +28,8 @@ LINES = 24
 COEFFICIENTS, BOUGHT = 4, 3  # that are shown
 CLASS = 24  # letters of a class's name
 WARNINGS = 3  # of a plan
-FIXED = 16  # lines of a complete run without its warnings and what was bought, at most
+RELEASED = "by what the run released"  # label of a row of summaries
+FIXED = 17  # lines of a complete run without its warnings and what was bought, at most
 DRY = "Dry run: nothing is charged, and of the table only its users are counted."
 NEXT = "Next: the same without --dry-run. --details shows every number, the theorem, and what other methods would do."
 
@@ -108,10 +109,13 @@ def paid_for(promised: Guarantee) -> list[str]:
 
 def figures(summary: "TrainingSummary") -> list[tuple[str, str]]:
     """Of a complete run: its method, and what is not in its promise; of much that was bought the first."""
-    told = [row for row in summary.rows() if row[0] not in ("algorithm", "privacy of one user", "and more")]
+    left = {"algorithm", "privacy of one user", "and more"}
+    if any(label == RELEASED for label, _ in summary.rows()):  # the plan's own bound stands behind --details
+        left |= {"excess risk, predicted", "that is"}
+    told = [row for row in summary.rows() if row[0] not in left]
     bought = [row for row in told if row[0].startswith("bought: ")]
-    left = len(summary.bought) - BOUGHT
-    more = [("and more", f"{left:,} facts of the table: declared.toml")] if left > 0 else []
+    unshown = len(summary.bought) - BOUGHT
+    more = [("and more", f"{unshown:,} facts of the table: declared.toml")] if unshown > 0 else []
     at = told.index(bought[0]) if bought else 0
     others = [row for row in told if row not in bought]
     return [("method", summary.algorithm), *others[:at], *bought[:BOUGHT], *more, *others[at:]]

@@ -96,8 +96,8 @@ class TrainingSummary:
             rows.append(("that is", words))
         if self.afterwards is not None:
             after = Meaning(**self.afterwards)
-            said = f": {after.words()}" if after.words() else ""
-            rows.append(("by what the run released", f"at most {after.excess_risk:.2g}{said}"))
+            said = after.words() or f"excess risk at most {after.excess_risk:.2g}"
+            rows.append(("by what the run released", said))
         rows += [(f"bought: {each.column}", each.text()) for each in self.bought[:SHOWN]]
         if len(self.bought) > SHOWN:
             rows.append(("and more", f"{len(self.bought) - SHOWN:,} facts of the table: declared.toml"))
