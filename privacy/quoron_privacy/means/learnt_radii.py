@@ -122,6 +122,9 @@ def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: floa
     beside[:-1] |= seen[1:]
     likely = np.where(beside, np.maximum(shares, 0.0), 0.0)
     likely = likely / likely.sum() if likely.sum() > 0 else seen / seen.sum()
+    group = np.append(False, likely[1:] > likely[:-1])  # of its own, so maybe at the upper edge of its octave
+    group[:_INNER_BINS] = False
+    lengths = np.where(group, edges, lengths)
     lengths = np.sqrt(np.maximum(lengths**2 - nearer, (0.3 * lengths) ** 2))
     last = int(np.flatnonzero(seen).max())
     return Held(lengths, likely, float(lengths[last]), float(min(1.0, _UNSEEN * deviations[last])))
