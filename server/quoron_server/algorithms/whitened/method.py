@@ -50,6 +50,8 @@ from quoron_server.plan import Plan
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.35  # share of users meant beyond the radius
+BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
+COARSE = 150.0  # ν below which logistic predictions keep to 4, and rare labels count in π* as at first order
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
@@ -263,6 +265,8 @@ class WhitenedTracking:
             following = self._stepped(state, gradient, variance, model)
         if p.robust:
             following = within(following, self._largest)
+        elif p.sigmoid and p.outputs == 1:
+            following = within(following, ROBUST_SIGMOID * max(1.0, p.resolution / COARSE))
         following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
 
@@ -348,8 +352,10 @@ class WhitenedTracking:
 
     def _target(self, variance: float) -> float:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
-        least = ROBUST_BEYOND if self.parameters.robust else 0.0
-        return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
+        nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
+        common = BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
+        rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
+        return min(MOST_BEYOND, max(least, common * rarity))
 
     @property
     def _largest(self) -> float:

@@ -35,7 +35,7 @@ class WhitenedParameters(Parameters):
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
     outputs: int  # K: predictions of an item
     intercept: bool  # whether the last feature is the same for every item
-    beyond: float  # share of users meant beyond the radius, at most, where no label is rare
+    resolution: float  # ν = nμ_g / √d, with every user
     robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
     mu: float  # GDP parameter of the whole transcript
 
