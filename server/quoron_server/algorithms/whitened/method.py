@@ -52,13 +52,15 @@ from quoron_server.plan import Plan
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
 MOST_BEYOND = 0.5  # share of users meant beyond the radius
+BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
+COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
 # their length at the start and over its bound; the largest root mean square of logistic predictions, of others over y.
 ROBUST_BEYOND, ROBUST_FACTOR, ROBUST_LENGTHS, ROBUST_BOUND = 0.15, 2.0, 3.0, 2.0
 ROBUST_LABELS = 1.2
-USUAL, CLEAR = 4.0, 200.0  # root mean square of logistic predictions, at most, up to this ν; above it in proportion
+USUAL = 4.0  # root mean square of logistic predictions, at most, up to a ν of COARSE; above it in proportion
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -338,7 +340,7 @@ class WhitenedTracking:
     def _left(self, state: WhitenedState) -> float | None:
         """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured."""
         p, problem = self.parameters, self.plan.problem
-        nu = p.resolution(problem.dimension) * state.presence.share
+        nu = p.resolution * state.presence.share
         return bound_after(problem, p.rounds, nu, self.seen(state))
 
     def seen(self, state: WhitenedState) -> Seen:
@@ -362,8 +364,10 @@ class WhitenedTracking:
 
     def _target(self, variance: float) -> float:
         """π*: a share that its noise can be told from, the smaller the rarer a label is."""
-        least = ROBUST_BEYOND if self.parameters.robust else 0.0
-        return min(MOST_BEYOND, max(least, self.parameters.beyond * math.sqrt(4 * variance)))
+        nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
+        common = BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
+        rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
+        return min(MOST_BEYOND, max(least, common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
         """Whether the bound on predictions held the point, where there is one."""
@@ -378,7 +382,7 @@ class WhitenedTracking:
         p, label = self.parameters, self.plan.problem.beliefs.label_bound
         usual = USUAL * math.sqrt(p.width) if p.sigmoid else math.inf
         if not p.robust:
-            return usual * max(1.0, p.resolution(self.plan.problem.dimension) / CLEAR)
+            return usual * max(1.0, p.resolution / COARSE)
         return ROBUST_LABELS * label if label else max(USUAL * math.sqrt(p.width), 2 * p.start_slope)
 
 

@@ -1,6 +1,5 @@
 """The public numbers of a run of `whitened-tracking`, and the mechanisms that they make."""
 
-import math
 from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
@@ -36,7 +35,7 @@ class WhitenedParameters(Parameters):
     sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
     outputs: int  # K: predictions of an item
     intercept: bool  # whether the last feature is the same for every item
-    beyond: float  # share of users meant beyond the radius, at most, where no label is rare
+    resolution: float  # ν = nμ_g / √d, with every user
     robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
     mu: float  # GDP parameter of the whole transcript
 
@@ -79,11 +78,6 @@ class WhitenedParameters(Parameters):
         first += [self.moment(dimension, stage).effective_mu ** 2 for stage in (0, 1)]
         means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
         return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
-
-    def resolution(self, dimension: int) -> float:
-        """ν = nμ_g/√d, where everybody answers."""
-        means = gdp.compose(*(self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)))
-        return self.cohort_size * means / math.sqrt(dimension)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""

@@ -40,7 +40,6 @@ VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
 LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
-BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
@@ -102,7 +101,7 @@ def verify(plan: Plan) -> None:
         ("the problem's curvature", p.link_curvature == _curvature(plan.problem, p.smoothing), p.link_curvature),
         ("smoothing only of a slope that jumps", not p.smoothing or plan.problem.link_curvature is None, p.smoothing),
         ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
-        ("positive bounds", min(p.vote_bound, p.start_slope, p.beyond, p.mean_curvature) > 0, p.vote_bound),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.resolution, p.mean_curvature) > 0, p.vote_bound),
     )
     checks.require_gaussian(plan, pairs(p, plan.problem, promise.adjacency), p.mu)
 
@@ -253,15 +252,10 @@ def _calibrated(
         sigmoid=sigmoid,
         outputs=problem.outputs,
         intercept=problem.beliefs.intercept,
-        beyond=_beyond(resolution(problem, mu, WhitenedOptions(), users)),
+        resolution=resolution(problem, mu, WhitenedOptions(), users),
         robust=robust,
         mu=mu,
     )
-
-
-def _beyond(nu: float) -> float:
-    """π* for labels that are not rare."""
-    return BEYOND / nu * math.cbrt(max(1.0, nu / SLOWER_FROM))
 
 
 def _curvature(problem: Problem, smoothing: float) -> float | None:
