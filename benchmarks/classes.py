@@ -162,7 +162,7 @@ TEST: Mapping[str, Task] = {
         "schtype",
         ("inner", "suburb", "rural", "urban"),
         (
-            *(each for each in _STAR if getattr(each, "name", "") != "schtype"),
+            *(each for each in _STAR if getattr(each, "column", "") != "schtype"),
             Numeric("math", 350, 750),
             Numeric("read", 350, 750),
         ),

@@ -14,7 +14,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
-LEAST_CURVATURE = 0.05  # of a contrast, over that of even chances
+LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
 WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
