@@ -420,7 +420,7 @@ def test_moments_have_the_bits_of_sums_taken_one_term_at_a_time_on_any_number_of
     mechanism = MomentMean.for_mu(dimension=dimension, users=23, mu=1.0)
     answered = np.arange(23) % 5 > 0
     whole = mechanism.release(factors, answered, transform, 1.0, Still())
-    monkeypatch.setattr(free_presence, "PIECE", 1)
+    monkeypatch.setattr("quoron_privacy.means.free_presence_loops.PIECE", 1)
     monkeypatch.setattr("quoron_privacy.kernels.threads._SMALL", 1)
     again = mechanism.release(factors, answered, transform, 1.0, Still())
     assert again.mean.tobytes() == whole.mean.tobytes()

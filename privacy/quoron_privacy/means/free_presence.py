@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
@@ -44,7 +43,7 @@ Integers = NDArray[np.int64]
 
 loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
 
-BLOCK, PIECE = 1 << 20, 1 << 16  # numbers of rows that are looked at together, and by one thread at a time
+BLOCK = 1 << 20  # numbers of rows that are looked at together
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
 _ROUNDOFF = 2.0**-53
@@ -277,11 +276,7 @@ def moment_logs(factors: Rows, transform: Matrix) -> Vector:
 def _each_piece(rows: Rows, length: int, work: Callable[[Matrix, slice], object]) -> None:
     """work(some of the rows, where they stand) for all of them, on all threads, a block at a time."""
     for own, block in blocks(rows, length):
-
-        def part(first: int, last: int, own: slice = own, block: Matrix = block) -> None:
-            work(block[first:last], slice(own.start + first, own.start + last))
-
-        in_pieces(part, len(block), length, max(1, PIECE // length))
+        loops.each_piece(block, own.start, work)
 
 
 def vector_logs(values: Matrix, transform: Matrix) -> Vector:

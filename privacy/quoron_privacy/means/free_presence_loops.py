@@ -1,14 +1,29 @@
 """The loops of `free_presence`: moments and vectors in the metric that was released, their sizes and exact sums."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, keep, lanes, plus, times
+from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.means.clipping_loops import shrink
 
+PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
 _ULP = 2.0**-52
 _LEAST = 1e-250  # of the square of a norm: below it products have lost digits, and a norm may come out too short
 _EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
+
+
+def each_piece(block: NDArray[np.float64], start: int, work: Callable[[NDArray[np.float64], slice], object]) -> None:
+    """work(some rows of a block, where they stand) for all of them, on all threads; the first one stands at `start`."""
+    length = block.shape[1]
+
+    def part(first: int, last: int) -> None:
+        work(block[first:last], slice(start + first, start + last))
+
+    in_pieces(part, len(block), length, max(1, PIECE // length))
 
 
 @njit(cache=True)

@@ -24,11 +24,8 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, noisy_count, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
-from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Release, Sums
+from quoron_privacy.release import Release, Sums, TellsPresence
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Attendance, GaussianPromise, Moves
@@ -239,7 +236,7 @@ def _verify_told(plan: Plan, round_: int, given: Attendance) -> None:
     """A release of the round tells how many answered, as finely as is said."""
     for each in plan.parameters.releases(plan.problem.dimension):
         teller = each.mechanism
-        if round_ in each.rounds and isinstance(teller, NormCountMean | PrefixNormCounts | LogLength | MomentMean):
+        if round_ in each.rounds and isinstance(teller, TellsPresence):
             finest = 1 / (teller.users * teller.presence_deviation)
             if 0 < given.mu <= finest * (1 + 1e-9):
                 return
