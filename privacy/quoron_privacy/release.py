@@ -100,3 +100,9 @@ def sum_bits(rows: int, divisor: int) -> int:
     if rows > 64 * divisor:
         raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
     return min(52, 56 - divisor.bit_length())
+
+
+def packed(dimension: int) -> int:
+    """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
+    count(dimension=dimension)
+    return dimension * (dimension + 1) // 2

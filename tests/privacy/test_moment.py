@@ -13,9 +13,10 @@ from quoron_client.compute.moments import second_moment_factor
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity, packed
+from quoron_privacy.means.moment import SecondMomentNoise, moment_sensitivity
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.release import packed
 from sums import moment_mean
 
 NORMS = st.floats(1e-3, 1e3)

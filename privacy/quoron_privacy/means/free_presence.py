@@ -31,10 +31,9 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import count
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
+from quoron_privacy.release import Adjacency, Release, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

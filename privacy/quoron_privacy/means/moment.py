@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
+from quoron_privacy.release import Adjacency, Release, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -136,12 +136,6 @@ class MomentSum:
         unit = self.norm * self.norm / 2.0**bits / self.divisor
         mean: Vector = sums.total.astype(np.float64) * np.where(diagonal == columns, unit, sqrt(2.0) * unit)
         return mean
-
-
-def packed(dimension: int) -> int:
-    """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
-    count(dimension=dimension)
-    return dimension * (dimension + 1) // 2
 
 
 def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:

@@ -15,9 +15,8 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.whitened.contrasts import Contrasts
 from quoron_server.algorithms.whitened.estimates import GradientModel
-from quoron_server.algorithms.whitened.law import Law
+from quoron_server.algorithms.whitened.law import Contrasts, Law
 from quoron_server.plan import Plan, Privacy
 
 INFO = ALGORITHMS["whitened-tracking"]

@@ -17,15 +17,14 @@ from quoron_privacy.means.free_presence import Length, LogLength, Moment
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import entropy, start_risk
-from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import (
     GradientModel,
     shrunk,
-    typical_length,
 )
 from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, Seen, after, before
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
+from quoron_server.algorithms.whitening import typical_length, whitening
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -313,7 +312,7 @@ class TestEstimates:
         rng = np.random.default_rng(1)
         basis = np.linalg.qr(rng.normal(size=(4, 4)))[0]
         moment = basis @ np.diag([0.9, 1.0, 1.1, 1.2]) @ basis.T
-        found = estimates.whitening(Moment(moment, 1.0), 1.0, 1e-9, 0.1)
+        found = whitening(Moment(moment, 1.0), 1.0, 1e-9, 0.1)
         values = np.linalg.eigvalsh(found.transform.T @ moment @ found.transform)
         np.testing.assert_allclose(
             values, np.array([0.9, 1.0, 1.1, 1.2]) / (np.array([0.9, 1.0, 1.1, 1.2]) + 0.3 * 1.05), rtol=1e-6
@@ -324,7 +323,7 @@ class TestEstimates:
         for width in (1.0, 1e-2):
             rows = width * (rng.normal(size=(5000, 3)) * [1.0, 1.2, 0.9] + [0.5, -2.0, 1.0])
             rows = np.hstack([rows, np.ones((5000, 1))])
-            found = estimates.whitening(Moment(rows.T @ rows / 5000, 1.0), 1.0, s, 0.1, constant=True)
+            found = whitening(Moment(rows.T @ rows / 5000, 1.0), 1.0, s, 0.1, constant=True)
             whitened = rows @ found.transform
             np.testing.assert_allclose(whitened[:, :3].mean(axis=0), 0, atol=1e-6)
             np.testing.assert_array_equal(found.transform[:3, 3], 0)
@@ -334,7 +333,7 @@ class TestEstimates:
         rng, s, d = np.random.default_rng(2), 0.01, 12
         noise = np.triu(rng.normal(size=(d, d)) * s / np.sqrt(2), 1)
         noise = noise + noise.T + np.diag(rng.normal(size=d) * s)
-        found = estimates.whitening(Moment(np.eye(d) * 0.01 + 0.9 * noise, 1.0), 1.0, s, 0.05)
+        found = whitening(Moment(np.eye(d) * 0.01 + 0.9 * noise, 1.0), 1.0, s, 0.05)
         lengths = np.linalg.norm(found.transform, axis=0)
         np.testing.assert_allclose(lengths, lengths[0], rtol=1e-9)
 

@@ -18,7 +18,7 @@ from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
-from quoron_server.algorithms.whitened.estimates import typical_length, whitening
+from quoron_server.algorithms.whitening import typical_length, whitening
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 

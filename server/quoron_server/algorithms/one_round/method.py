@@ -15,9 +15,9 @@ import numpy as np
 
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Adjacency, Sums
+from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Plan

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters

@@ -26,18 +26,16 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum, Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
-from quoron_privacy.release import Adjacency, Sums
+from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
-from quoron_server.algorithms.whitened.estimates import typical_length, whitening
-from quoron_server.algorithms.whitened.law import curvature_share, mean_chance
+from quoron_server.algorithms.whitening import curvature_share, mean_chance, typical_length, whitening
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem

@@ -18,14 +18,13 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import Chosen
@@ -40,7 +39,7 @@ from quoron_server.algorithms.tracking.method import (
     drawn,
     mechanisms,
 )
-from quoron_server.algorithms.whitened.law import curvature_share
+from quoron_server.algorithms.whitening import curvature_share
 from quoron_server.parameters import Assumption, Kind, Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem

@@ -1,4 +1,12 @@
-"""What is known of a loss before anybody answers: mean curvatures over Gaussian predictions."""
+"""What is known of a loss before anybody answers: which of its predictions count, and mean curvatures of Gaussian ones.
+
+A loss that only differences of its predictions change, such as softmax, has gradients whose parts sum to zero over the
+K predictions. With orthonormal contrasts Q, (K, K - 1), whose columns sum to zero, Qᵀ keeps the length of every such
+gradient and drops a K-th of the coordinates, so of the noise (docs/privacy/whitened-tracking.md#w2).
+
+    >>> Contrasts(1, 3).of(np.array([[0.5, 1.0, -1.5]])).round(3).tolist()
+    [[-0.354, 1.837]]
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,28 +16,57 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.algorithms.whitened.contrasts import Contrasts
+from quoron_server.algorithms.whitening import WIDTH, mean_chance
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
-WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
-def curvature_share(sigmoid: bool, square: float, mean: float = 0.0) -> float:
-    """κ: mean curvature over its bound, for predictions N(mean, square)."""
-    if not sigmoid:
-        return 1.0
-    width = math.sqrt(WIDTH**2 + max(square, 0.0))
-    return WIDTH / width * math.exp(-0.5 * (mean / width) ** 2)
+@dataclass(frozen=True, slots=True)
+class Contrasts:
+    """Between models of K parts of p numbers, one part after the other, and points of q parts; q = 1 where K is 1."""
 
+    features: int  # p
+    outputs: int  # K
 
-def mean_chance(mean: float, variance: float) -> float:
-    """Of the positive class, for predictions N(mean, variance)."""
-    return _NORMAL.cdf(mean / math.sqrt(WIDTH**2 + max(variance, 0.0)))
+    @property
+    def parts(self) -> int:
+        """q."""
+        return max(1, self.outputs - 1)
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of a point."""
+        return self.parts * self.features
+
+    def of(self, gradients: Matrix) -> Matrix:
+        """Qᵀ G of every user's gradient (n, K p), shape (n, q p), without a product whose order of sums may change."""
+        if self.outputs == 1:
+            return gradients
+        rows = gradients.reshape(len(gradients), self.outputs, self.features)
+        found, total = np.empty((len(rows), self.parts, self.features)), rows[:, 0].copy()
+        with np.errstate(all="ignore"):  # what is not finite is nobody's row
+            for part in range(1, self.outputs):
+                np.multiply(total - part * rows[:, part], (part * (part + 1)) ** -0.5, out=found[:, part - 1])
+                total += rows[:, part]
+        return found.reshape(len(rows), self.dimension)
+
+    def model(self, transform: Matrix, point: Vector) -> Vector:
+        """Of a point θ (q p,) in the metric L (p, p): Q θ Lᵀ, shape (K p,)."""
+        if self.outputs == 1:
+            return transform @ point
+        parts: Vector = (self.matrix() @ point.reshape(self.parts, -1) @ transform.T).ravel()
+        return parts
+
+    def matrix(self) -> Matrix:
+        """Q, (K, K - 1); 1 where K is 1."""
+        if self.outputs == 1:
+            return np.ones((1, 1))
+        return Contrasts(1, self.outputs).of(np.eye(self.outputs))
 
 
 @cache

@@ -28,25 +28,23 @@ from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.free_presence import Rows, moment_logs, vector_logs
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
+from quoron_privacy.release import Release, packed
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.whitened.contrasts import Contrasts
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,
     LEARNT,
     WALK,
     GradientModel,
     shrunk,
-    typical_length,
-    whitening,
     within,
 )
 from quoron_server.algorithms.whitened.forecast import Seen
 from quoron_server.algorithms.whitened.forecast import after as bound_after
+from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitening import typical_length, whitening
 from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start

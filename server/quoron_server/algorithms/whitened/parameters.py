@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.whitened.contrasts import Contrasts
-from quoron_server.algorithms.whitened.law import Law
+from quoron_privacy.release import Adjacency, packed
+from quoron_server.algorithms.whitened.law import Contrasts, Law
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 

@@ -12,16 +12,15 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
-from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.release import Adjacency
+from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
-from quoron_server.algorithms.whitened.contrasts import Contrasts
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
+from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy

@@ -1,0 +1,101 @@
+"""Features made alike in every direction by what was released of them, and predictions that are Gaussian in them.
+
+    typical_length   of a user, from the mean logarithm of lengths, with what is known of it before
+    whitening        from a noisy second moment: eigenvalues freed of what noise adds to their spread, never below noise
+    curvature_share, mean_chance   of a logistic loss, over Gaussian predictions
+
+All here are functions of released and public numbers. Why each is as it is: docs/privacy/whitened-tracking.md, "What
+each part is for".
+"""
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
+from quoron_privacy.means.free_presence import Length as Released
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+LENGTH_PRIOR = 1.2, 0.8  # how far below its bound the logarithm of a length is taken to be, and the deviation of that
+FLOOR = 0.3  # eigenvalues stay this times the noise's edge above 0, and this times their mean
+ROOM = 0.5  # times the mean is the most that the edge adds
+AROUND = 2.5  # or, around a mean, what brings the mean to this times that of all, the mean's own part included
+MOST_DOUBT = 10.0
+WIDTH = math.sqrt(8 / math.pi)  # the logistic function is nearly Φ(u / WIDTH), as steep at 0
+_NORMAL = NormalDist()
+
+
+def typical_length(released: Released, mechanism: LogLength, share: float, top: float) -> float:
+    """A user's length, from its mean logarithm: at most `top`, at least exp(-SPAN) of it."""
+    fall, deviation = SPAN * (released.mean / share + 0.5), mechanism.deviation / share
+    mean, known = LENGTH_PRIOR[0], LENGTH_PRIOR[1] ** 2
+    fall = (fall / deviation**2 + mean / known) / (1 / deviation**2 + 1 / known)
+    return top * math.exp(-min(max(fall, 0.0), SPAN))
+
+
+class Whitening(NamedTuple):
+    """Of the features as they were transformed before."""
+
+    transform: Matrix  # (d, d): to be multiplied from the right
+    doubt: Vector  # (d,): how much of each eigenvalue may be noise
+
+
+def whitening(moment: Moment, share: float, deviation: float, radius: float, *, constant: bool = False) -> Whitening:
+    """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users, clipped at `radius`.
+
+    With a `constant` last feature, the others are whitened around their mean, which that feature's row tells, and the
+    last coordinate stays that feature's.
+    """
+    d, s = len(moment.mean), deviation / share
+    whole = moment.mean / share
+    base = max(float(np.trace(whole)), radius, 1e-6) / d  # a trace is at least the Frobenius norm
+    if not constant or d == 1:
+        values, basis, edge = _resolved(whole, s, base, ROOM * base)
+        return Whitening(basis / np.sqrt(values), np.minimum(edge / values, MOST_DOUBT))
+    mass = max(float(whole[-1, -1]), s, 1e-6 / d)
+    row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
+    row = row * max(0.0, 1 - noise / max(float(row @ row), noise))  # means that may all be noise are taken for 0
+    means = row / mass
+    around = whole[:-1, :-1] - np.outer(means, row)
+    own = max(float(np.trace(around)), s * math.sqrt(d - 1), 1e-6) / (d - 1)
+    values, basis, edge = _resolved(0.5 * (around + around.T), s, own, max(AROUND * base - own, ROOM * own))
+    transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
+    transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
+    transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
+    return Whitening(transform, np.minimum(edge / np.append(values, mass), MOST_DOUBT))
+
+
+def _resolved(whole: Matrix, s: float, base: float, room: float) -> tuple[Vector, Matrix, float]:
+    """Eigenvalues of mean `base` with their vectors, freed of noise s (d, d), and the edge of the noise's spectrum.
+
+    Pairs of eigenvalues are pushed apart by noise; the sum over pairs takes that back. What is below the edge of the
+    noise's spectrum cannot be told from nothing, and takes a share of the mean eigenvalue instead.
+    """
+    d, edge = len(whole), math.sqrt(2 * len(whole)) * s
+    around = whole - float(np.trace(whole)) / d * np.eye(d)
+    values, basis = np.linalg.eigh(around)
+    if d > 1 and np.sum(around * around) > 0.5 * (d * (d + 1) - 2) * s * s:
+        gaps, width = values[:, None] - values[None, :], 0.5 * edge / math.sqrt(d)
+        values = np.maximum.accumulate(values - s * s * np.sum(gaps / (gaps**2 + width**2), axis=1))
+        values = values - values.mean()
+    else:
+        values = np.zeros(d)
+    return np.maximum(base + values, 0.0) + max(min(FLOOR * edge, room), FLOOR * base), basis, edge
+
+
+def curvature_share(sigmoid: bool, square: float, mean: float = 0.0) -> float:
+    """κ: mean curvature over its bound, for predictions N(mean, square)."""
+    if not sigmoid:
+        return 1.0
+    width = math.sqrt(WIDTH**2 + max(square, 0.0))
+    return WIDTH / width * math.exp(-0.5 * (mean / width) ** 2)
+
+
+def mean_chance(mean: float, variance: float) -> float:
+    """Of the positive class, for predictions N(mean, variance)."""
+    return _NORMAL.cdf(mean / math.sqrt(WIDTH**2 + max(variance, 0.0)))
