@@ -98,6 +98,15 @@ def test_a_ridge_is_part_of_what_is_minimised():
     assert left(batch, plan_of(batch, ridge=0.05)) < 0.05
 
 
+def test_a_column_that_few_users_have_is_whitened_by_all_of_their_length():
+    """A moment clipped at a typical length would be a fifth of what it is, and steps that go by it never settle."""
+    rng, users = np.random.default_rng(0), 4000
+    has = rng.random(users) < 0.1
+    labels = np.where(rng.random(users) < 1 / (1 + np.exp(2.0 - 2.0 * has)), 1.0, -1.0)
+    batch = ItemBatch(np.column_stack([2.0 * has - 1, np.ones(users)]) / np.sqrt(2), labels, np.arange(users + 1))
+    assert max(left(batch, plan_of(batch), seed=seed) for seed in range(2)) < 0.05
+
+
 def test_a_third_of_users_who_are_absent_at_random_bias_nothing():
     batch, drawn = table(users=2000), np.random.default_rng(2)
 
@@ -245,7 +254,7 @@ class TestPlans:
         seen = Seen.of(1e-4, np.full(5, 0.25), 0.25, 1.0)
         assert seen.noise == pytest.approx(0.5 * 5 * 1e-4 / 0.25)
         louder = Seen.of(1e-2, np.full(5, 0.25), 0.25, 1.0)
-        nu = plan.parameters.resolution(plan.problem.dimension)
+        nu = plan.parameters.resolution
         assert nu == pytest.approx(resolution(plan.problem, plan.parameters.mu, WhitenedOptions(), 400), rel=1e-6)
         assert after(plan.problem, ROUNDS, nu, seen) < after(plan.problem, ROUNDS, nu, louder)
         assert after(plan.problem, FORECAST_FROM - 1, nu, seen) is None
