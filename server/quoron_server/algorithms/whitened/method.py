@@ -51,7 +51,7 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_BEYOND = 0.5  # share of users meant beyond the radius
+MOST_BEYOND = 0.5, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which moments are clipped at more than a typical length, in proportion
@@ -370,7 +370,10 @@ class WhitenedTracking:
         nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
         common = BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
         rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
-        return min(MOST_BEYOND, max(least, common * rarity))
+        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(
+            self._contrasts.dimension
+        )  # noise grows with D, bias does not
+        return min(most, max(least, common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
         """Whether the bound on predictions held the point, where there is one."""
