@@ -146,6 +146,17 @@ class TestDoors:
         assert summary.forecast is not None
         assert entropy(0.02) < summary.forecast["constant"] < entropy(0.3)
 
+    def test_of_several_classes_no_rate_is_one_classes_and_no_area_is_told(self, place: Path) -> None:
+        people().assign(grade=lambda frame: np.digitize(frame["a"] + frame["b"] / 2, [-1, 1])).to_csv(
+            "graded.csv", index=False
+        )
+        said = {**SAID, "privacy": Privacy(8.0, 1e-6)}
+        summary = quoron.train("graded.csv", **said, label="grade", classes=[0, 1, 2], keep=Keep("one")).summary
+        assert summary.health is not None
+        for told in (summary.forecast, summary.afterwards):
+            assert told is not None
+            assert (told["area"], told["constant"], told["start"]) == (None, None, pytest.approx(math.log(3)))
+
     def test_a_rate_that_was_bought_is_known_to_the_plan(self, place: Path) -> None:
         pd.concat([people().assign(who=lambda frame, k=k: frame["who"] + k * USERS) for k in range(4)]).to_csv(
             "many.csv", index=False

@@ -65,6 +65,20 @@ def test_a_dry_run_and_the_end_of_a_run_fit_one_screen(
     assert "model.json" in "".join(after)
 
 
+def test_it_says_what_a_budget_costs_and_where_nothing_is_predicted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train", "people.csv", *WORDS, *columns(2), "--dry-run", "--set"]
+    for said, told in [
+        ("budget.answers_per_user=2", "with budget.answers_per_user=13 whitened-tracking would be taken and leave"),
+        ("budget.rounds=1", "one-round-least-squares, 1 round:"),
+        ("loss.name=hinge", "not measured; without training at most 1"),
+    ]:
+        lines = screen([*words, said], monkeypatch, 80)
+        assert len(lines) <= 24
+        assert told in " ".join(" ".join(lines).split())
+
+
 def test_declarations_that_are_bought_fit_it_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.read_csv("people.csv")[["who", "x0", "x1", "x2", "x3", "ill"]].to_csv("few.csv", index=False)
     words = ["train", "few.csv", "--user", "who", "--label", "ill", "--epsilon", "6", "--quiet"]

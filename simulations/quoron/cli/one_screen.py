@@ -54,14 +54,18 @@ def rows(planned: Planned) -> list[tuple[str, str]]:
         few = promised.health.visible > 1
         share = f"{100 * promised.health.visible:.2g} % of the users or more without a row that can be used"
         found.append(("the look can see", "nothing: the users are too few" if few else share))
-    because = "" if planned.choice is None else f": {planned.choice.partition(': ')[2].partition(';')[0]}"
-    found.append(("method", f"{plan.algorithm}, {cost.rounds:,} rounds{because}"))
+    reasons = [] if planned.choice is None else planned.choice.partition(": ")[2].removesuffix(".").split("; ")
+    rounds = "1 round" if cost.rounds == 1 else f"{cost.rounds:,} rounds"
+    found.append(("method", ": ".join([f"{plan.algorithm}, {rounds}", *reasons[:1]])))
+    found += [("the budget", each) for each in reasons[1:] if each.startswith("with budget.")]
     if risk := risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk):
         read = planned.forecast
         beside = f"without training at most {start_risk(problem):.2g}" if read is None else read.beside()
         found.append(("predicted excess risk", f"{risk}; {beside}"))
         if read is not None and read.words():
             found.append(("that is", read.words()))
+    else:
+        found.append(("predicted excess risk", f"not measured; without training at most {start_risk(problem):.2g}"))
     held = problem.users * problem.items_per_user
     found.append(("memory of the rows", f"{size(held * (4 * problem.dimension // problem.outputs + 8))} as planned"))
     found.append(("computing", f"{cost.gradient_evaluations:,} gradients: {about(seconds(plan))}"))

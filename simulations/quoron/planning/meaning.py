@@ -1,7 +1,7 @@
 """What an excess risk means for a label: how far off predictions are in its own units, how much accuracy that may cost.
 
->>> print(f"{Meaning(0.02, start=0.69).chance:.3f}")
-0.980
+>>> Meaning(0.02, start=0.69, accuracy=0.028).words()
+"accuracy at most 2.8 points below the best model's (measured)"
 
 What is exact, what is measured, and how: docs/comparing.md, "In the label's own units".
 """

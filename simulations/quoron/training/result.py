@@ -233,9 +233,11 @@ def _summary(
 
 
 def _with_rate(problem: Problem, model: Model) -> Problem:
-    """With the label rate that was released, where the look told one and nobody declared it."""
+    """With the label rate that was released, where the look told one of two classes and nobody declared it."""
     told, known = model.label_shares, problem.beliefs
-    if told is None or not known.sigmoid or known.label_rate is not None or model.encoding.class_weight is not None:
+    if told is None or problem.outputs > 1 or not known.sigmoid or known.label_rate is not None:
+        return problem
+    if model.encoding.class_weight is not None:
         return problem
     shares = seen(told.shares, told.error)
     return replace(problem, beliefs=replace(known, label_rate=float(shares[-1] / shares.sum())))
