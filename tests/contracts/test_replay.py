@@ -16,7 +16,7 @@ from contracts.replay import first_complaint as says
 from contracts.scenes import SMALL, make, make_plan
 from contracts.worlds import Complaint, Spent
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.moment import MomentSum, SecondMomentNoise
+from quoron_privacy.means.free_presence import MomentMean, ShapedMomentSum
 from quoron_privacy.release import Sums
 from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithm import Algorithm
@@ -246,21 +246,22 @@ class WithLower(Sums):
     lower: Any
 
 
-def moment_summed_twice(self: MomentSum, factors, answered):
+def moment_summed_twice(self: ShapedMomentSum, factors, answered):
     """The lower triangle is summed in single precision."""
     sums = ORIGINAL_MOMENTS(self, factors, answered)
     usable = answered & np.isfinite(factors).all(axis=1)
-    triangular = np.zeros((len(factors), self.dimension, self.dimension))
-    rows, columns = np.triu_indices(self.dimension)
+    triangular = np.zeros((len(factors), *self.transform.shape))
+    rows, columns = np.triu_indices(len(self.transform))
     triangular[:, rows, columns] = np.where(usable[:, None], np.clip(factors, -1, 1), 0.0)
     single = triangular.astype(np.float32)
-    upper, lower = (np.einsum("uki,ukj->ij", each, each) / self.divisor for each in (triangular, single))
+    upper, lower = (np.einsum("uki,ukj->ij", each, each) / self.users for each in (triangular, single))
     return WithLower(sums.total, sums.cells, sums.clipped, sums.answered, np.tril(lower - upper, -1))
 
 
-def moment_with_noise_mirrored(self: SecondMomentNoise, sums: WithLower, stream):
+def moment_with_noise_mirrored(self: MomentMean, sums: WithLower, radius, stream):
     """Both triangles under the same noise: their difference has none."""
-    return ORIGINAL_MOMENT(self, sums, stream) + sums.lower
+    found = ORIGINAL_MOMENT(self, sums, radius, stream)
+    return found._replace(mean=found.mean + sums.lower)
 
 
 def rung_half_as_high(self: Lottery, score: int) -> int | None:
@@ -269,7 +270,7 @@ def rung_half_as_high(self: Lottery, score: int) -> int | None:
     return None if above < 0 else min(above // (self.cohort_size - 1), len(self.table) - 1)
 
 
-ORIGINAL_SUM, ORIGINAL_MOMENTS, ORIGINAL_MOMENT = ClippedSum.of, MomentSum.of, SecondMomentNoise.release
+ORIGINAL_SUM, ORIGINAL_MOMENTS, ORIGINAL_MOMENT = ClippedSum.of, ShapedMomentSum.of, MomentMean.release_sums
 
 
 def first_complaint(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
@@ -352,9 +353,9 @@ def test_replay_catches_a_finite_answer_whose_length_overflows(monkeypatch) -> N
 
 
 def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles(monkeypatch) -> None:
-    monkeypatch.setattr(MomentSum, "of", moment_summed_twice)
-    monkeypatch.setattr(SecondMomentNoise, "release", moment_with_noise_mirrored)
-    assert "round 1: model" in first_complaint(make("tracking-srgd"), "tracking-srgd")
+    monkeypatch.setattr(ShapedMomentSum, "of", moment_summed_twice)
+    monkeypatch.setattr(MomentMean, "release_sums", moment_with_noise_mirrored)
+    assert "round 1: public" in first_complaint(make("tracking-srgd"), "tracking-srgd")
 
 
 def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import acute_sensitivity, mean_sensitivity
+from quoron_privacy.means import norm_counts_loops
 from quoron_privacy.means.clipping import ClippedSum, clip_rows, clipped_mean
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import sum_bits
@@ -274,6 +275,33 @@ class TestClippedSum:
         reduction = ClippedSum(1.0, 1)
         with pytest.raises(ConfigError, match="at most 64"):
             reduction.mean(reduction.of(np.zeros((65, 1)), np.ones(65, bool)))
+
+
+class TestNormCountSum:
+    @pytest.mark.parametrize(("outputs", "length", "width"), [(1, 4, 3), (3, 2, 2), (50, 12, 12)])
+    def test_of_a_transform_it_is_the_sum_of_rows_each_part_of_which_was_multiplied(self, outputs, length, width):
+        draw = np.random.default_rng(7)
+        rows, transform = draw.standard_normal((40, outputs * length)), draw.standard_normal((length, width))
+        rows[3], rows[5, 0], answered = 1e-200, np.nan, draw.random(40) < 0.8
+        centre = 0.1 * draw.standard_normal(outputs * width)
+        whole = np.kron(np.eye(outputs), transform)  # as large as nobody should hold it
+        sums = NormCountSum(5.0, 40, transform, centre).of(rows, answered)
+        expected = NormCountSum(5.0, 40).of(rows @ whole - centre, answered)
+        np.testing.assert_allclose(sums.total, expected.total, rtol=1e-6, atol=1e-12 * 2.0 ** sum_bits(0, 40))
+        np.testing.assert_allclose(sums.cells, expected.cells, rtol=1e-9, atol=1e-12 * 2.0 ** sum_bits(0, 40))
+        assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
+
+    @pytest.mark.parametrize("held", [1, 7, 30, 100_000])
+    def test_a_transform_is_applied_to_few_rows_at_a_time_and_to_any_number_with_the_same_bits(self, monkeypatch, held):
+        draw = np.random.default_rng(8)
+        rows, transform, answered = draw.standard_normal((50, 6)), draw.standard_normal((3, 3)), draw.random(50) < 0.8
+        reduction = NormCountSum(2.0, 50, transform, draw.standard_normal(6))
+        whole = reduction.of(rows, answered)
+        monkeypatch.setattr(norm_counts_loops, "BLOCK", held)
+        sums = reduction.of(rows, answered)
+        assert np.array_equal(sums.total, whole.total)
+        assert np.array_equal(sums.cells, whole.cells)
+        assert (sums.clipped, sums.answered) == (whole.clipped, whole.answered)
 
 
 def test_vectors_at_acute_angles_need_root_two_or_one_and_nothing_else_has_a_sensitivity():

@@ -201,6 +201,13 @@ class TestMomentMean:
         assert float(exact_square(first, second)) == pytest.approx(2, rel=1e-9)
         assert float(exact_square(first, np.zeros(4))) == pytest.approx(2, rel=1e-9)
 
+    @pytest.mark.parametrize("power", [-60, -78, -80, -81, -85])
+    def test_a_factor_whose_moment_underflows_is_no_longer_than_any_other(self, power):
+        rng = np.random.default_rng(4)
+        for transform in (10.0**power * np.linalg.qr(rng.normal(size=(5, 5)))[0] for _ in range(20)):
+            row = moment_row(rng.normal(size=15) * 1e150, 5, transform=transform)
+            assert float(exact_square(row, np.zeros(16))) <= 2 * (1 + 1e-9)
+
     def test_a_matrix_from_whoever_sends_it_stays_positive_semidefinite(self):
         rng = np.random.default_rng(1)
         for _ in range(50):

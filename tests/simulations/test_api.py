@@ -170,5 +170,5 @@ def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
 
 
 def test_auto_declines_where_nothing_can_be_learnt_and_says_how_many_users_would_do() -> None:
-    with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* needs n >= [\d,]+, or a larger epsilon"):
+    with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* needs n >= [\d,]+; or name an algorithm"):
         quoron.plan(method=Method("auto"), settings=["population.users=3", "population.dimension=50"])

@@ -378,22 +378,6 @@ def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: py
     assert names == private - {"local-model"}
 
 
-def test_where_nothing_is_feasible_each_reason_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
-    code, error = failing(
-        capsys,
-        "plan",
-        "quickstart",
-        "--set",
-        "privacy.adjacency=zero-out",
-        "--set",
-        "population.users=300",
-        "--set",
-        "budget.rounds=1000000000",
-    )
-    assert code == 2
-    assert error.count("promised is replace-one") == 1
-
-
 def test_completion_knows_presets_and_run_folders(place: Path) -> None:
     (place / "runs" / "small-1").mkdir(parents=True)
     (place / "runs" / "small-1" / "config.toml").touch()

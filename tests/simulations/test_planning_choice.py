@@ -470,9 +470,17 @@ def test_a_share_of_users_that_few_answer_is_planned_for_declined_or_left_to_ano
         on_a_table(300, 8, "problem.attendance=0.3", federated=True)
 
 
+def test_where_nothing_is_feasible_each_reason_stands_once() -> None:
+    names = ("dp-sgd-wor", "mean-sgd", "tracking-srgd")
+    refused = tuple(Candidate(name, None, f"{name}: promised is replace-one.") for name in names)
+    with pytest.raises(Infeasible, match=", ".join(names)) as found:
+        automatic(refused, ALGORITHMS, problem(300), allowed=Allowance())
+    assert str(found.value).count("promised is replace-one") == 1
+
+
 def test_users_of_a_federation_who_are_known_to_be_alike_are_asked_once_where_that_predicts_no_more() -> None:
-    alike = {"curvature": "isotropic", "typical_curvature": 0.1}
-    for users in MORE[1:]:
+    for users, items in ((1_000, 5), (100_000, 5), (1_000_000, 50), (10_001, 200)):
+        alike = {"curvature": "isotropic", "typical_curvature": 0.1, "items_per_user": items}
         planned, ruled = (on_a_table(users, federated=each, **alike) for each in (True, False))
         assert ruled.plan.algorithm == "whitened-tracking"
         assert planned.plan.predicted_excess_risk <= ruled.plan.predicted_excess_risk

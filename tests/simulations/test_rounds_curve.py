@@ -69,7 +69,7 @@ def test_every_algorithm_can_be_given_its_rounds() -> None:
     assert taking_rounds() == list(ALGORITHMS)
 
 
-@pytest.mark.parametrize("rounds", [7, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in taking_rounds() if name != "one-round-least-squares"])
 def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
     chosen = [*MANY, "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]

@@ -12,6 +12,7 @@ from quoron_privacy.means.clipping_loops import shrink
 
 PIECE = 1 << 16  # numbers of rows that one thread looks at at a time
 _ULP = 2.0**-52
+_LEAST = 1e-250  # of the square of a norm: below it products have lost digits, and a norm may come out too short
 _EIGHT = 2 * WIDTH  # numbers of a row at a time; those of `aligned` are filled up to it
 
 
@@ -29,6 +30,7 @@ def each_piece(block: NDArray[np.float64], start: int, work: Callable[[NDArray[n
 def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[no-untyped-def]
     """(largest entry m, Frobenius norm) of Lᵀ (U / m)ᵀ (U / m) L, left in `moment`; m = -1 where it is not finite.
 
+    A norm below 10⁻¹²⁵ is zero: what is left of so small numbers has no digits to be clipped by.
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
     # m leaves the factor first, so that no product overflows; whoever calls puts m² back as a logarithm or a quotient.
@@ -82,7 +84,9 @@ def _whiten_moment(factor, transform, scaled, product, moment):  # type: ignore[
         square += moment[r, r] ** 2
         for c in range(r + 1, d):
             square += 2 * moment[r, c] ** 2
-    return (largest, np.sqrt(square)) if np.isfinite(square) else (-1.0, 0.0)
+    if not np.isfinite(square):
+        return -1.0, 0.0
+    return (largest, np.sqrt(square)) if square > _LEAST else (1.0, 0.0)
 
 
 @njit(cache=True)

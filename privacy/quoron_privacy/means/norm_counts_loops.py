@@ -13,6 +13,8 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
+BLOCK = 1 << 18  # numbers of transformed rows that are held at a time: 2 MB
+
 
 def sum_norm_counts(
     values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, unit: float
@@ -21,17 +23,22 @@ def sum_norm_counts(
 
     A row of several parts of as many numbers as `transform` is for is clipped as one.
     """
-    rows, around = values, centre
-    if len(transform):
-        rows, around = np.empty((len(values), len(centre))), np.zeros(len(centre))
-        _whitened(values, transform, centre, rows)
-    total, counts = np.zeros(len(centre), np.int64), np.zeros(5, np.int64)
-    here = np.ascontiguousarray(answered, np.bool_)
-    added(clipped_sum().address, rows, around, here, radius, unit, total, counts)
+    total, counts, d = np.zeros(len(centre), np.int64), np.zeros(5, np.int64), len(centre)
+    here, loop = np.ascontiguousarray(answered, np.bool_), clipped_sum().address
+    if not len(transform):
+        added(loop, values, centre, here, radius, unit, total, counts)
+        return total, counts[:4], int(counts[4])
+    few, zero = max(1, BLOCK // max(1, d)), np.zeros(d)
+    room = np.empty((min(few, len(values)), d))
+    for first in range(0, len(values), few):
+        some = values[first : first + few]
+        rows = room[: len(some)]
+        _whitened(some, transform, centre, rows)
+        added(loop, rows, zero, here[first : first + few], radius, unit, total, counts)
     return total, counts[:4], int(counts[4])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
     for user in range(len(values)):
         whiten(values[user], transform, centre, out[user])

@@ -47,7 +47,8 @@ def test_whitened_gradients_are_as_long_as_their_dual_norm_and_are_coloured_back
     without = np.kron(np.eye(outputs), dense(metric) - metric.ridge * np.eye(len(metric.eigenvalues)))
     whitened = metric.whiten(gradient)
     assert whitened @ whitened == pytest.approx(gradient @ np.linalg.solve(without, gradient), rel=1e-8)
-    np.testing.assert_allclose(metric.transform(outputs).T @ gradient, whitened, rtol=1e-9, atol=1e-9)
+    parts = gradient.reshape(outputs, -1) @ metric.transform
+    np.testing.assert_allclose(parts.ravel(), whitened, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(metric.colour(whitened), gradient, rtol=1e-9, atol=1e-9)
 
 

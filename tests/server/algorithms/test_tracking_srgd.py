@@ -1,6 +1,6 @@
 """The recommended method: the algorithm box, what one user can move, radii nobody drives out of bounds, plans."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import sqrt
 
 import numpy as np
@@ -74,6 +74,23 @@ def test_every_user_is_in_one_cohort_at_most_and_cohorts_do_not_depend_on_answer
         cohorts.append(np.concatenate(asked))
     np.testing.assert_array_equal(*cohorts)
     assert len(set(cohorts[0])) == len(cohorts[0]) == plan.parameters.asked == plan.problem.users - 5
+
+
+def test_fifty_classes_are_whitened_by_the_matrix_of_one():
+    plan = small_plan(dimension=4)
+    algorithm, noise = (
+        TrackingSRGD(replace(plan, problem=replace(plan.problem, dimension=200, outputs=50))),
+        SeededNoise(1),
+    )
+    state, asked = algorithm.init(), []
+    while (question := algorithm.request(state, noise)) is not None:
+        k, numbers = len(question.cohort), question.task.answer_shape(200)[0]
+        answers = Answers(np.full((k, numbers), 0.01), np.full(k, Status.ANSWERED, np.uint8))
+        asked.append(question.reduction.transform.shape)
+        state = algorithm.update(state, answers, noise).state
+    assert set(asked) == {(4, 4)}
+    assert algorithm.model(state).shape == (200,)
+    assert np.isfinite(algorithm.model(state)).all()
 
 
 class Steered:
@@ -290,5 +307,5 @@ def test_the_ledger_gets_the_pilot_then_a_gradient_a_round_with_the_noise_in_use
         if t >= PILOT:
             scale = made.main.scale if t >= PILOT + plan.parameters.warmup_rounds else made.warmup.scale
             assert update.releases[0].parameters["scale"] == scale * update.public["radius"]
-        assert set(update.public) <= {"phase", "radius", "spread"}
+        assert set(update.public) <= {"phase", "radius", "spread", "unevenness"}
         state = update.state

@@ -244,7 +244,7 @@ class TestPlans:
         seen = Seen.of(1e-4, np.full(5, 0.25), 0.25, 1.0)
         assert seen.noise == pytest.approx(0.5 * 5 * 1e-4 / 0.25)
         louder = Seen.of(1e-2, np.full(5, 0.25), 0.25, 1.0)
-        nu = plan.parameters.resolution(plan.problem.dimension)
+        nu = plan.parameters.resolution
         assert nu == pytest.approx(resolution(plan.problem, plan.parameters.mu, WhitenedOptions(), 400), rel=1e-6)
         assert after(plan.problem, ROUNDS, nu, seen) < after(plan.problem, ROUNDS, nu, louder)
         assert after(plan.problem, FORECAST_FROM - 1, nu, seen) is None

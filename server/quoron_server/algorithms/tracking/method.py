@@ -331,8 +331,7 @@ class TrackingSRGD:
         return state.round >= PILOT + self.parameters.warmup_rounds
 
     def _reduction(self, state: TrackingState, radius: float) -> NormCountSum:
-        transform = self._whole(state).transform(self.plan.problem.outputs)
-        return NormCountSum(radius, self._mechanism(state).users, transform)
+        return NormCountSum(radius, self._mechanism(state).users, self._whole(state).transform)
 
     def _whole(self, state: TrackingState) -> Metric:
         """H, where curvature is as large as it can be."""

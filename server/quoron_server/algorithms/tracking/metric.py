@@ -52,10 +52,10 @@ class Metric:
         """The inverse of `whiten`."""
         return self._back(whitened * np.sqrt(self._scales(whitened, self.eigenvalues)))
 
-    def transform(self, outputs: int) -> Vector:
-        """What gradients of so many parts are multiplied by, from the left transposed, to be whitened: (d, d)."""
-        whole = np.kron(np.eye(outputs), self.basis / np.sqrt(self.eigenvalues))
-        return np.asarray(whole, np.float64)
+    @property
+    def transform(self) -> Vector:
+        """What each part of a gradient is multiplied by, from the left transposed, to be whitened: (d, d)."""
+        return np.asarray(self.basis / np.sqrt(self.eigenvalues), np.float64)
 
     def apply(self, vector: Vector) -> Vector:
         """H v, shape of v: (d,), or any multiple."""
