@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.scenes import make_plan
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 
 PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
@@ -41,6 +41,18 @@ def test_a_plan_with_a_number_that_is_none_is_refused(name: str, wrong: float) -
         with pytest.raises(VerificationError, match="parameters"):
             ALGORITHMS[name].verify(replace(plan, parameters=parameters))
     assert len(seen) >= 4
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, 1e-300])
+@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking", "whitened-tracking/classes", "accelerated-erm"])
+def test_noise_that_is_none_or_negative_is_refused_before_anybody_is_asked(name: str, wrong: float) -> None:
+    """A negative scale has a square like any other."""
+    plan = make_plan(name)
+    noises = [p for where, p in tampered(plan.parameters, wrong) if "_scale" in where]
+    assert len(noises) >= 2
+    for parameters in noises:
+        with pytest.raises(QuoronError):
+            ALGORITHMS[plan.algorithm].verify(replace(plan, parameters=parameters))
 
 
 @pytest.mark.parametrize("name", PRIVATE)

@@ -242,6 +242,18 @@ class TestClippedResiduals:
             assert (sums.answered, sums.clipped) == (3, 0)
             assert not sums.total.any()
 
+    @pytest.mark.parametrize("reduction", [ClippedSum, NormCountSum])
+    def test_a_norm_that_is_a_whole_number_clips_as_any_other(self, reduction):
+        rows, answered = np.random.default_rng(3).normal(size=(9, 4)), np.ones(9, bool)
+        for centre in (np.zeros(4), np.ones(4, np.int64)):
+            whole, other = (reduction(norm, 9, centre=centre).of(rows, answered) for norm in (1, 1.0))
+            assert whole.total.tolist() == other.total.tolist() != ClippedSum(1.0, 9).of(rows, ~answered).total.tolist()
+
+    @pytest.mark.parametrize("reduction", [ClippedSum, NormCountSum])
+    def test_a_centre_of_another_shape_is_refused(self, reduction):
+        with pytest.raises(ConfigError, match=r"centre of shape \(4,\)"):
+            reduction(1.0, 9, centre=np.zeros(3)).of(np.zeros((9, 4)), np.ones(9, bool))
+
     def test_an_absent_user_is_in_no_share_and_adds_exactly_zero(self):
         rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1e300]])
         answered = np.array([True, False, False])

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.learnt_mean import Learnt, LearntMean
@@ -77,6 +78,46 @@ def test_everything_released_costs_the_mu_that_was_asked_for_and_no_more_samples
     assert mu * (1 - 1e-6) <= released.mu <= mu
     assert sum(size for _, size in released.noises) <= learnt_mean.gaussians(dimension)
     assert np.isfinite(released.value).all()
+
+
+def course(mean, values, answered, seed, told=None):
+    """What was learnt; (value, noise, what was shown) of every release: `told` what another world has shown."""
+    honest, seen = GaussianNoise.release, []
+
+    def release(self, value, stream):
+        shown = honest(self, value, stream) if told is None else told[len(seen)][2]
+        seen.append((np.array(value), self, shown))
+        return shown
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "release", release)
+        noise = SeededNoise(seed)
+        return mean.release(values, answered, noise.stream("mean"), noise.stream("public")), seen
+
+
+def test_two_worlds_that_have_released_the_same_are_mu_apart_at_most_all_releases_together():
+    """Noise, radii and numbers of releases are the same in both, whoever replaces a user, or is replaced by nobody."""
+    rng, used = np.random.default_rng(5), []
+    odd = [0.0, 1e-320, 1.0, 1e100, 1e308, -1e308, np.inf, np.nan]
+    for trial in range(90):
+        users, dimension, mu = int(rng.choice([30, 31, 60])), int(rng.choice([1, 2, 5])), float(rng.choice([2.5, 20.0]))
+        mean = LearntMean(users, dimension, 1.0, mu, spread=rng.choice([None, 1e-3, 1e9]))
+        one = rng.normal(size=(users, dimension)) * 10.0 ** rng.uniform(-9, 1)
+        here, who = rng.random(users) < rng.choice([0.5, 1.0]), int(rng.integers(users))
+        other, there = one.copy(), here.copy()
+        one[who] = rng.normal(size=dimension) * 10.0 ** rng.uniform(-9, 3)
+        other[who] = [-one[who], 2 * one[who], rng.choice(odd, size=dimension)][trial % 3]
+        here[who], there[who] = True, trial % 4 > 0
+        learnt, first = course(mean, one, here, trial)
+        same, second = course(mean, other, there, trial, told=first)
+        assert (learnt.value.tolist(), learnt.radius, learnt.mu) == (same.value.tolist(), same.radius, same.mu)
+        apart = []
+        for (value, noise, _), (beside, again, _) in zip(first, second, strict=True):
+            assert noise == again
+            apart.append(float(np.linalg.norm(value - beside)) / noise.scale)
+            assert apart[-1] <= noise.effective_mu(value.size)
+        used.append(math.hypot(*apart) / mean.mu)
+    assert 0.9 < max(used) <= 1
 
 
 CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)

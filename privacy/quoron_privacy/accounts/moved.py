@@ -21,6 +21,8 @@ _ROUNDING = 2.0**-53
 
 def mu(moved: float, scale: float, dimension: int) -> float:
     """Of noise `scale` a coordinate on what a user moves so far in ℓ2; both ends of that are rounded to the grid."""
+    if not scale > 0:
+        return math.inf
     return moved / scale + moved / scale * _PLANS + math.sqrt(4 * dimension) * _STEP
 
 
@@ -53,7 +55,7 @@ def choice(epsilon: float) -> float:
 
 def together(*mus: float) -> float:
     """GDP of releases that follow each other: the root of the sum of their squares."""
-    return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52)
+    return math.sqrt(math.fsum(each**2 for each in mus)) * (1 + 2.0**-52) if max(mus) < 1e150 else math.inf
 
 
 def _quotient(length: float, divisor: int) -> float:

@@ -68,7 +68,7 @@ class ClippedSum:
     @property
     def scales(self) -> tuple[float, float]:
         """C and 2ᵇ."""
-        return self.norm, 2.0**self.bits
+        return float(self.norm), 2.0**self.bits
 
     @property
     def adding(self) -> int:

@@ -112,7 +112,8 @@ def added(
     counts: Integers,
 ) -> None:
     """Call the loop of a `LoopReduction`: `total` and `counts` grow by what it makes of contiguous rows."""
-    run(adding, (rows, len(rows), rows.shape[1], centre, answered, norm, unit, total, counts))
+    # A whole number would be handed over as one, and the loop would find any number at all in its place.
+    run(adding, (rows, len(rows), rows.shape[1], centre, answered, float(norm), float(unit), total, counts))
 
 
 @cache

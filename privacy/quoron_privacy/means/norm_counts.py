@@ -113,20 +113,22 @@ class NormCountSum:
         else:
             rows = checked(values, len(self.transform), parts=True)
             d = rows.shape[1] // len(self.transform) * self.transform.shape[1]
-        around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
-        unit = 2.0 ** sum_bits(0, self.users)
-        total, shares, clipped = loops.sum_norm_counts(rows, answered, none, around, self.radius, unit)
+        total, shares, clipped = loops.sum_norm_counts(rows, answered, none, self.around(d), *self.scales)
         return Sums(total, shares, clipped, int(np.count_nonzero(answered)))
 
     def around(self, dimension: int) -> Vector:
-        """See clipping.LoopReduction: of vectors that are not transformed."""
-        return np.zeros(dimension) if self.centre is None else np.ascontiguousarray(self.centre)
+        """c₀, (d,). ConfigError for a centre of another shape."""
+        if self.centre is None:
+            return np.zeros(dimension)
+        if self.centre.shape != (dimension,):
+            raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {self.centre.shape}.")
+        return np.ascontiguousarray(self.centre, np.float64)
 
     @property
     def scales(self) -> tuple[float, float]:
         """C and 2ᵇ."""
-        return self.radius, 2.0 ** sum_bits(0, self.users)
+        return float(self.radius), 2.0 ** sum_bits(0, self.users)
 
     @property
     def adding(self) -> int:

@@ -45,15 +45,15 @@ class Whitening(NamedTuple):
     doubt: Vector  # (d,): how much of each eigenvalue may be noise
 
 
-def whitening(moment: Moment, share: float, deviation: float, radius: float, *, constant: bool = False) -> Whitening:
-    """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users, clipped at `radius`.
+def whitening(moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False) -> Whitening:
+    """From a second moment whose diagonal carries noise of `deviation`, over `share` of n users of a `typical` length.
 
     With a `constant` last feature, the others are whitened around their mean, which that feature's row tells, and the
     last coordinate stays that feature's.
     """
     d, s = len(moment.mean), deviation / share
     whole = moment.mean / share
-    base = max(float(np.trace(whole)), radius, 1e-6) / d  # a trace is at least the Frobenius norm
+    base = max(float(np.trace(whole)), typical, 1e-6) / d  # a trace is at least the Frobenius norm
     if not constant or d == 1:
         values, basis, edge = _resolved(whole, s, base, ROOM * base)
         return Whitening(basis / np.sqrt(values), np.minimum(edge / values, MOST_DOUBT))

@@ -97,6 +97,15 @@ def test_a_ridge_is_part_of_what_is_minimised():
     assert left(batch, plan_of(batch, ridge=0.05)) < 0.05
 
 
+def test_a_column_that_few_users_have_is_whitened_by_all_of_their_length():
+    """A moment clipped at a typical length would be a fifth of what it is, and steps that go by it never settle."""
+    rng, users = np.random.default_rng(0), 4000
+    has = rng.random(users) < 0.1
+    labels = np.where(rng.random(users) < 1 / (1 + np.exp(2.0 - 2.0 * has)), 1.0, -1.0)
+    batch = ItemBatch(np.column_stack([2.0 * has - 1, np.ones(users)]) / np.sqrt(2), labels, np.arange(users + 1))
+    assert max(left(batch, plan_of(batch), seed=seed) for seed in range(2)) < 0.05
+
+
 def test_a_third_of_users_who_are_absent_at_random_bias_nothing():
     batch, drawn = table(users=2000), np.random.default_rng(2)
 

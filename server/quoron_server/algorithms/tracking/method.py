@@ -1,7 +1,7 @@
 """The recommended method: one pass, private broadcasts, a step and a clip that come from the users, privately.
 
-    pilot     twice: a cohort releases a typical length of second moments of features, another one their mean, clipped
-              there; L whitens it. H = φ₂ (LLᵀ)⁻¹ is the metric of all steps, and of all lengths of gradients
+    pilot     four times: a cohort releases a typical length of second moments of features, another one their mean,
+              clipped there; L whitens it. H = φ₂ (LLᵀ)⁻¹ is the metric of all steps, and of all lengths of gradients
     warm-up   ĝ_t = c_t + C_t (mean of clip_1((∇F_u(x_t) - c_t)/C_t) + noise)
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
@@ -53,10 +53,10 @@ class TrackingParameters(Parameters):
 
     variant: Variant
     adjacency: Adjacency
-    length_cohort: int  # of each of two typical lengths
+    length_cohort: int  # of each of PASSES typical lengths
     length_divisor: int
     length_scale: float  # noise of a mean logarithm
-    moment_cohort: int  # of each of two second moments
+    moment_cohort: int  # of each of PASSES second moments
     moment_divisor: int
     moment_scale: float  # s_p: noise on the diagonal of a second moment, per unit of its radius
     warmup_rounds: int  # w
@@ -131,7 +131,7 @@ class TrackingParameters(Parameters):
 
 
 def drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: two lengths, two moments with presence, then a gradient and three shares a round."""
+    """Gaussian samples of a run: two a length, moments with presence, then a gradient and three shares a round."""
     return 2 * PASSES + PASSES * (packed(problem.features) + 1) + (rounds - PILOT) * (problem.dimension + 3)
 
 

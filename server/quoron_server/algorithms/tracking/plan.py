@@ -100,7 +100,7 @@ class _Sizes(NamedTuple):
 
 
 def plan(problem: Problem, privacy: Privacy, options: TrackingOptions) -> Chosen:
-    """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
+    """The plan of fewest rounds within a tenth of the least predicted risk; Infeasible where one pass fails."""
     require(problem, options)
     mu = mu_for(privacy.epsilon, privacy.delta)
     adjacency: Adjacency = privacy.adjacency or "replace-one"

@@ -49,9 +49,10 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_BEYOND = 0.5  # share of users meant beyond the radius
-BEYOND, SLOWER_FROM = 40.0, 500.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
+MOST_BEYOND = 0.5, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
+BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
+MOMENTS_FROM = 70.0  # ν / d above which moments are clipped at more than a typical length, in proportion
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
@@ -182,11 +183,13 @@ class WhitenedTracking:
             logs = moment_logs(factors, transform)
             released = length.release(logs, answered, float(d), noise.stream("length", stage))
             presence = presence.seen(released.presence, length.presence_deviation)
-            radius = min(float(d), typical_length(released, length, presence.share, float(d)))
+            typical = min(float(d), typical_length(released, length, presence.share, float(d)))
+            room = 1.0 if p.robust else max(1.0, p.resolution / (MOMENTS_FROM * d))
+            radius = min(float(d), room * typical)
             mechanism = p.moment(self.plan.problem.dimension, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
             presence = presence.seen(moment.presence, mechanism.presence_deviation)
-            found = whitening(moment, presence.share, mechanism.scale * radius, radius, constant=p.intercept)
+            found = whitening(moment, presence.share, mechanism.scale * radius, typical, constant=p.intercept)
             transform, doubt = transform @ found.transform, found.doubt
             entries += (length.entry(), mechanism.entry())
         logs = vector_logs(gradients.values, transform)
@@ -365,7 +368,10 @@ class WhitenedTracking:
         nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
         common = BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
         rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
-        return min(MOST_BEYOND, max(least, common * rarity))
+        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(
+            self._contrasts.dimension
+        )  # noise grows with D, bias does not
+        return min(most, max(least, common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
         """Whether the bound on predictions held the point, where there is one."""
