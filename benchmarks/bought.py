@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from few_users import DELTA, plan_for
+from cells import DELTA, model, plan_of
 from few_users_tasks import FIXED, OTHERS, Task
 
 from quoron.populations import TablePopulation
-from quoron.simulation.inline import InlineEngine
 from quoron_client.data import columns as reading
 from quoron_client.data.encoding import Categorical, Numeric
 from quoron_privacy.counts.bought import Bought, released_ranges, share_for
@@ -37,7 +36,6 @@ from quoron_privacy.counts.marks import marks
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
 
 SHIPPED = {
     "flights": Task(
@@ -141,12 +139,7 @@ def scaled(plan: Bought, columns: int) -> tuple[float, ...]:
 
 def auc(population: TablePopulation, epsilon: float, seed: int) -> float:
     """Of one run with what `auto` takes."""
-    plan = plan_for(population, "auto", epsilon, {})
-    made, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed)
-    engine, state = InlineEngine(population), made.init()
-    while (question := made.request(state, noise)) is not None:
-        state = made.update(state, engine.ask(question), noise).state
-    return population.test_metrics(made.model(state))["auc"]
+    return population.test_metrics(model(population, plan_of(population, "auto", epsilon), seed))["auc"]
 
 
 def made(random: np.random.Generator, users: int, rows: int) -> dict[str, np.ndarray]:

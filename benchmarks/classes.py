@@ -15,30 +15,22 @@ import argparse
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from cells import DELTA, model, plan_of, short, start_excess
 from few_users_tasks import _CHEM97, _INSTEVAL, _STAR, FAR
 
-from quoron.config import from_tree
-from quoron.planning.plans import choose
 from quoron.populations import TablePopulation, from_table, metrics
-from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import problem
 from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
 from quoron_client.losses import Logistic, Softmax
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import summed
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-
-DELTA = 1e-6
 
 
 @dataclass(frozen=True)
@@ -193,24 +185,6 @@ def people_of(task: str, binary: Any = None) -> TablePopulation:
     return TASKS[task].population(binary)
 
 
-def model(people: TablePopulation, algorithm: str, epsilon: float, delta: float, seed: int) -> tuple[str, Any]:
-    """Of one run, as a person gets it who declares no radius; and the method's name."""
-    tree: dict[str, Any] = {
-        "population": {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}},
-        "algorithm": {"name": algorithm},
-        "privacy": {"epsilon": epsilon, "delta": delta},
-    }
-    config = from_tree(tree)
-    plan = choose(config, problem(config, replace(people, domain=L2Ball(3.0)))).plan
-    made, noise, engine = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(1000 + seed), InlineEngine(people)
-    state = made.init()
-    while (question := made.request(state, noise)) is not None:
-        answers = engine.ask(question)
-        answers = answers if question.reduction is None else summed(answers, question.reduction)
-        state = made.update(state, answers, noise).state
-    return plan.algorithm, made.model(state)
-
-
 def one_against_the_rest(task: str, epsilon: float, seed: int) -> float:
     """Accuracy of K models of μ/√K each."""
     classes, mu = TASKS[task].classes, gdp.mu_for(epsilon, DELTA)
@@ -218,7 +192,7 @@ def one_against_the_rest(task: str, epsilon: float, seed: int) -> float:
     whole, found = people_of(task), []
     for place, one in enumerate(classes):
         own = people_of(task, one)
-        found.append(model(own, "whitened-tracking", each, DELTA, 100 * seed + place)[1])
+        found.append(model(own, plan_of(own, "whitened-tracking", each), 100 * seed + place))
     scores = np.asarray(whole.held_out.features, np.float64) @ np.stack(found, axis=1)
     return float(metrics.classes(scores[whole.tested], whole.held_out.labels[whole.tested])["accuracy"])
 
@@ -233,13 +207,10 @@ def measured(task: str, epsilon: float, method: str, seeds: int) -> dict[str, An
         if method == "one-vs-rest":
             found = [one_against_the_rest(task, epsilon, seed) for seed in range(seeds)]
         else:
-            name, models = method, []
-            for seed in range(seeds):
-                name, made = model(people, method, epsilon, DELTA, seed)
-                models.append(made)
-            values["method"] = f"auto: {name}" if method == "auto" else name
-            start = people.excess_risk(np.zeros(people.dimension))
-            values["left"] = [float(f"{100 * people.excess_risk(each) / start:.3g}") for each in models]
+            plan = plan_of(people, method, epsilon)
+            models = [model(people, plan, seed) for seed in range(seeds)]
+            values["method"] = f"auto: {plan.algorithm}" if method == "auto" else method
+            values["left"] = [short(100 * people.excess_risk(each) / start_excess(people)) for each in models]
             found = [people.test_metrics(each)["accuracy"] for each in models]
     except QuoronError as error:
         return values | {"refused": str(error)[:160]}

@@ -35,15 +35,13 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from cells import NARROW, plan_of
 from few_users_tasks import FAR, FIXED, OTHERS
 
 from quoron.config import from_tree
-from quoron.planning.plans import choose
 from quoron.populations import TablePopulation, flights
 from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import problem
 from quoron_client.losses import Huber
-from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question, Status, summed
 from quoron_client.protocol.whitened import AverageLoss
 from quoron_privacy.errors import QuoronError
@@ -52,8 +50,6 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
 
-NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
-DELTA = 1e-6
 MOST_GRADIENTS = 15_000_000  # of a run beside others
 GOOD = 1.5  # times the best
 
@@ -114,23 +110,9 @@ def gap(name: str) -> float:
     return population.excess_risk(np.zeros(population.dimension))
 
 
-def plan_of(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
-    """As a person gets it who declares no radius, but for the algorithms that need one."""
-    return plan_for(population_of(name), algorithm, epsilon, settings)
-
-
-def plan_for(population: TablePopulation, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
-    """The same for any population."""
-    radius = NARROW.get(algorithm)
-    known = replace(population, domain=L2Ball(3.0 if radius is None else radius))
-    domain = {} if radius is None else {"domain": {"radius": radius}}
-    tree: dict[str, Any] = {
-        "population": {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}},
-        "algorithm": {"name": algorithm, **({"options": dict(settings)} if settings else {})},
-        "privacy": {"epsilon": epsilon, "delta": DELTA},
-    }
-    config = from_tree({**tree, **domain})
-    return choose(config, problem(config, known)).plan
+def plan_for(name: str, algorithm: str, epsilon: float, settings: Mapping[str, Any]) -> Plan:
+    """Of a task."""
+    return plan_of(population_of(name), algorithm, epsilon, options=settings)
 
 
 def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +120,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
     population = population_of(name)
     about = {"task": name, "users": population.users, "features": population.dimension, "epsilon": epsilon}
     try:
-        plan = plan_of(name, algorithm, epsilon, settings)
+        plan = plan_for(name, algorithm, epsilon, settings)
     except QuoronError as error:
         return about | {"algorithm": algorithm, "left": 100.0, "refused": str(error)[:160]}
     info, left = ALGORITHMS[plan.algorithm], []
@@ -165,11 +147,11 @@ def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
         if info.exposure == "none" or info.choosing.named_only:
             continue
         with suppress(QuoronError):
-            if plan_of(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:
+            if plan_for(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:
                 lines[algorithm] = measured(name, algorithm, epsilon, seeds, {})
                 yield lines[algorithm]
     try:
-        taken = plan_of(name, "auto", epsilon, {}).algorithm
+        taken = plan_for(name, "auto", epsilon, {}).algorithm
     except QuoronError:
         taken = "auto"  # which is then told as refused
     same = taken in lines and taken not in NARROW

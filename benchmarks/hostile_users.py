@@ -19,18 +19,13 @@ import argparse
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from cells import DELTA, NARROW, model, short, start_excess
+from cells import model, plan_of, short, start_excess
 from shapes import SHAPES, table
 
-from quoron.config import from_tree
-from quoron.planning.plans import choose
 from quoron.populations import TablePopulation
 from quoron.simulation.inline import InlineEngine
-from quoron.simulation.scene import problem
-from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.whitened import AverageLoss
 from quoron_privacy.errors import QuoronError
@@ -95,20 +90,11 @@ class Hostile:
         return answers
 
 
-def plan_of(people: TablePopulation, method: str, epsilon: float, share: float) -> Plan:
-    """As a person gets it who declares that share, but whitened-tracking by name."""
+def _plan(people: TablePopulation, method: str, epsilon: float, share: float) -> Plan:
+    """Of who declares that share, but whitened-tracking by name."""
     name = "whitened-tracking" if method == "robust" else method
-    radius = NARROW.get(name)
     options = {"robust": method == "robust"} if name == "whitened-tracking" else {}
-    tree: dict[str, Any] = {
-        "population": {"kind": "table", "path": "-", "user": "-", "label": "- > 0", "numeric": {"-": [0, 1]}},
-        "algorithm": {"name": name, "options": options} if options else {"name": name},
-        "privacy": {"epsilon": epsilon, "delta": DELTA},
-        "problem": {"hostile_share": share},
-        "domain": {} if radius is None else {"radius": radius},
-    }
-    config = from_tree(tree)
-    return choose(config, problem(config, replace(people, domain=L2Ball(radius or 3.0)))).plan
+    return plan_of(people, name, epsilon, options=options, hostile_share=share)
 
 
 def main() -> None:
@@ -130,7 +116,7 @@ def main() -> None:
                 for method in chosen.algorithm or METHODS:
                     values = {"table": name, "epsilon": epsilon, "share": share, "asked": method}
                     try:  # what is declared is at least 1 %: who declares nobody is not ready for anybody
-                        plan = plan_of(people, method, epsilon, max(share, 0.01))
+                        plan = _plan(people, method, epsilon, max(share, 0.01))
                     except QuoronError as error:
                         print(json.dumps(values | {"refused": str(error)[:200]}), flush=True)
                         continue

@@ -7,7 +7,7 @@ make them are beside their mechanisms.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,19 +51,6 @@ class Sums:
             self.clipped + other.clipped,
             self.answered + other.answered,
         )
-
-
-@runtime_checkable
-class TellsPresence(Protocol):
-    """A mechanism whose releases tell for nothing, with noise, which share of `users` has answered."""
-
-    @property
-    def users(self) -> int:
-        """n, the divisor."""
-
-    @property
-    def presence_deviation(self) -> float:
-        """Of that share."""
 
 
 class Reduction(Protocol):

@@ -136,8 +136,12 @@ def test_a_bound_that_nobody_declared_is_said_before_and_after_and_one_that_is_d
     assert "models unbounded" in shown
     trained = quoron.train(frame, **said(**given, out=tmp_path / "a", algorithm="accelerated-sgd"))
     assert any(each.startswith(words) for each in trained.summary.warnings)
-    for algorithm, radius in (("accelerated-sgd", 3.0), ("whitened-tracking", 0.5)):
-        run = quoron.train(frame, **said(**given, algorithm=algorithm, radius=radius, out=tmp_path / algorithm))
+    more, sure = table()[0].query("who < 2000"), given | {"epsilon": 14.0}  # a vote against it: once in 10¹⁴ runs
+    for algorithm, radius, people, asked in (
+        ("accelerated-sgd", 3.0, frame, given),
+        ("whitened-tracking", 0.5, more, sure),
+    ):
+        run = quoron.train(people, **said(**asked, algorithm=algorithm, radius=radius, out=tmp_path / algorithm))
         assert not any("is not declared, and what" in each for each in run.summary.warnings)
         (said_of,) = [each for each in run.summary.warnings if "as large as its domain" in each] or [""]
         assert (radius == 0.5) == ("of norm at most 0.5), so no chance is predicted below 38 %" in said_of)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,19 @@ _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
 _REACH, _CELLS = 60, 24_000  # of the grid on which Ξ is integrated, in scales and in all
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+@runtime_checkable
+class TellsPresence(Protocol):
+    """A mechanism whose releases tell for nothing, with noise, which share of `users` has answered."""
+
+    @property
+    def users(self) -> int:
+        """n, the divisor."""
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of that share."""
 
 
 @dataclass(frozen=True, slots=True)

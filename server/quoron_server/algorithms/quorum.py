@@ -25,7 +25,7 @@ from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, noisy_count, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Release, Sums, TellsPresence
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Attendance, GaussianPromise, Moves
@@ -236,7 +236,7 @@ def _verify_told(plan: Plan, round_: int, given: Attendance) -> None:
     """A release of the round tells how many answered, as finely as is said."""
     for each in plan.parameters.releases(plan.problem.dimension):
         teller = each.mechanism
-        if round_ in each.rounds and isinstance(teller, TellsPresence):
+        if round_ in each.rounds and isinstance(teller, quorums.TellsPresence):
             finest = 1 / (teller.users * teller.presence_deviation)
             if 0 < given.mu <= finest * (1 + 1e-9):
                 return

@@ -60,9 +60,7 @@ class TrainingSummary:
     bought: tuple[BoughtLine, ...] = ()  # what of the table was bought, with its standard error
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
-    afterwards: Mapping[str, Any] | None = (
-        None  # the same of a bound that the method made of what it released, if it did
-    )
+    afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
 
     def as_json(self) -> dict[str, Any]:
