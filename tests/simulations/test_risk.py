@@ -81,6 +81,14 @@ def test_predictions_are_within_a_factor_of_five_of_what_is_measured(ran):
         assert run.summary.excess_risk / 5 < found < 5 * run.summary.excess_risk
 
 
+def test_one_pass_of_least_squares_takes_the_steps_that_its_noisy_metric_needs(ran):
+    """Plans that took the metric for the Hessian stopped at four times what they had guessed."""
+    people = ("population.family=least_squares", "population.users=5000", "population.label_noise=0.5")
+    shape = ("population.items_per_user=10", "population.dimension=10", "privacy.epsilon=4", "privacy.delta=1e-6")
+    runs = [ran("tracking-srgd", *people, *shape, "domain.radius=6.0", seed=seed) for seed in (0, 1, 2)]
+    assert fmean(run.summary.excess_risk / run.plan.guessed_excess_risk for run in runs) < 2.3
+
+
 def test_users_whose_hessians_differ_far_from_the_optimum_do_not_halt_the_filter(ran):
     """Least squares: away from the optimum users lie much further apart than at it."""
     run = ran("filtered-sgd", "population.users=64000", "population.family=least_squares", seed=0)

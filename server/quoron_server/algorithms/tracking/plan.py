@@ -59,6 +59,7 @@ EDGE, PILOT_SHARE = 0.1, (0.08, 0.2)  # noise of each second moment of the pilot
 SLOWEST = 0.2  # and in the direction where it reaches least
 NEAR_PREDICTION = 0.6  # of FARTHEST or of a label, where not training is looked at
 ALONG = 0.35  # of the mean: a logistic Hessian along the optimum, where predictions are far from even
+SHORT = 0.5  # a known Hessian over the metric in the slowest direction: the pilot's noise makes steps shorter
 RANGES = {
     "attendance": "in [1/32, 1]",
     "pilot_share": "in (0, 0.9]",
@@ -335,7 +336,7 @@ def _curvatures(problem: Problem) -> tuple[float, float]:
     known, even = problem.beliefs.isotropic, (problem.even_curvature or 1.0) / (problem.link_curvature or 1.0)
     if known is None:
         return UNKNOWN_CURVATURE * even, SLOWEST * even
-    slowest = (problem.beliefs.least_curvature or known) * (ALONG if problem.beliefs.sigmoid else 1.0)
+    slowest = (problem.beliefs.least_curvature or known) * (ALONG if problem.beliefs.sigmoid else SHORT)
     typical, least = (min(max(each - problem.ridge, 1e-12) * _unit(problem) ** 2, 1.0) for each in (known, slowest))
     return typical, least
 
