@@ -185,7 +185,7 @@ class WhitenedTracking:
             presence = presence.seen(released.presence, length.presence_deviation)
             typical = min(float(d), typical_length(released, length, presence.share, float(d)))
             room = 1.0 if p.robust else max(1.0, p.resolution / (MOMENTS_FROM * d))
-            radius = min(float(d), room * typical)
+            radius = room * typical
             mechanism = p.moment(self.plan.problem.dimension, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
             presence = presence.seen(moment.presence, mechanism.presence_deviation)
