@@ -452,6 +452,13 @@ def test_a_budget_that_forbids_the_method_says_what_would_do_and_what_that_costs
     assert on_a_table(20_000, 8, *enough, federated=federated).plan == dearer
 
 
+def test_nobody_is_told_of_few_rounds_who_declared_none() -> None:
+    for said in ("budget.answers_per_user=2", "problem.attendance=0.1"):
+        assert "three rounds or fewer" not in str(quoron.plan("flights", settings=[said]).choice)
+    few = quoron.plan("scorecard", settings=["budget.rounds=3"])
+    assert "three rounds or fewer are allowed" in str(few.choice)
+
+
 def test_nothing_within_the_budget_is_refused_with_the_budget() -> None:
     with pytest.raises(BudgetExceeded, match=r"bytes_per_user <= 8 \(budget\.bytes_per_user\)"):
         on_a_table(20_000, 8, "budget.bytes_per_user=8")

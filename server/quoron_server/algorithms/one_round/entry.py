@@ -2,14 +2,22 @@
 
 import math
 
-from quoron_server.algorithms.allowance import Verdict
+from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
+from quoron_server.plan import Plan
 
 MOST_ROUNDS = 3  # that a budget allows for it to be taken: whitened tracking needs four, and fewer are worth no more
 ONE = "three rounds or fewer are allowed, and it needs one"
+
+
+def _rule(_plan: Plan, allowed: Allowance) -> Verdict:
+    taken = (allowed.budget.rounds or math.inf) <= MOST_ROUNDS
+    return Verdict(taken, ONE if taken else "")
+
+
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
@@ -25,7 +33,5 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    choosing=Choosing(
-        rule=lambda _, allowed: Verdict((allowed.budget.rounds or math.inf) <= MOST_ROUNDS, ONE), fewer_rounds=(1,)
-    ),
+    choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
 )
