@@ -1,5 +1,6 @@
-"""What a one-pass run says of itself where its pilot could not make columns even: from what it released."""
+"""What a one-pass run says of itself where columns stayed uneven or its radius never settled: from what it released."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,9 @@ import pyarrow as pa
 
 import quoron
 from quoron import Method
-from quoron.training.result import UNEVEN, uneven
+from quoron.training.result import UNEVEN, uneven, unsettled
+from quoron_server.algorithms.tracking.method import TrackingParameters
+from quoron_server.plan import Plan
 
 
 def pilot(*found: float) -> list[dict[str, Any]]:
@@ -20,6 +23,22 @@ def test_only_the_last_pass_of_a_pilot_counts_and_the_remark_has_its_number_and_
     (said,) = uneven(pilot(2.0, 2.0, 7.25))
     assert "differed by a factor of 7.2 " in said
     assert "Declare ranges nearer to where the values are" in said
+
+
+def test_a_radius_that_ends_at_its_cap_is_remarked_and_one_that_settled_is_not() -> None:
+    plan = quoron.plan("one-pass", method=Method("tracking-srgd")).plan
+    first = plan.parameters_of(TrackingParameters).first_radius
+    alone = replace(plan, parameters=replace(plan.parameters_of(TrackingParameters), variant="independent"))
+
+    def told(of: Plan, radius: float, phase: str = "main") -> tuple[str, ...]:
+        return unsettled(of, [{"public": {"phase": "pilot"}}, {"public": {"phase": phase, "radius": radius}}])
+
+    assert unsettled(plan, []) == told(plan, 2.99 * first) == told(plan, 3 * first, "warm-up") == ()
+    assert told(alone, 0.99 * first) == ()
+    assert unsettled(quoron.plan("million").plan, [{"public": {"phase": "main", "radius": 9.0}}]) == ()
+    for (said,) in (told(plan, 3 * first), told(alone, first)):
+        assert "still at the most that it may be" in said
+        assert "whitened-tracking" in said
 
 
 def remarked(width: float) -> bool:

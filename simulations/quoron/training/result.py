@@ -24,6 +24,8 @@ from quoron.training.trained import Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
+from quoron_server.algorithms.tracking.method import TrackingParameters
+from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
@@ -219,6 +221,7 @@ def _summary(
             *bounds.capped(events),
             *no_better(plan, events),
             *uneven(events),
+            *unsettled(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
         choice=prepared.planned.choice,
@@ -255,6 +258,21 @@ def uneven(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         f"the pilot could not make the columns even: directions still differed by a factor of {found[-1]:.1f} in its "
         "last pass, and the forecast does not count on that. Declare ranges nearer to where the values are, leave out "
         "columns that others nearly make up, raise algorithm.options.pilot_share, or ask more users.",
+    )
+
+
+def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The radius of `tracking-srgd` is released: held at its cap in the last round, it never came down to the users."""
+    last, p = events[-1]["public"] if events else {}, plan.parameters
+    if not isinstance(p, TrackingParameters) or last.get("phase") != "main":
+        return ()
+    most = p.first_radius * (MAIN_FACTOR if p.variant == "recursive" else 1.0)
+    if last["radius"] < most:
+        return ()
+    return (
+        "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "
+        "plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do that, "
+        "such as rare categories: leave them out, or merge them; else ask more users, or name whitened-tracking.",
     )
 
 
