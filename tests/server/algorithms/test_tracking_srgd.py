@@ -290,5 +290,5 @@ def test_the_ledger_gets_the_pilot_then_a_gradient_a_round_with_the_noise_in_use
         if t >= PILOT:
             scale = made.main.scale if t >= PILOT + plan.parameters.warmup_rounds else made.warmup.scale
             assert update.releases[0].parameters["scale"] == scale * update.public["radius"]
-        assert set(update.public) <= {"phase", "radius", "spread"}
+        assert set(update.public) <= {"phase", "radius", "spread", "unevenness"}
         state = update.state
