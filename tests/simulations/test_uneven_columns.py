@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import quoron
 from quoron import Method
-from quoron.training.result import UNEVEN, uneven, unsettled
+from quoron.training.result import UNEVEN, uneven, unheard, unsettled
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.plan import Plan
 
@@ -39,6 +39,13 @@ def test_a_radius_that_ends_at_its_cap_is_remarked_and_one_that_settled_is_not()
     for (said,) in (told(plan, 3 * first), told(alone, first)):
         assert "still at the most that it may be" in said
         assert "whitened-tracking" in said
+
+
+def test_columns_that_may_all_be_noise_are_remarked() -> None:
+    assert unheard([]) == unheard([{"public": {}}]) == unheard([{"public": {"heard": True}}]) == ()
+    (said,) = unheard([{"public": {}}, {"public": {"heard": False}}])
+    assert "could not be told from noise" in said
+    assert "Declare ranges nearer to where the values are" in said
 
 
 def remarked(width: float) -> bool:

@@ -43,6 +43,7 @@ class Whitening(NamedTuple):
 
     transform: Matrix  # (d, d): to be multiplied from the right
     doubt: Vector  # (d,): how much of each eigenvalue may be noise
+    heard: float  # how far features vary at all, in deviations of the noise in that
 
 
 def whitening(moment: Moment, share: float, deviation: float, typical: float, *, constant: bool = False) -> Whitening:
@@ -56,7 +57,8 @@ def whitening(moment: Moment, share: float, deviation: float, typical: float, *,
     base = max(float(np.trace(whole)), typical, 1e-6) / d  # a trace is at least the Frobenius norm
     if not constant or d == 1:
         values, basis, edge = _resolved(whole, s, base, ROOM * base)
-        return Whitening(basis / np.sqrt(values), np.minimum(edge / values, MOST_DOUBT))
+        doubt, heard = np.minimum(edge / values, MOST_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
+        return Whitening(basis / np.sqrt(values), doubt, heard)
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
     row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
     row = row * max(0.0, 1 - noise / max(float(row @ row), noise))  # means that may all be noise are taken for 0
@@ -67,7 +69,8 @@ def whitening(moment: Moment, share: float, deviation: float, typical: float, *,
     transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
     transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
     transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
-    return Whitening(transform, np.minimum(edge / np.append(values, mass), MOST_DOUBT))
+    heard = float(np.trace(around)) / max(s * math.sqrt(d - 1), 1e-300)
+    return Whitening(transform, np.minimum(edge / np.append(values, mass), MOST_DOUBT), heard)
 
 
 def _resolved(whole: Matrix, s: float, base: float, room: float) -> tuple[Vector, Matrix, float]:

@@ -221,6 +221,7 @@ def _summary(
             *bounds.capped(events),
             *no_better(plan, events),
             *uneven(events),
+            *unheard(events),
             *unsettled(plan, events),
         ),
         unseen=unseen(health, scene.unlooked),
@@ -273,6 +274,17 @@ def unsettled(plan: Plan, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...
         "the clip radius was still at the most that it may be when the run ended: users' answers were longer than the "
         "plan takes them to be, and the forecast does not hold. Columns that are zero for nearly everybody do that, "
         "such as rare categories: leave them out, or merge them; else ask more users, or name whitened-tracking.",
+    )
+
+
+def unheard(events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Whether columns vary by more than noise is released by `whitened-tracking`: if not, the model is mostly noise."""
+    if not events or events[-1].get("public", {}).get("heard", True):
+        return ()
+    return (
+        "how columns vary could not be told from noise: beyond a constant the model is mostly noise itself, the "
+        "forecast does not hold, and a model that is better than none need not use any column. Declare ranges nearer "
+        "to where the values are, or none, which buys them; ask more users, or raise epsilon.",
     )
 
 

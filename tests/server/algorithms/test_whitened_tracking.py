@@ -66,6 +66,18 @@ def plan_of(batch, loss="logistic", privacy=PRIVACY, ridge=0.0, **options) -> Pl
 
 def left(batch, plan: Plan, loss="logistic", seed=3, tamper=None) -> float:
     """Share of the start's excess risk that a run leaves."""
+    known, model, _ = run(batch, plan, loss, seed, tamper)
+
+    def risk(model):
+        return float(average_loss(known, batch, model).mean())
+
+    start = np.zeros(batch.dimension)
+    best = optimize.minimize(risk, start, method="BFGS", options={"gtol": 1e-9}).fun
+    return (risk(model) - best) / (risk(start) - best)
+
+
+def run(batch, plan: Plan, loss="logistic", seed=3, tamper=None):
+    """The loss, the model and what is told at the end."""
     known, made, noise = make_loss(loss, ridge=plan.problem.ridge), INFO.make(plan), SeededNoise(seed)
     state = made.init()
     while (question := made.request(state, noise)) is not None:
@@ -73,14 +85,9 @@ def left(batch, plan: Plan, loss="logistic", seed=3, tamper=None) -> float:
         values, status = found.values, found.status
         if tamper is not None:
             tamper(values, status)
-        state = made.update(state, Answers.checked(values, status, largest=1e9), noise).state
-
-    def risk(model):
-        return float(average_loss(known, batch, model).mean())
-
-    start = np.zeros(batch.dimension)
-    best = optimize.minimize(risk, start, method="BFGS", options={"gtol": 1e-9}).fun
-    return (risk(made.model(state)) - best) / (risk(start) - best)
+        update = made.update(state, Answers.checked(values, status, largest=1e9), noise)
+        state = update.state
+    return known, made.model(state), update.public
 
 
 @pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber"])
@@ -126,6 +133,15 @@ def test_where_there_is_nothing_to_learn_the_start_stays_or_is_nearly_kept():
         found = answer(known, batch, question.task)
         state = made.update(state, Answers.checked(found.values, found.status, largest=1e9), noise).state
     assert average_loss(known, batch, made.model(state)).mean() < np.log(2) + 0.01
+
+
+@pytest.mark.parametrize(("scale", "heard"), [(1.0, True), (0.1, True), (1e-5, False)])
+def test_columns_that_cannot_be_told_from_noise_are_said_and_have_no_bound_of_what_was_released(scale, heard):
+    batch = table(users=4000)
+    columns = np.append(np.full(batch.dimension - 1, scale), 1.0)
+    batch = ItemBatch(batch.features * columns, batch.labels, batch.offsets)
+    _, _, told = run(batch, plan_of(batch))
+    assert (told["heard"], told["left"] is not None) == (heard, heard and told["accepted"])
 
 
 def test_users_who_are_worse_off_vote_the_model_down():

@@ -53,6 +53,7 @@ MOST_BEYOND = 0.5, 1 / 3  # share of users meant beyond the radius, and what it 
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which moments are clipped at more than a typical length, in proportion
+HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
@@ -70,6 +71,7 @@ class WhitenedState:
     presence: Presence
     transform: Vector  # L, (d, d): the model is L θ
     doubt: Vector  # (d,)
+    heard: float  # how far features vary, in deviations of the noise in that
     point: Vector  # θ_t, (D,): q parts of d numbers, D = qd; q = 1 but for several classes
     centre: Vector  # c_t, (D,)
     radius: float  # C_t
@@ -122,6 +124,7 @@ class WhitenedTracking:
             presence=Presence(),
             transform=np.eye(d) * (math.sqrt(d) / p.feature_norm),
             doubt=np.zeros(d),
+            heard=0.0,
             point=zero,
             centre=zero,
             radius=self._bound,
@@ -201,6 +204,7 @@ class WhitenedTracking:
             presence=presence,
             transform=transform,
             doubt=doubt,
+            heard=found.heard,
             start_length=start,
             radius=min(self._bound, FIRST_FACTOR * start),
         )
@@ -335,12 +339,18 @@ class WhitenedTracking:
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
         diagnostics = {"answered": int(np.sum(answers.answered))}
-        public = {"vote": released, "accepted": accepted, "left": self._left(state) if accepted else None}
+        left = self._left(state) if accepted else None
+        public = {"vote": released, "accepted": accepted, "left": left, "heard": state.heard >= HEARD}
         return Update(after, (p.vote.entry(),), public, diagnostics)
 
     def _left(self, state: WhitenedState) -> float | None:
-        """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured."""
+        """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
+
+        Nor where columns could not be told from noise: the model then says little but how many labels there are.
+        """
         p, problem = self.parameters, self.plan.problem
+        if state.heard < HEARD:
+            return None
         nu = p.resolution * state.presence.share
         return bound_after(problem, p.rounds, nu, self.seen(state))
 
