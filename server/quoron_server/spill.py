@@ -34,7 +34,11 @@ def room_for(rows: int, shape: tuple[int, ...], folder: Path) -> NDArray[np.floa
         return np.zeros((rows, *shape))
     try:
         with tempfile.TemporaryFile(prefix="quoron-", dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)  # what is written later finds its place
+            reserve = getattr(os, "posix_fallocate", None)  # macOS has none
+            if reserve is None:
+                file.truncate(size)
+            else:
+                reserve(file.fileno(), 0, size)  # what is written later finds its place
             return np.memmap(file, np.float64, "r+", shape=(rows, *shape))
     except OSError as error:
         raise RunError(
