@@ -20,7 +20,7 @@ def test_a_plans_bytes_are_those_of_its_run(name: str, tmp_path: Path) -> None:
         rows = by_round(ledger.events(), run=NAME, network=None)
     told = wire_of_plan(make_plan(name))
     assert told.messages == pytest.approx(sum(row["wire_messages"] for row in rows), rel=0.01)  # of whole users a round
-    assert told.down == pytest.approx(sum(row["wire_down"] for row in rows), rel=0.05)
+    assert told.down == pytest.approx(sum(row["wire_down"] for row in rows), rel=0.1)  # of models of two numbers
     assert told.up == pytest.approx(sum(row["wire_up"] for row in rows), rel=0.05)
 
 

@@ -52,7 +52,7 @@ FACTORS_FROM = 0.7
 MOST_BEYOND = 0.5, 1 / 3  # share of users meant beyond the radius, and what it is less than that, times √D
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
-MOMENTS_FROM = 70.0  # ν / d above which moments are clipped at more than a typical length, in proportion
+MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
@@ -187,7 +187,7 @@ class WhitenedTracking:
             released = length.release(logs, answered, float(d), noise.stream("length", stage))
             presence = presence.seen(released.presence, length.presence_deviation)
             typical = min(float(d), typical_length(released, length, presence.share, float(d)))
-            room = 1.0 if p.robust else max(1.0, p.resolution / (MOMENTS_FROM * d))
+            room = 1.0 if p.robust or stage == 0 else max(1.0, p.resolution / (MOMENTS_FROM * d))
             radius = room * typical
             mechanism = p.moment(self.plan.problem.dimension, stage)
             moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
