@@ -146,15 +146,16 @@ def write(
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None = None,
+    measured: Evaluation | None = None,
 ) -> TrainedTable:
-    """Keep what a complete run released, what was `seen` of the table among it; the result.
+    """Keep what a complete run released, what was `seen` of the table and `measured` among it; the result.
 
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
-    summary = _summary(prepared, model, events, seen)
+    summary = replace(_summary(prepared, model, events, seen), evaluation=measured)
     model = replace(model, forecast=summary.foretold())
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
