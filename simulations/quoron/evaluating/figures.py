@@ -8,7 +8,7 @@ tells. Derivations: docs/privacy/evaluation.md#e4.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,16 +82,14 @@ def _of_two(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> tuple[
     scale = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
     waves, correct = held_out.one_class(), held_out.CORRECT**0.5
     inverse = np.linalg.inv(waves)
-    shares = _Shares(np.stack([inverse @ part for part in own[1:].reshape(2, CELLS)]), scale**2 * inverse @ inverse.T,
-                     held.users)
+    shares = _Shares(
+        np.stack([inverse @ part for part in own[1:].reshape(2, CELLS)]), scale**2 * inverse @ inverse.T, held.users
+    )
     direct = 0.5 + float(own[0]) / correct / shares.here, scale / correct / shares.here
-    figures, bins = [_accuracy(found, shares, *direct)], ()
-    if (auc := _auc(shares)) is not None:
-        figures.append(auc)
-    if scorer.probable:
-        figures.append(_log_loss(scorer, found, shares))
-        bins = tuple(_calibration(scorer, found, shares))
-    return figures, bins
+    figures = [_accuracy(found, shares, *direct), _auc(shares)]
+    if not scorer.probable:
+        return figures, ()
+    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(scorer, found, shares))
 
 
 def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Figure:
@@ -99,14 +97,15 @@ def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Fig
     says = (np.arange(CELLS) >= found.decides).astype(np.float64)
     right, here = np.stack([1 - says, says]), shares.here
     by_cells = float((shares.held * right).sum()) / here
-    noises = np.hypot(error, (direct - 0.5) * math.sqrt(2 * float(shares.covariance.sum())) / here), shares.noise(
-        (right - by_cells) / here
+    noises = (
+        np.hypot(error, (direct - 0.5) * math.sqrt(2 * float(shares.covariance.sum())) / here),
+        shares.noise((right - by_cells) / here),
     )
     weight = noises[1] ** 2 / (noises[0] ** 2 + noises[1] ** 2)
     value = min(max(weight * direct + (1 - weight) * by_cells, 0.0), 1.0)
     noise = math.hypot(weight * noises[0], (1 - weight) * noises[1])
     low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
-    return _figure("accuracy", value, low, high, _majority(shares), "always the majority")
+    return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
 
 def _unit_variance(value: float) -> float:
@@ -119,7 +118,7 @@ def _majority(shares: _Shares) -> float:
     return min(1.0, max(0.5, float(per_class.max() / max(float(per_class.sum()), FEW))))
 
 
-def _auc(shares: _Shares) -> Figure | None:
+def _auc(shares: _Shares) -> Figure:
     """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
     zero, one = shares.held
     n0, n1 = float(zero.sum()), float(one.sum())
@@ -152,7 +151,7 @@ def _log_loss(scorer: Scorer, found: Where, shares: _Shares) -> Figure:
     low, high = _within(max(value, 0.0), error, within, math.inf)
     bound = f"chances held within [{least:.3g}, {most:.3g}]"
     baseline = float(-(rate * np.log(rate)).sum())
-    return _figure("log loss", max(value, 0.0), low, high, baseline, "always the shares of labels", bound=bound)
+    return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
 
 
 def _calibration(scorer: Scorer, found: Where, shares: _Shares) -> Iterator[Bin]:
@@ -165,7 +164,9 @@ def _calibration(scorer: Scorer, found: Where, shares: _Shares) -> Iterator[Bin]
         if many <= WIDE * math.sqrt(2 * noise):
             continue
         value = min(max(one / many, 0.0), 1.0)
-        error = math.sqrt(noise * ((1 - value) ** 2 + value**2) / many**2 + _unit_variance(value) / (many * shares.users))
+        error = math.sqrt(
+            noise * ((1 - value) ** 2 + value**2) / many**2 + _unit_variance(value) / (many * shares.users)
+        )
         low, high = _within(value, error)
         yield Bin(float(chances[cells].mean()), value, low, high)
 
@@ -188,16 +189,17 @@ def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Ite
     here, noise = max(float(own[:classes].sum()), FEW), float(errors[0]) * math.sqrt(classes)
     rate = np.maximum(own[:classes], 0.0) / max(float(np.maximum(own[:classes], 0.0).sum()), FEW)
     value, error = _mean(float(own[classes]), float(errors[classes]), here, noise, held.users)
-    yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "always the majority")
+    yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "majority")
     if scorer.probable:
         most = MOST_LOSS * found.bound
-        value, error = _mean(float(own[-1 if held.cap == 1 else -3]), float(errors[-1 if held.cap == 1 else -3]), here,
-                             noise, held.users)
+        value, error = _mean(
+            float(own[-1 if held.cap == 1 else -3]), float(errors[-1 if held.cap == 1 else -3]), here, noise, held.users
+        )
         seen = rate[rate > 0]
         low, high = (most * each for each in _within(value, error))
         baseline = float(-(seen * np.log(seen)).sum())
         bound = f"losses held at {most:.3g}"
-        yield _figure("log loss", most * value, low, high, baseline, "always the shares of labels", bound=bound)
+        yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
 
 
 def _mean(total: float, error: float, here: float, here_error: float, users: int) -> tuple[float, float]:
@@ -212,11 +214,12 @@ def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: f
     assert isinstance(label, Range)
     most = found.bound * (label.high - label.low)
     low, high = _within(*square)
-    root: Callable[[float], float] = lambda share: most * math.sqrt(share)
+
+    def root(share: float) -> float:
+        return most * math.sqrt(share)
+
     bound = f"errors held at {most:.3g}"
-    return _figure(
-        "rmse", root(square[0]), root(low), root(high), root(baseline), "always the mean", bound=bound, per=per
-    )
+    return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound, per=per)
 
 
 def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures: list[Figure]) -> list[Figure]:
@@ -233,11 +236,21 @@ def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures
     bound = f"at most {held.cap:,} rows of a user count"
     if not scorer.classes:
         made = _root(scorer, found, (value, error), 0.0, per="item")
-        return [Figure(made.name, "item", made.value, made.low, made.high, first.baseline, first.baseline_name,
-                       _useless(made.low, made.high, first.baseline, 0.0), made.unit, f"{made.bound}; {bound}")]
+        return [
+            Figure(
+                made.name,
+                "item",
+                made.value,
+                made.low,
+                made.high,
+                first.baseline,
+                first.baseline_name,
+                _useless(made.low, made.high, first.baseline, 0.0),
+                f"{made.bound}; {bound}",
+            )
+        ]
     low, high = _within(value, error)
-    return [_figure("accuracy", value, low, high, first.baseline, f"{first.baseline_name}, per user", bound=bound,
-                    per="item")]
+    return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
 
 
 def _figure(
@@ -253,7 +266,7 @@ def _figure(
 ) -> Figure:
     perfect = 1.0 if name in ("accuracy", "AUC") else 0.0
     useless = _useless(low, high, baseline, perfect)
-    return Figure(name, per, value, low, high, baseline, baseline_name, useless, "", bound)  # type: ignore[arg-type]
+    return Figure(name, per, value, low, high, baseline, baseline_name, useless, bound)  # type: ignore[arg-type]
 
 
 def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
@@ -272,14 +285,17 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
         name = f"{each.name} per {each.per}"
         if each.useless:
             yield (
-                f"the interval of the {name} is as wide as all that lies between {each.baseline_name} and a perfect "
-                "model: it says nothing. Hold out more users, or raise epsilon."
+                f"the interval of the {name} is as wide as all that lies between always saying the same "
+                f"({each.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
             )
         elif each.baseline is not None and each.low <= each.baseline <= each.high:
-            yield f"the {name} cannot be told from that of {each.baseline_name}: more users or a larger epsilon may."
+            yield (
+                f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
+                "a larger epsilon may."
+            )
 
 
-def expected(held: HeldOut, rate: float = 0.5) -> float:
+def expected(held: HeldOut) -> float:
     """Half the 95 % interval of an accuracy of three quarters, or of the square of an rmse in its bound, by the plan."""
     drawn = 0.1875 / held.users
     if held.classes == 2:
@@ -305,5 +321,4 @@ def foretold(held: HeldOut) -> str:
     covariance = held.scales[1] ** 2 / (1 - held_out.of_items(held.cap)) * inverse @ inverse.T
     shares = _Shares(np.full((2, CELLS), 0.5 / CELLS), covariance, held.users)
     auc = _auc(shares)
-    reach = 0.5 if auc is None else (auc.high - auc.low) / 2
-    return f"an accuracy to about ± {width:.2g}, an AUC to ± {reach:.2g}"
+    return f"an accuracy to about ± {width:.2g}, an AUC to ± {(auc.high - auc.low) / 2:.2g}"

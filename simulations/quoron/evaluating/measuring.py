@@ -129,7 +129,7 @@ def _edges(said: Vector, scale: float) -> Vector:
 def _shares_said(said: Vector, cells: int, scale: float, *, smooth: bool = False) -> tuple[Vector, float]:
     """Shares of cells that a release of waves says, each with noise, and the noise of a wave."""
     waves = held_out.waves(cells, held_out.SMOOTH if smooth else held_out.STEEP)
-    return np.linalg.solve(waves, said), scale
+    return np.asarray(np.linalg.solve(waves, said), np.float64), scale
 
 
 def _inverse(cells: int) -> Vector:

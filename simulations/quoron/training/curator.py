@@ -48,8 +48,8 @@ class CuratorEngine:
         sharing: Sharing | None = None,
         among: Users | None = None,
     ) -> None:
-        self._order = of_the_run(noise).stream("order of users").permutation(
-            declared.users if among is None else len(among)
+        self._order = (
+            of_the_run(noise).stream("order of users").permutation(declared.users if among is None else len(among))
         )
         self._order = self._order if among is None else among[self._order]
         people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))

@@ -21,8 +21,8 @@ from quoron.evaluating.evaluation import Evaluation
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.planning.plans import Planned
-from quoron.prepared import Prepared
 from quoron.populations.users import Declared
+from quoron.prepared import Prepared
 from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
@@ -63,15 +63,7 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
         adjacency=privacy.adjacency,
         cap=plan.problem.items_per_user,
     )
-    width = figures.expected(held)
-    if width >= 0.5:
-        needed = -(-held.users * width // 0.25)
-        raise Infeasible(
-            "evaluation",
-            f"{held.users:,} users that are held out tell nothing at epsilon={privacy.epsilon:g}: an accuracy would be "
-            f"known to ± {width:.2g}",
-            f"about {needed:,.0f} held out (train.evaluate), for ± 0.25, or a larger epsilon",
-        )
+    require_telling(held, privacy.epsilon)
     whole = replace(plan, guarantee=replace(privacy, held_out=held))
     ALGORITHMS[whole.algorithm].verify(whole)
     remark = (
@@ -79,6 +71,19 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
         f"epsilon, as nobody is in both parts: {figures.foretold(held)}, 95 %."
     )
     return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
+
+
+def require_telling(held: HeldOut, epsilon: float) -> None:
+    """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
+    width = figures.expected(held)
+    if width >= 0.5:
+        needed = -(-held.users * width // 0.25)
+        raise Infeasible(
+            "evaluation",
+            f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
+            f"to ± {width:.2g}",
+            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
+        )
 
 
 def parts(config: Config, noise: NoiseSource, users: int) -> tuple[Users, Users]:
@@ -105,6 +110,24 @@ def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Ro
         return held.entries(), {"evaluation": released}
 
     return ending
+
+
+def rehearsed(
+    prepared: Prepared[Curated],
+    encoding: Encoding,
+    items: "ItemBatch | Rows",
+    apart: Users,
+    weights: Vector,
+    noise: NoiseSource,
+) -> Evaluation | None:
+    """The figures of a rehearsal, with noise from a seed."""
+    promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
+    if promise.held_out is None:
+        return None
+    scorer = Scorer(weights, declared.loss, encoding)
+    released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
+    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
+    return figures.read(promise.held_out, scorer, released, said)
 
 
 def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:

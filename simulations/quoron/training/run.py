@@ -99,7 +99,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
-    among, _ = evaluated.parts(config, source, held.declared.users)
+    among, apart = evaluated.parts(config, source, held.declared.users)
     seen = None if health is None else health.shares(look.drawn(health, held, source, among))
     encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
     items = held.items()
@@ -112,7 +112,8 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
     shares = look.label_shares(encoding, health, seen)
     model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
-    return model, plan, taken
+    measured = evaluated.rehearsed(prepared, encoding, items, apart, model.weights, source)
+    return replace(model, evaluation=measured), plan, taken
 
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Planned:
@@ -301,8 +302,8 @@ def carry_out(
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
             seed = _read_by(run.plan)
-            last, given = evaluated.last(prepared, encoding, items, apart), {"seed": seed, "sharing": sharing}
-            with closing(CuratorEngine(held.declared, items, words, among=among, **given)) as engine:
+            last = evaluated.last(prepared, encoding, items, apart)
+            with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:
                 model = run.carry_out(own, engine, observers, last=last)
             events, measured = own.events(), evaluated.evaluation(prepared, own, encoding, model)
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
