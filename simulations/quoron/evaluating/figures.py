@@ -296,7 +296,7 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
 
 
 def expected(held: HeldOut) -> float:
-    """Half the 95 % interval of an accuracy of three quarters, or of the square of an rmse in its bound, by the plan."""
+    """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
     drawn = 0.1875 / held.users
     if held.classes == 2:
         waves, spare = held_out.one_class(), 1 - held_out.of_items(held.cap)
