@@ -4,7 +4,7 @@
 
 An interval covers the noise, whose covariance is public, and that the users were drawn from many: what a user adds to
 a figure is the mean over its rows, so its variance is at most that of a row drawn from it, which the same release
-tells. Derivations: docs/privacy/evaluation.md#e4.
+tells. Derivations: docs/privacy/evaluation.md#ev4.
 """
 
 import math
