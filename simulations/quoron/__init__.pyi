@@ -1,6 +1,5 @@
 from .api import ask as ask
 from .api import compare as compare
-from .api import evaluate as evaluate
 from .api import load as load
 from .api import plan as plan
 from .api import plan_training as plan_training
@@ -14,6 +13,7 @@ from .engines import EngineChoice as EngineChoice
 from .errors import QuoronError as QuoronError
 from .mean import PrivateMean as PrivateMean
 from .mean import private_mean as private_mean
+from .measure import evaluate as evaluate
 from .model import Model as Model
 from .planning.plans import Candidate as Candidate
 from .planning.plans import Planned as Planned

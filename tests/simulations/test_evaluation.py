@@ -1,4 +1,4 @@
-"""Users that are held out of a run, and a model that is measured alone: what they say, who they are, and what it costs."""
+"""Users that are held out of a run, and a model that is measured alone: what they say, and what it costs."""
 
 import json
 from pathlib import Path

@@ -31,9 +31,10 @@ Vector = NDArray[np.float64]
 PLACES, CELLS = 128, 20  # places of scores that the first release tells apart; cells of each class in the second
 STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the next; places of labels that are numbers
 FIRST = 0.12  # of μ², for the first release
+ERRORS = 0.7  # of norm², of a number's first release; the rest is places of labels
 STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
 CORRECT, _CLASSES = 0.1, 0.2  # of norm², of two classes; the rest is waves
-_NUMBER = (0.1, 0.6, 0.3)  # presence, squares of errors, and of the baseline's
+_NUMBER = (0.03, 0.82, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
 
@@ -248,7 +249,7 @@ def _first(classes: int) -> tuple[Matrix, ...]:
     if classes == 2:
         return (waves(PLACES, STEEP),)
     if classes == 0:
-        return math.sqrt(0.5) * waves(STEPS, STEEP), math.sqrt(0.5) * waves(LABELS, SMOOTH)
+        return math.sqrt(ERRORS) * waves(STEPS, STEEP), math.sqrt(1 - ERRORS) * waves(LABELS, SMOOTH)
     return (waves(STEPS, STEEP),)
 
 

@@ -122,13 +122,12 @@ def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Fig
     says = (np.arange(CELLS) >= found.decides).astype(np.float64)
     right, here = np.stack([1 - says, says]), shares.here
     by_cells = float((shares.held * right).sum()) / here
-    noises = (
-        np.hypot(error, (direct - 0.5) * math.sqrt(2 * float(shares.covariance.sum())) / here),
-        shares.noise((right - by_cells) / here),
-    )
+    by_share = -(direct - 0.5) / here * np.ones_like(right)  # its gradient: of how many are there alone
+    by_cell = (right - by_cells) / here
+    noises = math.hypot(error, shares.noise(by_share)), shares.noise(by_cell)
     weight = noises[1] ** 2 / (noises[0] ** 2 + noises[1] ** 2)
     value = min(max(weight * direct + (1 - weight) * by_cells, 0.0), 1.0)
-    noise = math.hypot(weight * noises[0], (1 - weight) * noises[1])
+    noise = math.hypot(weight * error, shares.noise(weight * by_share + (1 - weight) * by_cell))
     low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
     return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
