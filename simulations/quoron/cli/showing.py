@@ -20,7 +20,6 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
-from quoron.reports.page import pictures
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
@@ -277,7 +276,7 @@ def show_presets() -> None:
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:
     """Write what ε buys as a picture."""
-    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
@@ -285,7 +284,7 @@ def draw(picture: Path, planned: Planned) -> None:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    drawing = curve_plot.rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
 
 
