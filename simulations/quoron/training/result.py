@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
@@ -64,12 +65,14 @@ class TrainingSummary:
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
+    evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
         return asdict(self) | {
             "bought": [asdict(each) for each in self.bought],
             "health": None if self.health is None else self.health.as_json(),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
         }
 
     def foretold(self) -> str | None:
@@ -122,6 +125,11 @@ class TrainedTable(Trained[Model]):
         return self.summary.health
 
     @property
+    def evaluation(self) -> Evaluation | None:
+        """How good the model is for users that were held out, with intervals; None: nobody was held out."""
+        return self.summary.evaluation
+
+    @property
     def bought(self) -> tuple[BoughtLine, ...]:
         """What of the table was bought within the promise; `declared.toml` in the folder says it as a configuration."""
         return self.summary.bought
@@ -161,7 +169,8 @@ def stored(folder: RunFolder) -> TrainedTable:
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
     bought = tuple(BoughtLine(**each) for each in contents["bought"])
-    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought}
+    measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
+    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
