@@ -20,6 +20,7 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
+from quoron.reports.pictures import number
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
@@ -149,7 +150,7 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            cost = [f"{row['rounds']:,.4g}", number(row["gradient_evaluations"]), size(row["bytes_up"])]
             listed.add_row(
                 *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
             )

@@ -66,7 +66,9 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
     every = [(point.epsilon, point.risk or 0.0) for point in feasible]
     guesses = [(point.epsilon, point.risk or 0.0) for point in feasible if point.predicted_excess_risk is None]
     lines, across = [Line(AT_MOST, every)], Axis("ε", log=True)
-    drawn = [chart(AT_MOST, [*lines, Line(GUESSED, guesses, "dots")] if guesses else lines, across, Axis(AT_MOST, log=True))]
+    drawn = [
+        chart(AT_MOST, [*lines, Line(GUESSED, guesses, "dots")] if guesses else lines, across, Axis(AT_MOST, log=True))
+    ]
     accuracies = [(point.epsilon, 100 * point.accuracy) for point in feasible if point.accuracy is not None]
     if len(accuracies) == len(feasible):
         label = "accuracy in %, simulation only"
@@ -75,7 +77,7 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
 
 
 def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> bytes:
-    """A picture of one curve for each algorithm, with the planned numbers of rounds marked. Equal curves, equal bytes."""
+    """A picture of a curve for each algorithm, with the planned numbers of rounds marked. Equal curves, equal bytes."""
     lines = [
         Line(name if curve.measured else f"{name} ({GUESSED})", curve.points, "line" if curve.measured else "dashed")
         for name, curve in curves.items()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 ALARMS = 0.05  # false alarms at which it is told who is found
+LARGEST = 10.0  # ε of which a factor of odds is told
 _NORMAL = NormalDist()
 _SWAPPED = {
     "replace-one": "your own data is in the table, or other data, that they know, in its place",
@@ -43,20 +44,27 @@ class Odds:
         plain = 1 - (1 - self.delta) / (1 + math.exp(min(self.epsilon, 700.0)))
         return plain if self.mu is None else min(plain, _NORMAL.cdf(self.mu / 2) + self.variation)
 
+    @property
+    def percent(self) -> str:
+        """The same, for people."""
+        return percent(self.right)
+
     def words(self, adjacency: str) -> list[str]:
         """The same for people, in three sentences."""
-        beliefs = "" if self.epsilon > 20 else (
-            f"Whatever else they believed before, the odds that they give to the truth rise by a factor of more than "
-            f"{rounded_up(2 * math.exp(self.epsilon))}, twice e to the ε, with probability {2 * self.delta:.2g} at most."
-        )
-        return [
+        said = [
             f"Suppose somebody knows everything about everybody else, and that either {_SWAPPED[adjacency]}: one as "
             "likely as the other. Having seen all that was released, and with any computer, they guess which of the "
-            f"two it is and are right {percent(self.right)} of the time at most. Without having seen anything it is 50 %.",
-            f"If they may falsely accuse {percent(ALARMS)} of those whose data is not there, they find "
-            f"{percent(self.found(ALARMS))} at most of those whose data is. Pointing at random finds {percent(ALARMS)}.",
-            *([beliefs] if beliefs else []),
+            f"two it is and are right {self.percent} of the time at most. Without having seen anything it is 50 %.",
+            f"If they may falsely accuse {percent(ALARMS)} of those whose data is not there, they find at most "
+            f"{percent(self.found(ALARMS))} of those whose data is. Pointing at random finds {percent(ALARMS)}.",
         ]
+        if self.epsilon <= LARGEST:
+            said.append(
+                "Whatever they believed before, the odds that they give to the truth rise by a factor of more than "
+                f"{rounded_up(2 * math.exp(self.epsilon))} (twice e to the ε) with probability {2 * self.delta:.2g} at "
+                "most."
+            )
+        return said
 
 
 def percent(share: float) -> str:

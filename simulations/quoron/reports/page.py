@@ -3,9 +3,12 @@
 Whatever is text here is escaped here. `Raw` is what these functions made.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
+from importlib.metadata import PackageNotFoundError, metadata
 
 from quoron.reports.style import POLICY, SCRIPT, STYLE
 
@@ -16,6 +19,7 @@ class Raw(str):
     __slots__ = ()
 
 
+_PROOF = re.compile(r"docs/([\w-]+(?:/[\w-]+)?)\.md(#\w+)?")
 BADGE = Raw('<span class="badge">simulation only</span>')
 SIMULATED = (
     "A simulation: its noise comes from a seed, so nothing on this page protects anybody. What is marked “simulation "
@@ -76,25 +80,46 @@ def text(words: object) -> str:
 
 def paragraph(words: str, *, soft: bool = False, private: bool = False) -> Raw:
     """A paragraph."""
-    return Raw(f"<p{' class="soft"' if soft else ''}>{f'{BADGE} ' if private else ''}{text(words)}</p>")
+    opening = '<p class="soft">' if soft else "<p>"
+    return Raw(f"{opening}{_marked(private)}{text(words)}</p>")
+
+
+def formal(words: str) -> Raw:
+    """A promise, whose proofs are links where the package says where its documentation is."""
+    found, where = text(words), documentation()
+    if where:
+        found = _PROOF.sub(rf'<a href="{text(where)}/\1.html\2" rel="noreferrer">\g<0></a>', found)
+    return Raw(f"<blockquote><p>{found}</p></blockquote>")
+
+
+@cache
+def documentation() -> str | None:
+    """The address of the documentation, as the installed package has it; None where it has none."""
+    try:
+        named = metadata("quoron").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    known = [address.strip() for name, _, address in (each.partition(",") for each in named) if name == "Documentation"]
+    return known[0].rstrip("/") if known else None
 
 
 def section(title: str, *parts: str, private: bool = False) -> Raw:
     """A part of the page under its heading; nothing where there is nothing in it."""
     inner = "\n".join(part for part in parts if part)
-    return Raw(f"<section>\n<h2>{text(title)}{f' {BADGE}' if private else ''}</h2>\n{inner}\n</section>\n" if inner else "")
+    head = f"<h2>{_marked(private)}{text(title)}</h2>"
+    return Raw(f"<section>\n{head}\n{inner}\n</section>\n" if inner else "")
 
 
 def bullets(lines: Iterable[str], *, private: bool = False) -> Raw:
     """A list."""
-    drawn = "\n".join(f"<li>{f'{BADGE} ' if private else ''}{text(line)}</li>" for line in lines)
+    drawn = "\n".join(f"<li>{_marked(private)}{text(line)}</li>" for line in lines)
     return Raw(f"<ul>\n{drawn}\n</ul>" if drawn else "")
 
 
 def cards(every: Sequence[Card]) -> Raw:
     """What one should know first."""
     drawn = "\n".join(
-        f"<li><span>{text(each.label)}</span>{f' {BADGE}' if each.private else ''}<b>{text(each.figure)}</b>"
+        f"<li>{_marked(each.private)}<span>{text(each.label)}</span><b>{text(each.figure)}</b>"
         f"<span>{text(each.beside)}</span></li>"
         for each in every
     )
@@ -104,7 +129,7 @@ def cards(every: Sequence[Card]) -> Raw:
 def facts(lines: Sequence[Fact]) -> Raw:
     """Labels and what stands for each, below one another on a phone."""
     drawn = "\n".join(
-        f'<tr><th scope="row"><bdi>{text(each.label)}</bdi></th><td>{f"{BADGE} " if each.private else ""}{_cell(each.text)}</td></tr>'
+        f'<tr><th scope="row"><bdi>{text(each.label)}</bdi></th><td>{_marked(each.private)}{_cell(each.text)}</td></tr>'
         for each in lines
     )
     return Raw(f'<table class="facts">\n<tbody>\n{drawn}\n</tbody>\n</table>' if drawn else "")
@@ -115,10 +140,11 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str | Raw]
     if not rows:
         return Raw("")
     head = "".join(f'<th scope="col">{text(each)}</th>' for each in heads)
-    drawn = "\n".join(
-        f'<tr><th scope="row"><bdi>{_cell(row[0])}</bdi></th>{"".join(f"<td>{_cell(each)}</td>" for each in row[1:])}</tr>'
-        for row in rows
-    )
+    lines = []
+    for row in rows:
+        rest = "".join(f"<td>{_cell(each)}</td>" for each in row[1:])
+        lines.append(f'<tr><th scope="row"><bdi>{_cell(row[0])}</bdi></th>{rest}</tr>')
+    drawn = "\n".join(lines)
     return Raw(
         f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}"><table>\n<caption>{text(caption)}'
         f"</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{drawn}\n</tbody>\n</table></div>"
@@ -128,7 +154,7 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str | Raw]
 def figure(title: str, drawn: str, *, below: str = "", private: bool = False) -> Raw:
     """A picture under its heading, with what it means."""
     said = f"<figcaption>{text(below)}</figcaption>" if below else ""
-    return Raw(f"<figure><h3>{text(title)}{f' {BADGE}' if private else ''}</h3>{drawn}{said}</figure>")
+    return Raw(f"<figure><h3>{_marked(private)}{text(title)}</h3>{drawn}{said}</figure>")
 
 
 def side_by_side(*parts: str) -> Raw:
@@ -145,6 +171,10 @@ def folded(title: str, inner: str) -> Raw:
 def verbatim(words: str) -> Raw:
     """A file's text."""
     return Raw(f'<pre tabindex="0">{text(words)}</pre>')
+
+
+def _marked(private: bool) -> str:
+    return f"{BADGE} " if private else ""
 
 
 def _cell(words: str | Raw) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from typing import Literal
 
 Point = tuple[float, float]
@@ -54,11 +55,11 @@ def number(value: float) -> str:
     """
     if abs(value) < 1000:
         return f"{value:.3g}"
-    for unit in ("k", "M", "G", "T"):
+    for unit in ("k", "M", "G"):
         value /= 1000
         if abs(value) < 1000:
-            break
-    return f"{value:.3g}{unit}"
+            return f"{value:.3g}{unit}"
+    return f"{value / 1000:.3g}T"
 
 
 def chart(
@@ -76,7 +77,9 @@ def chart(
     drawn = [f'<text x="0" y="{top}">{_text(up.label)}</text>']
     for name, start, end in shades:
         a, b = x_of(max(start, left[0])), x_of(min(end, left[1]))
-        drawn.append(f'<rect class="shade" x="{a:.1f}" y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"/>')
+        drawn.append(
+            f'<rect class="shade" x="{a:.1f}" y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"/>'
+        )
         drawn.append(f'<text class="mid" x="{(a + b) / 2:.1f}" y="{top + 26}">{_text(name)}</text>')
     for tick in ticks:
         y = y_of(tick)
@@ -126,7 +129,10 @@ def ranking(title: str, rows: Sequence[tuple[str, float, Reach, str]], *, log: b
 def gauge(value: float, reach: Reach, ends: Point, *, beside: float | None = None) -> str:
     """One number between two ends, with its interval and a mark for what it is read beside: for a cell of a table."""
     place = _scale(*ends, 4, 136, log=False)
-    at = lambda each: place(min(max(each, ends[0]), ends[1]))  # noqa: E731
+
+    def at(each: float) -> float:
+        return place(min(max(each, ends[0]), ends[1]))
+
     drawn = '<line class="grid" x1="4" x2="136" y1="8" y2="8"/>'
     if beside is not None:
         drawn += f'<line class="c1" x1="{at(beside):.1f}" x2="{at(beside):.1f}" y1="1" y2="15"/>'
@@ -159,13 +165,13 @@ def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> st
         edge = [(x_of(x), y_of(high or 0.0)) for (x, _), (_, high) in zip(line.points, line.reach, strict=True)]
         return f'<polygon class="c{colour % COLOURS} bar band" points="{_path(places + edge[::-1])}"/>'
     if line.kind == "bars":
-        wide = max(1.0, 0.8 * min((b[0] - a[0] for a, b in zip(places, places[1:], strict=False)), default=40.0))
+        wide = max(1.0, 0.8 * min((b[0] - a[0] for a, b in pairwise(places)), default=40.0))
         return "".join(
             f'<rect class="c{colour % COLOURS} bar" x="{x - wide / 2:.1f}" y="{y:.1f}" width="{wide:.1f}" '
             f'height="{max(bottom - y, 0):.1f}"/>'
             for x, y in places
         )
-    for (x, y), (low, high) in zip(places, line.reach, strict=False):
+    for (x, _), (low, high) in zip(places, line.reach, strict=False):
         if high is not None:
             under = bottom if low is None else y_of(low)
             drawn.append(f'<line {style} x1="{x:.1f}" x2="{x:.1f}" y1="{under:.1f}" y2="{y_of(high):.1f}"/>')
@@ -177,14 +183,20 @@ def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> st
 
 
 def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]:
-    """A line of text for each, with its stroke, and where they end."""
-    drawn = []
+    """A line of text for each with its stroke, in two columns where they are many; and where they end."""
+    drawn, start, columns = [], left, 2 if len(lines) > 4 else 1
     for place, line in enumerate(lines):
-        y, colour = top + LINE * place, place if line.colour is None else line.colour
+        left = start / columns + WIDTH / 2 * (place % columns)
+        y, colour = top + LINE * (place // columns), place if line.colour is None else line.colour
         dashed = ' stroke-dasharray="5 3"' if line.kind == "dashed" or place >= COLOURS else ""
-        stroke = f'<line class="c{colour % COLOURS}"{dashed} x1="{left:.1f}" x2="{left + 20:.1f}" y1="{y}" y2="{y}"/>'
-        drawn.append(f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, 44)}</text>')
-    return "".join(drawn), top + LINE * len(lines)
+        x = f"{left + 10:.1f}"
+        stroke = (
+            f'<circle class="c{colour % COLOURS} dot" cx="{x}" cy="{y}" r="2.6"/>'
+            if line.kind == "dots"
+            else f'<line class="c{colour % COLOURS}"{dashed} x1="{left:.1f}" x2="{left + 20:.1f}" y1="{y}" y2="{y}"/>'
+        )
+        drawn.append(f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, 44 // columns)}</text>')
+    return "".join(drawn), top + LINE * -(-len(lines) // columns)
 
 
 def _svg(title: str, drawn: str, height: float) -> str:
@@ -227,12 +239,13 @@ def _ticks(low: float, high: float, *, log: bool, many: int = 5) -> list[float]:
     """Round numbers within a range, at least one."""
     if log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-        step = 1 + (last - first) // many
-        powers = [10.0**power for power in range(first, last + 1, step)]
+        powers = [10.0**power for power in range(first, last + 1, 1 + (last - first) // many)]
         if len(powers) > 1:
             return powers
         near = range(first - 1, last + 2)
-        fine = [each for power in near for each in (10.0**power, 2 * 10.0**power, 5 * 10.0**power) if low <= each <= high]
+        fine = [
+            each for power in near for each in (10.0**power, 2 * 10.0**power, 5 * 10.0**power) if low <= each <= high
+        ]
         return fine or [math.sqrt(low * high)]
     rough = (high - low) / many
     unit = 10.0 ** math.floor(math.log10(rough))

@@ -1,22 +1,24 @@
-"""What reports of all runs have in common: the promise in plain words, the model, its evaluation, its rounds, its making.
+"""What reports of all runs have in common: the promise in plain words, the model, how good it is, how it was made.
 
 Nothing is drawn where there is nothing to see: a line that does not move is left out.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quoron.reports.odds import Odds
 from quoron.reports.page import (
+    Card,
     Fact,
     Raw,
     bullets,
     facts,
     figure,
     folded,
+    formal,
     paragraph,
     section,
     side_by_side,
@@ -27,83 +29,113 @@ from quoron.reports.pictures import Axis, Line, Reach, chart, gauge, number, ran
 from quoron.run_folder import FRAME, RunFolder
 from quoron_client.data.labels import outcomes
 
-if TYPE_CHECKING:  # whoever has a model brings it
+if TYPE_CHECKING:  # whoever has one brings it
+    from quoron.evaluating.evaluation import Bin, Evaluation
     from quoron.model import Model
+    from quoron.reports.summary import Summary
 
 Rows = Sequence[Mapping[str, Any]]
 FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
-    "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model says "
-    "of people in general, it says of you whether you are in the table or not."
+    "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model "
+    "says of people in general, it says of you whether you are in the table or not."
 )
 PLAIN = "docs/privacy/odds.md"
 
 
-class Promised(Protocol):
-    """What is promised, as every summary has it."""
-
-    statement: str
-    adjacency: str
-
-
-def privacy(promised: Promised, odds: Odds | None) -> Raw:
-    """The promise in plain words beside the formal sentence, with the best test's curve; `odds` None: no promise."""
-    formal = Raw(f"<blockquote>{paragraph(promised.statement)}</blockquote>")
+def risked(odds: Odds | None) -> Card:
+    """What one person risks, in a number."""
     if odds is None:
-        return section("What is promised", formal)
-    places = [0.0, *(10 ** (-3 + 0.06 * step) for step in range(51))]
+        return Card("one person's privacy", "none", "this is the non-private reference")
+    return Card("one person's privacy", odds.percent, "of guesses about a person right at most; blind ones 50 %")
+
+
+def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
+    """The promise in plain words beside the formal sentence, with the best test's curve; `odds` None: no promise."""
+    if odds is None:
+        return section("What is promised", formal(statement))
+    places = [step / 200 for step in range(201)]
     curve = [(100 * x, 100 * odds.found(x)) for x in places]
     share = Axis("falsely accused, %", ends=(0.0, 100.0))
     drawn = chart(
         "Share of people found against share of people falsely accused",
-        [Line("the best test that there can be, at most", curve, "dashed"), Line("pointing at random", [(0, 0), (100, 100)])],
+        [
+            Line("the best test that there can be, at most", curve),
+            Line("pointing at random", [(0, 0), (100, 100)], "dashed"),
+        ],
         share,
         Axis("found, %", ends=(0.0, 100.0)),
     )
     exact = f", which this run keeps with μ = {odds.mu:.4g}" if odds.mu is not None else ""
-    known = paragraph(f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}: {PLAIN}.", soft=True)
-    plain = Raw("".join(paragraph(each) for each in odds.words(promised.adjacency)))
+    known = paragraph(f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}.", soft=True)
+    plain = Raw("".join(paragraph(each) for each in odds.words(adjacency)))
     picture = figure("Whom an attacker could find", drawn)
     return section(
         "What this means for one person",
         side_by_side(Raw(plain + paragraph(SPARE) + known), picture),
-        Raw(f"<h3>The formal promise</h3>{formal}"),
+        Raw(f"<h3>The formal promise</h3>{formal(f'{statement} What that means: {PLAIN}.')}"),
     )
 
 
-def evaluation(found: Any) -> Raw:
+def evaluation(found: "Evaluation | None") -> Raw:
     """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none."""
-    if found is None or not found.figures:
+    if found is None:
         return Raw("")
     rows: list[list[str | Raw]] = []
     for each in found.figures:
         inside = [each.value, each.low, each.high, *([] if each.baseline is None else [each.baseline])]
-        ends = (0.0, 1.0) if 0 <= min(inside) and max(inside) <= 1 else (min(0.0, *inside), 1.05 * max(inside))
-        beside = "" if each.baseline is None else f"{each.baseline:.3g} ({each.baseline_name})"
-        verdict = "too wide to tell it from chance" if each.useless else ""
+        room = 0.15 * (max(inside) - min(inside)) or 1.0
+        ends = (min(inside) - room, max(inside) + room)
         drawn = Raw(gauge(each.value, (each.low, each.high), ends, beside=each.baseline))
-        per, interval = f"per {each.per}", f"{each.low:.3g} to {each.high:.3g}"
-        rows.append([each.name, f"{each.value:.3g}", interval, drawn, beside, per, verdict])
-    heads = ["figure", "value", "95 % interval", "", "beside it", "a mean", ""]
-    listed = table("How good the model is, on users it was not trained on", heads, rows)
-    said = [
-        f"Of {found.users:,} users who took no part in the training, with noise that protects them, too. Intervals cover "
-        "that noise and the chance of who was drawn.",
-        *found.remarks,
-    ]
-    formal = Raw(f"<blockquote>{paragraph(found.statement)}</blockquote>")
-    return section("How good the model is", listed, bullets(said), _calibration(found.calibration), formal)
+        name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
+        value, low, high = (f"{one:.3g}{each.unit}" for one in (each.value, each.low, each.high))
+        beside = "" if each.baseline is None else f"{each.baseline:.3g}{each.unit}, {each.baseline_name}"
+        verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
+        rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
+    listed = table(
+        "Figures, each with what it is read beside", ["", "value", "95 % interval", "", "beside it", ""], rows
+    )
+    said = (
+        f"Of {found.users:,} people who took no part in the training, by numbers with noise that protects them, too. "
+        "Intervals cover that noise, and that these people are a sample of more."
+    )
+    listed = Raw(paragraph(said) + listed)
+    return section(
+        "How good the model is",
+        listed,
+        bullets(found.remarks),
+        _calibration(found.calibration),
+        formal(found.statement),
+    )
 
 
-def _calibration(bins: Iterable[tuple[float, float, float, float]]) -> Raw:
-    """What was predicted against what was so."""
-    known = [tuple(100 * each for each in one) for one in bins or ()]
+def best_figure(found: "Evaluation") -> Card | None:
+    """The figure that one should know first."""
+    order = ("AUC", "accuracy", "rmse")
+    known = sorted((each for each in found.figures if each.name in order), key=lambda each: order.index(each.name))
     if not known:
+        return None
+    each = known[0]
+    value, low, high = (f"{one:.3g}{each.unit}" for one in (each.value, each.low, each.high))
+    beside = "" if each.baseline is None else f"; {each.baseline_name} {each.baseline:.3g}{each.unit}"
+    verdict = " (too wide to say anything)" if each.useless else ""
+    return Card(f"{each.name}, per {each.per}", value, f"95 %: {low} to {high}{beside}{verdict}")
+
+
+def _calibration(bins: Sequence["Bin"]) -> Raw:
+    """What was predicted against what was so."""
+    if not bins:
         return Raw("")
     ends = (0.0, 100.0)
-    points = Line("users in the table, with 95 % intervals", [(p, o) for p, o, _, _ in known], "dots", [each[2:] for each in known])
-    right = Line("if every prediction were right", [ends[:1] * 2, ends[1:] * 2], "dashed")
-    drawn = chart("Predicted against observed chance", [points, right], Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends))
+    points = [(100 * each.predicted, 100 * each.observed) for each in bins]
+    reach = [(100 * each.low, 100 * each.high) for each in bins]
+    lines = [
+        Line("observed, with 95 % intervals", points, "dots", reach),
+        Line("as predicted", [(0, 0), (100, 100)], "dashed"),
+    ]
+    drawn = chart(
+        "Observed against predicted chances", lines, Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends)
+    )
     return figure("Do predicted chances come true?", drawn)
 
 
@@ -131,7 +163,9 @@ def coefficients(model: "Model | None") -> Raw:
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
-    return section("What the model says", side_by_side(bullets(said), _moved(model)), listed)
+    return section(
+        "What the model says", side_by_side("".join(paragraph(each) for each in said), _moved(model)), listed
+    )
 
 
 def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
@@ -148,8 +182,8 @@ def _reading(model: "Model", classes: Sequence[Any]) -> str:
         return "Rows were divided by their own length: these are weights of encoded rows, and have no unit."
     if model.loss.name == "logistic" and len(classes) == 2:
         return (
-            f"One unit more of a column multiplies the odds of “{classes[1]}” by “odds times”; it is the exponential of "
-            "its coefficient. Of a column of words each value counts so by itself."
+            f"One unit more of a column multiplies the odds of “{classes[1]}” by “odds times”, the exponential of its "
+            "coefficient. Of a column of words each value counts so by itself."
         )
     if classes:
         return "One unit more of a column adds its coefficient to the score of a class; the largest score decides."
@@ -164,7 +198,11 @@ def _moved(model: "Model") -> Raw:
     for feature in model.encoding.features:
         own = np.asarray(model.coef_[place : place + feature.width])
         place += feature.width
-        span = own[0] * (feature.high - feature.low) if feature.is_number else float(np.ptp(np.append(own, 0.0) if len(own) == 1 else own))
+        span = (
+            own[0] * (feature.high - feature.low)
+            if feature.is_number
+            else float(np.ptp(np.append(own, 0.0) if len(own) == 1 else own))
+        )
         moved.append((feature.column, float(span)))
     moved = sorted(moved, key=lambda each: -abs(each[1]))
     if len(moved) < 2 or not any(span for _, span in moved):
@@ -174,12 +212,16 @@ def _moved(model: "Model") -> Raw:
     if len(moved) > COLUMNS:
         below += f" The {COLUMNS} of {len(moved):,} columns that move it most."
     what = "score" if outcomes(model.encoding.label) else "prediction"
-    return figure(f"How far each column moves the {what}", ranking("Columns by how far they move the model", shown), below=below)
+    return figure(
+        f"How far each column moves the {what}", ranking("Columns by how far they move the model", shown), below=below
+    )
 
 
-def rounds(summary: Any, rows: Rows) -> Raw:
-    """Pictures of a run's rounds, each only where it moves."""
-    drawn = [each for each in (_risk(summary, rows), _radius(rows), _cohort(rows), _scores(rows), _time(rows)) if each]
+def rounds(rows: Rows, summary: "Summary | None" = None) -> Raw:
+    """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
+    drawn = [_radius(rows), _cohort(rows), _scores(rows), _time(rows)]
+    if summary is not None:
+        drawn.insert(0, _risk(summary, rows))
     return section("The run, round by round", side_by_side(*drawn))
 
 
@@ -192,7 +234,7 @@ def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
     return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
 
 
-def risk_lines(summary: Any, rows: Rows) -> list[Line]:
+def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
     """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
     risks = _column(rows, "simulation.excess_risk")
     if summary.excess_risk_initial is not None and risks:
@@ -201,8 +243,14 @@ def risk_lines(summary: Any, rows: Rows) -> list[Line]:
         return []
     lines, across = [Line("excess risk of the current model", risks)], (risks[0][0], risks[-1][0])
     for value, name in (
-        (summary.predicted_excess_risk and summary.predicted_excess_risk + summary.held_back, "predicted: at most, in nine of ten problems"),
-        (summary.guessed_excess_risk if summary.predicted_excess_risk is None else None, "a guess that nobody has measured"),
+        (
+            summary.predicted_excess_risk and summary.predicted_excess_risk + summary.held_back,
+            "predicted: at most, in nine of ten problems",
+        ),
+        (
+            summary.guessed_excess_risk if summary.predicted_excess_risk is None else None,
+            "a guess that nobody has measured",
+        ),
     ):
         if value:
             lines.append(Line(name, [(x, value) for x in across], "dashed"))
@@ -211,7 +259,7 @@ def risk_lines(summary: Any, rows: Rows) -> list[Line]:
     return lines
 
 
-def _risk(summary: Any, rows: Rows) -> Raw:
+def _risk(summary: "Summary", rows: Rows) -> Raw:
     if not (lines := risk_lines(summary, rows)):
         return Raw("")
     log = all(y > 0 for line in lines for _, y in line.points)
@@ -272,7 +320,7 @@ def _time(rows: Rows) -> Raw:
     if not lines:
         return Raw("")
     drawn = chart("Projected time by round", lines[::-1], Axis("rounds"), Axis("seconds", words=number))
-    said = "Wall-clock over the network that was given, part upon part; computing is measured here unless a speed was given."
+    said = "Wall-clock over the network that was given, part upon part; computing is as measured here, or as given."
     return figure("Projected time by round", drawn, below=said, private=True)
 
 
@@ -283,8 +331,7 @@ def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
     except (OSError, UnicodeDecodeError):
         told = ""
     name = "train" if real else "simulate"
-    again = f'quoron.{name} of a DataFrame' if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
+    again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
     command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
     shown = folded("The configuration, as it was", verbatim(told)) if told else ""
     return section("How it was made", facts([*done, command]), shown)
-

@@ -1,4 +1,4 @@
-"""How a page looks, light and dark, on a desk, a phone and paper; and its one script, which switches between the two."""
+"""How a page looks, light and dark, on a desk, a phone and paper; and its one script, which switches."""
 
 import base64
 import hashlib
@@ -9,7 +9,8 @@ _DARK = """--ink: #e8ebee; --soft: #b1bac4; --paper: #14171a; --card: #1d2227; -
   --tint: #1b2c3d; --mark: #f6c795; --mark-ground: #452a12; --good: #8fd6a4; --light: 68%; color-scheme: dark;"""
 SCRIPT = """
 const button = document.getElementById("theme"), root = document.documentElement;
-const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+const system = matchMedia("(prefers-color-scheme: dark)");
+const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : system.matches;
 const told = () => button.setAttribute("aria-pressed", dark());
 button.hidden = false;
 button.addEventListener("click", () => { root.dataset.theme = dark() ? "light" : "dark"; told(); });
@@ -41,7 +42,7 @@ blockquote {{ margin: .8rem 0; padding: .7rem 1rem; border-left: 4px solid var(-
   color: var(--mark); }}
 .badge {{ display: inline-block; padding: 0 .55rem; border-radius: 1rem; background: var(--mark-ground);
   color: var(--mark); font-size: .75rem; font-weight: 600; white-space: nowrap; vertical-align: .1em; }}
-.cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 13rem), 1fr)); gap: .75rem;
+.cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 10.4rem), 1fr)); gap: .75rem;
   margin: 1rem 0; padding: 0; list-style: none; }}
 .cards li {{ padding: .8rem 1rem; background: var(--card); border: 1px solid var(--line); border-radius: 12px; }}
 .cards b {{ display: block; font-size: 1.5rem; line-height: 1.3; font-variant-numeric: tabular-nums; }}
@@ -74,9 +75,12 @@ svg .dot, svg .bar {{ fill: hsl(var(--hue) 62% var(--light)); }} svg .band {{ st
   :root, :root[data-theme] {{ --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --line: #bbb; --accent: #123a63;
     --tint: #fff; --mark: #000; --mark-ground: #fff; --light: 32%; color-scheme: light; }}
   body {{ max-width: none; padding: 0; font-size: 11pt; }} button {{ display: none; }}
-  .badge {{ border: 1px solid #000; }} .wide, pre {{ overflow: visible; max-height: none; }} pre {{ white-space: pre-wrap; }}
-  section {{ border-width: 1px 0 0; border-radius: 0; padding: .8rem 0; }} figure, tr, .cards li {{ break-inside: avoid; }} }}
+  .badge {{ border: 1px solid #000; }} .wide, pre {{ overflow: visible; max-height: none; }}
+  pre {{ white-space: pre-wrap; }} figure, tr, .cards li {{ break-inside: avoid; }}
+  section {{ border-width: 1px 0 0; border-radius: 0; padding: .8rem 0; }} }}
 """
 _HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 # Nothing is loaded, no other script is carried out, and nothing is sent: the browser sees to it.
-POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
+)
