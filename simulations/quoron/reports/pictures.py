@@ -239,7 +239,7 @@ def _ticks(low: float, high: float, *, log: bool, many: int = 5) -> list[float]:
     """Round numbers within a range, at least one."""
     if log:
         first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-        powers = [10.0**power for power in range(first, last + 1, 1 + (last - first) // many)]
+        powers = [10.0**power for power in range(first, last + 1, 1 + max(last - first, 0) // many)]
         if len(powers) > 1:
             return powers
         near = range(first - 1, last + 2)
