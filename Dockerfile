@@ -45,7 +45,7 @@ COPY --from=build /opt/quoron /opt/quoron
 RUN NUMBA_CACHE_DIR=/opt/quoron/kernels /opt/quoron/bin/python -m quoron.kernels
 # Everything written at run time is in a volume or in /tmp.
 ENV PATH=/opt/quoron/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba \
+    HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba \
     QUORON_KERNELS=/opt/quoron/kernels NUMBA_CACHE_LOCATOR_CLASSES=quoron.shipped_kernels.ShippedKernels
 USER 10001:10001
 WORKDIR /var/lib/quoron

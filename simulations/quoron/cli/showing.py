@@ -20,7 +20,7 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
-from quoron.reports.page import pictures
+from quoron.reports.pictures import number
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
@@ -168,7 +168,7 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            cost = [f"{row['rounds']:,.4g}", number(row["gradient_evaluations"]), size(row["bytes_up"])]
             listed.add_row(
                 *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
             )
@@ -295,7 +295,7 @@ def show_presets() -> None:
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:
     """Write what ε buys as a picture."""
-    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
@@ -303,7 +303,7 @@ def draw(picture: Path, planned: Planned) -> None:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    drawing = curve_plot.rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
 
 

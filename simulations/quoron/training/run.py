@@ -35,6 +35,7 @@ from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import buying, evaluated, lifetime, look, result
+from quoron.training import report as reports
 from quoron.training.buying import Undeclared
 from quoron.training.curator import CuratorEngine
 from quoron.training.found import Declarations
@@ -338,7 +339,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
 def report(folder: RunFolder) -> Path:
     """Write report.html of a complete run again, and return its path."""
     done = result.stored(folder)
-    return result.write_report(folder, done.summary, done.model, folder.rounds())
+    return reports.write(folder, done.summary, done.model, folder.rounds())
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:
