@@ -46,6 +46,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.cli.statistics import statistics
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
@@ -268,6 +269,7 @@ app.command()(cli_train.example)
 app.command()(compare)
 app.command()(health)
 app.command()(declare)
+app.command()(statistics)
 app.command()(index)
 
 
