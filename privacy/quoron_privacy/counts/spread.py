@@ -150,7 +150,8 @@ class Spread:
         """Standard deviations of each running sum less a `share` of the last one, shape (k,)."""
         root, longest = self._root()
         own, both = np.cumsum(root**2), np.convolve(root, root[::-1])[: self.cells]  # ⟨C_t, C_t⟩, ⟨C_t, C_k⟩
-        return self.scale * longest * np.sqrt(np.maximum(own - 2 * share * both + share**2 * own[-1], 0.0))
+        squares: Floats = np.maximum(own - 2 * share * both + share**2 * own[-1], 0.0)
+        return self.scale * longest * np.sqrt(squares)
 
     def entry(self) -> Release:
         """The ledger entry of a release."""
