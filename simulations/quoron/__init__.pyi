@@ -10,6 +10,9 @@ from .api import simulate as simulate
 from .api import train as train
 from .comparing.comparison import Comparison as Comparison
 from .config import Config as Config
+from .counting.door import statistics as statistics
+from .counting.questions import Question as Question
+from .counting.told import Statistics as Statistics
 from .engines import EngineChoice as EngineChoice
 from .errors import QuoronError as QuoronError
 from .mean import PrivateMean as PrivateMean

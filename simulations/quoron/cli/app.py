@@ -47,6 +47,7 @@ from quoron.cli.declare import declare
 from quoron.cli.evaluate import evaluate
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.cli.statistics import statistics
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
@@ -270,6 +271,7 @@ app.command()(cli_train.example)
 app.command()(compare)
 app.command()(health)
 app.command()(declare)
+app.command()(statistics)
 app.command()(index)
 
 
