@@ -46,6 +46,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
@@ -266,6 +267,7 @@ app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(cli_train.example)
 app.command()(compare)
+app.command()(tune)
 app.command()(health)
 app.command()(declare)
 app.command()(index)
