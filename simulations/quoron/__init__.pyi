@@ -4,10 +4,12 @@ from .api import evaluate as evaluate
 from .api import load as load
 from .api import plan as plan
 from .api import plan_training as plan_training
+from .api import plan_tuning as plan_tuning
 from .api import report as report
 from .api import resume as resume
 from .api import simulate as simulate
 from .api import train as train
+from .api import tune as tune
 from .comparing.comparison import Comparison as Comparison
 from .config import Config as Config
 from .counting.door import statistics as statistics
@@ -33,5 +35,6 @@ from .table_columns import TableColumns as TableColumns
 from .tables import opened as opened
 from .training.rows import train_rows as train_rows
 from .training.trained import Trained as Trained
+from .tuning.effort import Effort as Effort
 
 __version__: str

@@ -48,6 +48,7 @@ from quoron.cli.evaluate import evaluate
 from quoron.cli.health import health
 from quoron.cli.index import index
 from quoron.cli.statistics import statistics
+from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
@@ -269,6 +270,7 @@ app.command()(cli_train.predict)
 app.command()(evaluate)
 app.command()(cli_train.example)
 app.command()(compare)
+app.command()(tune)
 app.command()(health)
 app.command()(declare)
 app.command()(statistics)
