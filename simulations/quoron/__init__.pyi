@@ -1,33 +1,35 @@
-from .api import ask as ask
-from .api import compare as compare
+# In the order in which people come for them, as in the reference: functions, what they are told, what they return.
+# ruff: noqa: I001
+from .api import train as train
 from .api import load as load
+from .model import Model as Model
+from .mean import private_mean as private_mean
+from .training.rows import train_rows as train_rows
+from .api import simulate as simulate
+from .api import compare as compare
 from .api import plan as plan
 from .api import plan_training as plan_training
-from .api import report as report
+from .api import ask as ask
 from .api import resume as resume
-from .api import simulate as simulate
-from .api import train as train
-from .comparing.comparison import Comparison as Comparison
-from .config import Config as Config
+from .api import report as report
+from .tables import opened as opened
+from .sections import Privacy as Privacy
+from .sections import Method as Method
+from .sections import Keep as Keep
+from .table_columns import TableColumns as TableColumns
 from .engines import EngineChoice as EngineChoice
-from .errors import QuoronError as QuoronError
+from .config import Config as Config
+from .training.trained import Trained as Trained
 from .mean import PrivateMean as PrivateMean
-from .mean import private_mean as private_mean
-from .model import Model as Model
-from .planning.plans import Candidate as Candidate
+from .simulation.run import RunResult as RunResult
+from .reports.summary import Summary as Summary
+from .comparing.comparison import Comparison as Comparison
 from .planning.plans import Planned as Planned
+from .planning.plans import Candidate as Candidate
 from .planning.plans import RoundsCurve as RoundsCurve
 from .planning.questions import Advice as Advice
 from .planning.questions import Enough as Enough
 from .planning.questions import EpsilonPoint as EpsilonPoint
-from .reports.summary import Summary as Summary
-from .sections import Keep as Keep
-from .sections import Method as Method
-from .sections import Privacy as Privacy
-from .simulation.run import RunResult as RunResult
-from .table_columns import TableColumns as TableColumns
-from .tables import opened as opened
-from .training.rows import train_rows as train_rows
-from .training.trained import Trained as Trained
+from .errors import QuoronError as QuoronError
 
 __version__: str

@@ -44,6 +44,7 @@ from quoron.cli.common import (
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
+from quoron.cli.groups import Grouped
 from quoron.cli.health import health
 from quoron.cli.index import index
 from quoron.table_columns import TableColumns
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from quoron.engines import EngineChoice
 
 app = typer.Typer(
-    help="User-level private federated optimisation, simulated on one machine or run over a federation.",
+    cls=Grouped,
+    help="Models of tables in which people have many rows: everything that one of them holds is protected at once.",
     pretty_exceptions_enable=False,
 )
 
