@@ -23,7 +23,7 @@ from quoron.training.table import Curated
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books
-from quoron.tuning.tables import TableSearch, prepare
+from quoron.tuning.tables import Table, TableSearch, prepare
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Release
 from quoron_server.rounds import other_run
@@ -164,10 +164,10 @@ def _said(search: TableSearch) -> dict[str, Any]:
     }
 
 
-def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Any) -> Tuned:
+def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> Tuned:
     """The files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    held, _ = table.of(candidate)
+    held = table.of(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
     choice = Choice(
         candidate.name,
