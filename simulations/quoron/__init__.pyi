@@ -32,5 +32,8 @@ from .tables import opened as opened
 from .training.rows import train_rows as train_rows
 from .training.trained import Trained as Trained
 from .tuning.effort import Effort as Effort
+from .tuning.select import Selected as Selected
+from .tuning.select import Trial as Trial
+from .tuning.select import select as select
 
 __version__: str

@@ -127,7 +127,13 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
 
 def resume(folder: RunFolder) -> Tuned:
     """Go on with the search in a folder, for its one charge: the same trials, nothing drawn anew. Or read it."""
-    kept, config = folder.read_json(SEARCH), folder.config()
+    kept = folder.read_json(SEARCH)
+    if "vary" not in kept:
+        raise ConfigError(
+            f"Expected a search that its folder describes, got {folder.path} of quoron.select, whose trials a program "
+            f"computes. Go on with the same call and keep=Keep(out={str(folder.path)!r})."
+        )
+    config = folder.config()
     if (folder.path / MODEL).is_file():
         return stored(folder)
     if config.population.kind == "table" and config.population.path == FRAME:
