@@ -17,6 +17,7 @@ import quoron
 from quoron import Effort, Keep, Method, Privacy
 from quoron.cli.app import app, invoke
 from quoron.training import lifetime
+from quoron.training.start import Identity
 from quoron.tuning import private_state, searching
 from quoron.tuning.private_state import Known, Outcome, PrivateState
 from quoron.tuning.scoring import noise_for, pair_of, private_mean, user_scores
@@ -116,10 +117,10 @@ class TestASearchOverATable:
 
     def test_leaves_out_by_name_what_cannot_be_planned(self, tmp_path: Path) -> None:
         found = quoron.plan_tuning(
-            table(), **asked(tmp_path, algorithms=["one-pass-dp-sgd", "phased-erm"], privacy=Privacy(1.0, 1e-5))
+            table(), **asked(tmp_path, algorithms=["one-pass-dp-sgd", "filtered-sgd"], privacy=Privacy(1.0, 1e-5))
         )
-        assert [name for name, _ in found.refused] == ["phased-erm loss.ridge=0", "phased-erm loss.ridge=1"]
-        assert found.remarks[0].startswith("left out, as nothing can be planned for it: phased-erm")
+        assert [name for name, _ in found.refused] == ["filtered-sgd loss.ridge=0", "filtered-sgd loss.ridge=1"]
+        assert found.remarks[0].startswith("left out, as nothing can be planned for it: filtered-sgd")
 
     @pytest.mark.parametrize(
         ("more", "said"),
@@ -194,6 +195,7 @@ class TestAKilledSearch:
     @pytest.fixture(autouse=True)
     def _one_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(KEY)))
+        monkeypatch.setattr(Identity, "fresh", classmethod(lambda cls, name: cls(f"{name}-0", 7, "2026-01-01")))
 
     @staticmethod
     @cache
