@@ -5,10 +5,11 @@
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 Point = tuple[float, float]
@@ -17,7 +18,8 @@ Kind = Literal["line", "dashed", "dots", "band", "bars"]
 Scale = Callable[[float], float]
 
 WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a line of text in it
-LABEL, LONGEST = 118, 17  # width of a ranking's names, and their letters
+LABEL = 118  # width of a ranking's names
+WIDTHS = dict.fromkeys("fijltrI.,:;'|!()[] ", 4.4) | dict.fromkeys("mwMWOQGD@%—…", 11.5)  # of letters in these pictures
 COLOURS = 12  # then they begin again, dashed
 ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
 .mid{text-anchor:middle}.grid{stroke:#dde2e7}.shade{fill:#eef2f6}[class^=c]{fill:none;stroke-width:1.8;
@@ -113,7 +115,7 @@ def ranking(title: str, rows: Sequence[tuple[str, float, Reach, str]], *, log: b
         drawn.append(f'<text class="mid" x="{x:.1f}" y="{bottom + 14}">{number(tick)}</text>')
     for index, (name, value, (least, most), words) in enumerate(rows):
         y = LINE * index + 14
-        drawn.append(f'<text class="end" x="{LABEL - 8}" y="{y}">{_text(name, LONGEST)}</text>')
+        drawn.append(f'<text class="end" x="{LABEL - 8}" y="{y}">{_text(name, LABEL - 10)}</text>')
         if most is not None:
             start = LABEL if least is None or (log and least <= 0) else place(least)
             drawn.append(f'<line class="c0" x1="{start:.1f}" x2="{place(most):.1f}" y1="{y - 4}" y2="{y - 4}"/>')
@@ -195,7 +197,9 @@ def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]
             if line.kind == "dots"
             else f'<line class="c{colour % COLOURS}"{dashed} x1="{left:.1f}" x2="{left + 20:.1f}" y1="{y}" y2="{y}"/>'
         )
-        drawn.append(f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, 44 // columns)}</text>')
+        drawn.append(
+            f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, (WIDTH - 30 - start) / columns)}</text>'
+        )
     return "".join(drawn), top + LINE * -(-len(lines) // columns)
 
 
@@ -204,11 +208,12 @@ def _svg(title: str, drawn: str, height: float) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">\n{drawn}\n</svg>'
 
 
-def _text(text: str, longest: int = 60) -> str:
-    """A text, shortened; the whole of it is told to whoever points at it."""
-    if len(text) <= longest:
+def _text(text: str, room: float = WIDTH) -> str:
+    """A text, shortened to about so much room; the whole of it is told to whoever points at it."""
+    ends = list(accumulate(WIDTHS.get(letter, 7.6 if letter.isascii() else 9.0) for letter in text))
+    if not ends or ends[-1] <= room:
         return escape(text)
-    return f"{escape(text[: longest - 1])}…<title>{escape(text)}</title>"
+    return f"{escape(text[: bisect(ends, room - WIDTHS['…'])])}…<title>{escape(text)}</title>"
 
 
 def _path(points: Sequence[Point]) -> str:
