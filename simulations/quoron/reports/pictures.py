@@ -24,7 +24,7 @@ COLOURS = 12  # then they begin again, dashed
 ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
 .mid{text-anchor:middle}.grid{stroke:#dde2e7}.shade{fill:#eef2f6}[class^=c]{fill:none;stroke-width:1.8;
 stroke:hsl(var(--hue) 62% 38%)}.dot,.bar{fill:hsl(var(--hue) 62% 38%)}.band{stroke:none!important;opacity:.25}
-%s</style>"""
+{hues}</style>"""
 HUES = "".join(f".c{place}{{--hue:{(210 + 137.5 * place) % 360:.0f}}}" for place in range(COLOURS))
 
 
@@ -153,7 +153,7 @@ def alone(pictures: Sequence[str]) -> bytes:
         for place, (picture, height) in enumerate(zip(pictures, heights, strict=True))
     )
     size = f'viewBox="0 0 {wide} {max(heights) + 16:g}" width="{wide * 1.25:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE % HUES}\n{inner}\n</svg>\n'.encode()
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
 
 
 def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> str:
