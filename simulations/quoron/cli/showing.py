@@ -34,13 +34,18 @@ from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
 
 if TYPE_CHECKING:
+    from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
+    from quoron.tuning.run import Tuned
+    from quoron.tuning.tables import TableSearch
 
 
 def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out."""
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
+    elif hasattr(result, "choice"):
+        show_tuned(result, as_json=as_json)
     elif isinstance(result, Trained):
         show_trained(result, as_json=as_json)
     else:
@@ -103,6 +108,47 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, summary.unseen, style="dim")
     model = trained.directory / "model.json"
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
+    """Figures of a model with their intervals, and what the model says beside what was so."""
+    if as_json:
+        print(dumps(evaluation.as_json()))
+        return
+    out = console()
+    _say(out, evaluation.statement)
+    out.print(one_screen.pairs(evaluation.rows()))
+    if evaluation.calibration:
+        listed = table("where the model says", "it was so for (95 %)", dense=True)
+        for each in evaluation.calibration:
+            listed.add_row(f"{100 * each.predicted:.0f} %", each.text())
+        out.print(listed)
+    for remark in evaluation.remarks:
+        _say(out, remark[:1].upper() + remark[1:], style="yellow")
+
+
+def show_tuned(tuned: "Tuned", *, as_json: bool) -> None:
+    """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
+    if as_json:
+        print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
+        return
+    console().print(one_screen.pairs(tuned.choice.rows()))
+    show_trained(tuned, as_json=False)
+
+
+def show_search(search: "TableSearch", *, as_json: bool) -> None:
+    """What a search would try and cost."""
+    if as_json:
+        print(dumps(search.as_json()))
+        return
+    out = console()
+    _say(out, "Dry run: nothing is charged, and of the table only its users are counted.")
+    _say(out, search.statement)
+    out.print(_rows(search.rows()))
+    for each in search.candidates:
+        _say(out, each.name, style="dim")
+    for remark in search.remarks:
+        _say(out, remark, style="yellow")
 
 
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:

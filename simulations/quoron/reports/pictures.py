@@ -77,12 +77,12 @@ def chart(
     right = WIDTH - 10
     x_of, y_of = _scale(*left, margin, right, log=across.log), _scale(low, high, bottom, top + LINE - 6, log=up.log)
     drawn = [f'<text x="0" y="{top}">{_text(up.label)}</text>']
-    for name, start, end in shades:
+    for place, (name, start, end) in enumerate(shades):
         a, b = x_of(max(start, left[0])), x_of(min(end, left[1]))
-        drawn.append(
-            f'<rect class="shade" x="{a:.1f}" y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"/>'
-        )
-        drawn.append(f'<text class="mid" x="{(a + b) / 2:.1f}" y="{top + 26}">{_text(name)}</text>')
+        if place % 2 == 0:
+            ground = f'y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"'
+            drawn.append(f'<rect class="shade" x="{a:.1f}" {ground}/>')
+        drawn.append(f'<text class="mid" x="{(a + b) / 2:.1f}" y="{bottom - 5}">{_text(name)}</text>')
     for tick in ticks:
         y = y_of(tick)
         drawn.append(f'<line class="grid" x1="{margin:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -179,8 +179,9 @@ def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> st
             drawn.append(f'<line {style} x1="{x:.1f}" x2="{x:.1f}" y1="{under:.1f}" y2="{y_of(high):.1f}"/>')
     if line.kind != "dots":
         drawn.append(f'<polyline {style}{dashed} points="{_path(places)}"/>')
+    size = 3.6 if line.kind == "dots" else 2.4
     if line.kind == "dots" or (line.kind == "line" and len(places) <= 60):
-        drawn += [f'<circle class="c{colour % COLOURS} dot" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in places]
+        drawn += [f'<circle class="c{colour % COLOURS} dot" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/>' for x, y in places]
     return "".join(drawn)
 
 
