@@ -46,7 +46,7 @@ COPY --from=build /opt/quoron /opt/quoron
 RUN /opt/quoron/bin/python -m quoron.kernels --ship
 # Everything written at run time is in a volume or in /tmp.
 ENV PATH=/opt/quoron/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba
+    HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba
 USER 10001:10001
 WORKDIR /var/lib/quoron
 ENTRYPOINT ["quoron"]

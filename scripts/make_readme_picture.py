@@ -1,16 +1,13 @@
 """Draw docs/images/quickstart.svg from a run folder: python scripts/make_readme_picture.py runs/quickstart-1
 
-Two panels side by side: excess risk by round, and the private radius, or concentration scores, or the cohort: whatever
-the algorithm has first.
+Two panels side by side: excess risk by round, and the private radius where the algorithm has one.
 """
 
 import sys
 from pathlib import Path
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
-from quoron.reports import plots
+from quoron.reports.pictures import Axis, alone, chart
+from quoron.reports.sections import radius_lines, risk_lines
 from quoron.reports.summary import from_json
 from quoron.run_folder import RunFolder
 
@@ -23,18 +20,14 @@ def main() -> int:
         print("usage: python scripts/make_readme_picture.py RUN", file=sys.stderr)
         return 2
     folder = RunFolder(Path(sys.argv[1]))
-    summary, rounds = from_json(folder.summary()), folder.rounds()
-    shown = [plot for plot in plots.PLOTS if plots.drawable(plot, rounds)]
-    wanted = ("Excess risk by round", "Private radius by round", "Scores against the threshold", "Cohort by round")
-    chosen = sorted((plot for plot in shown if plot.title in wanted), key=lambda plot: wanted.index(plot.title))[:2]
+    rounds = folder.rounds()
+    panels = (
+        ("Excess risk by round", "excess risk", risk_lines(from_json(folder.summary()), rounds), True),
+        ("Private radius by round", "radius", radius_lines(rounds), False),
+    )
+    drawn = [chart(title, lines, Axis("rounds"), Axis(up, log=log)) for title, up, lines, log in panels if lines]
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    # Text as outlines and a white ground: the picture looks the same wherever it is shown.
-    with mpl.rc_context(plots.STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "quickstart"}):
-        figure = Figure(figsize=(10.0, 3.6), layout="constrained", facecolor="white")
-        for axes, plot in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
-            plot.draw(axes, summary, rounds)
-            axes.set_title(plot.title, loc="left", fontsize=11)
-        figure.savefig(PICTURE, format="svg", metadata={"Date": None})
+    PICTURE.write_bytes(alone(drawn))
     print(PICTURE)
     return 0
 

@@ -32,6 +32,7 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+HELD_OUT_THEOREM = "docs/privacy/evaluation.md#e1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
@@ -40,6 +41,8 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
         "items, and nothing else that the function does, such as raising or printing, shows anything of them",
         Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
+        Kind.SECRET_DURATION: "nobody learns how many trials there were: how long the search took tells it, to whoever "
+        "sees the clock, the times of files or those of the lifetime ledger",
         Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
@@ -125,6 +128,9 @@ def sentence(promise: Guarantee) -> str:
         words += f"{promise.health.share * left:.2g} of μ²"
     if promise.bought is not None:
         words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
+    if promise.held_out is not None:
+        words += f", and {HELD_OUT_THEOREM} for figures of {promise.held_out.users:,} users or slots, drawn in secret, "
+        words += "that are in nothing else; everybody is in one part, so nothing adds up"
     words += "."
     if not promise.proved:
         words = "NOT PROVED (the paper's printed constants, for comparison only): " + words

@@ -1,14 +1,18 @@
 # In the order in which people come for them, as in the reference: functions, what they are told, what they return.
 # ruff: noqa: I001
 from .api import train as train
+from .api import evaluate as evaluate
+from .api import tune as tune
 from .api import load as load
 from .model import Model as Model
 from .mean import private_mean as private_mean
+from .counting.door import statistics as statistics
 from .training.rows import train_rows as train_rows
 from .api import simulate as simulate
 from .api import compare as compare
 from .api import plan as plan
 from .api import plan_training as plan_training
+from .api import plan_tuning as plan_tuning
 from .api import ask as ask
 from .api import resume as resume
 from .api import report as report
@@ -24,6 +28,9 @@ from .mean import PrivateMean as PrivateMean
 from .simulation.run import RunResult as RunResult
 from .reports.summary import Summary as Summary
 from .comparing.comparison import Comparison as Comparison
+from .tuning.effort import Effort as Effort
+from .counting.questions import Question as Question
+from .counting.told import Statistics as Statistics
 from .planning.plans import Planned as Planned
 from .planning.plans import Candidate as Candidate
 from .planning.plans import RoundsCurve as RoundsCurve

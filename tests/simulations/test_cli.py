@@ -22,7 +22,7 @@ from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 FIELDS = {
     "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",

@@ -44,9 +44,12 @@ from quoron.cli.common import (
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
+from quoron.cli.evaluate import evaluate
 from quoron.cli.groups import Grouped
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.cli.statistics import statistics
+from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
@@ -266,10 +269,13 @@ app.command()(cli_books.restore)
 app.command()(cli_books.continue_restored)
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
+app.command()(evaluate)
 app.command()(cli_train.example)
 app.command()(compare)
+app.command()(tune)
 app.command()(health)
 app.command()(declare)
+app.command()(statistics)
 app.command()(index)
 
 

@@ -9,7 +9,10 @@ import click
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Your own table": ("train", "predict", "declare", "example", "index", "resume", "report"),
+    "Your own table": (
+        *("train", "predict", "evaluate", "tune", "statistics", "declare"),
+        *("example", "index", "resume", "report"),
+    ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
         *("local", "serve", "client"),

@@ -20,7 +20,7 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
-from quoron.reports.page import pictures
+from quoron.reports.pictures import number
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
@@ -34,13 +34,18 @@ from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
 
 if TYPE_CHECKING:
+    from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
+    from quoron.tuning.run import Tuned
+    from quoron.tuning.tables import TableSearch
 
 
 def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out."""
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
+    elif hasattr(result, "choice"):
+        show_tuned(result, as_json=as_json)
     elif isinstance(result, Trained):
         show_trained(result, as_json=as_json)
     else:
@@ -105,6 +110,47 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
 
 
+def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
+    """Figures of a model with their intervals, and what the model says beside what was so."""
+    if as_json:
+        print(dumps(evaluation.as_json()))
+        return
+    out = console()
+    _say(out, evaluation.statement)
+    out.print(one_screen.pairs(evaluation.rows()))
+    if evaluation.calibration:
+        listed = table("where the model says", "it was so for (95 %)", dense=True)
+        for each in evaluation.calibration:
+            listed.add_row(f"{100 * each.predicted:.0f} %", each.text())
+        out.print(listed)
+    for remark in evaluation.remarks:
+        _say(out, remark[:1].upper() + remark[1:], style="yellow")
+
+
+def show_tuned(tuned: "Tuned", *, as_json: bool) -> None:
+    """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
+    if as_json:
+        print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
+        return
+    console().print(one_screen.pairs(tuned.choice.rows()))
+    show_trained(tuned, as_json=False)
+
+
+def show_search(search: "TableSearch", *, as_json: bool) -> None:
+    """What a search would try and cost."""
+    if as_json:
+        print(dumps(search.as_json()))
+        return
+    out = console()
+    _say(out, "Dry run: nothing is charged, and of the table only its users are counted.")
+    _say(out, search.statement)
+    out.print(_rows(search.rows()))
+    for each in search.candidates:
+        _say(out, each.name, style="dim")
+    for remark in search.remarks:
+        _say(out, remark, style="yellow")
+
+
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:
     """The plan of a curator's run on one screen; with `details` all of it, beside what other methods would do."""
     if as_json or details:
@@ -150,7 +196,7 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            cost = [f"{row['rounds']:,.4g}", number(row["gradient_evaluations"]), size(row["bytes_up"])]
             listed.add_row(
                 *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
             )
@@ -277,7 +323,7 @@ def show_presets() -> None:
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:
     """Write what ε buys as a picture."""
-    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
@@ -285,7 +331,7 @@ def draw(picture: Path, planned: Planned) -> None:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    drawing = curve_plot.rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
 
 

@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron import __version__
+from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import Meaning, meaning
 from quoron.prepared import Prepared
-from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime, look
+from quoron.training import lifetime, look, report
 from quoron.training.answers import in_classes, one_answer
 from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
@@ -64,12 +64,18 @@ class TrainingSummary:
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
+    mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
+    variation: float = 0.0
+    group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
+    version: str = ""  # of quoron
+    evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
         return asdict(self) | {
             "bought": [asdict(each) for each in self.bought],
             "health": None if self.health is None else self.health.as_json(),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
         }
 
     def foretold(self) -> str | None:
@@ -105,6 +111,8 @@ class TrainingSummary:
             rows += self.health.table()[:1]
         if self.class_weights is not None:
             rows.append(("a row counts", self.class_weights))
+        if self.evaluation is not None:
+            rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
         rows.append((f"group {self.group!r} so far", so_far))
         return rows
@@ -120,6 +128,11 @@ class TrainedTable(Trained[Model]):
     def health(self) -> Health | None:
         """How well the table fits its declarations, by a look with noise; None: nobody looked."""
         return self.summary.health
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """How good the model is for users that were held out, with intervals; None: nobody was held out."""
+        return self.summary.evaluation
 
     @property
     def bought(self) -> tuple[BoughtLine, ...]:
@@ -138,20 +151,21 @@ def write(
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None = None,
+    measured: Evaluation | None = None,
 ) -> TrainedTable:
-    """Keep what a complete run released, what was `seen` of the table among it; the result.
+    """Keep what a complete run released, what was `seen` of the table and `measured` among it; the result.
 
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
-    summary = _summary(prepared, model, events, seen)
-    model = replace(model, forecast=summary.foretold())
+    summary = _summary(prepared, model, events, seen, measured)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
-    write_report(folder, summary, model, rows)
+    report.write(folder, summary, model, rows)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
@@ -161,27 +175,19 @@ def stored(folder: RunFolder) -> TrainedTable:
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
     bought = tuple(BoughtLine(**each) for each in contents["bought"])
-    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought}
+    measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
+    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
-def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write report.html, and return its path."""
-    tables = [("Coefficients", model.table())]
-    if summary.bought:
-        tables.append(("What was bought of the table", [(each.column, each.text()) for each in summary.bought]))
-    if summary.health is not None:
-        tables.append(("How the table fits its declarations: means over users, with noise", summary.health.table()))
-    said = [*summary.warnings, summary.unseen]
-    text = page.page(summary, rows, name=folder.path.resolve().name, tables=tables, warnings=said)
-    folder.write_text("report.html", text)
-    return folder.path / "report.html"
-
-
 def _summary(
-    prepared: Prepared[Curated], model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
+    prepared: Prepared[Curated],
+    model: Model,
+    events: Sequence[Mapping[str, Any]],
+    seen: Shares | None,
+    measured: Evaluation | None,
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
@@ -193,7 +199,7 @@ def _summary(
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
-        spent, account = ledger.spent(group), ledger.account(group)
+        spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
@@ -217,6 +223,7 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
+            *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *no_better(plan, events),
@@ -231,6 +238,11 @@ def _summary(
         forecast=None if means is None else means.as_json(),
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
+        evaluation=measured,
+        mu=None if charge is None else charge.mu,
+        variation=0.0 if charge is None else charge.variation,
+        group_left="" if account is None else account.left_words(),
+        version=__version__,
     )
 
 
