@@ -34,6 +34,7 @@ from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
 
 if TYPE_CHECKING:
+    from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
 
 
@@ -103,6 +104,23 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, summary.unseen, style="dim")
     model = trained.directory / "model.json"
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
+    """Figures of a model with their intervals, and what the model says beside what was so."""
+    if as_json:
+        print(dumps(evaluation.as_json()))
+        return
+    out = console()
+    _say(out, evaluation.statement)
+    out.print(one_screen.pairs(evaluation.rows()))
+    if evaluation.calibration:
+        listed = table("where the model says", "it was so for (95 %)", dense=True)
+        for each in evaluation.calibration:
+            listed.add_row(f"{100 * each.predicted:.0f} %", each.text())
+        out.print(listed)
+    for remark in evaluation.remarks:
+        _say(out, remark[:1].upper() + remark[1:], style="yellow")
 
 
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:

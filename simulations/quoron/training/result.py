@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
@@ -64,12 +65,14 @@ class TrainingSummary:
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
+    evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
         return asdict(self) | {
             "bought": [asdict(each) for each in self.bought],
             "health": None if self.health is None else self.health.as_json(),
+            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
         }
 
     def foretold(self) -> str | None:
@@ -105,6 +108,8 @@ class TrainingSummary:
             rows += self.health.table()[:1]
         if self.class_weights is not None:
             rows.append(("a row counts", self.class_weights))
+        if self.evaluation is not None:
+            rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
         rows.append((f"group {self.group!r} so far", so_far))
         return rows
@@ -120,6 +125,11 @@ class TrainedTable(Trained[Model]):
     def health(self) -> Health | None:
         """How well the table fits its declarations, by a look with noise; None: nobody looked."""
         return self.summary.health
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """How good the model is for users that were held out, with intervals; None: nobody was held out."""
+        return self.summary.evaluation
 
     @property
     def bought(self) -> tuple[BoughtLine, ...]:
@@ -138,16 +148,17 @@ def write(
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None = None,
+    measured: Evaluation | None = None,
 ) -> TrainedTable:
-    """Keep what a complete run released, what was `seen` of the table among it; the result.
+    """Keep what a complete run released, what was `seen` of the table and `measured` among it; the result.
 
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
-    summary = _summary(prepared, model, events, seen)
-    model = replace(model, forecast=summary.foretold())
+    summary = _summary(prepared, model, events, seen, measured)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -161,7 +172,8 @@ def stored(folder: RunFolder) -> TrainedTable:
     contents = folder.summary()
     health = None if contents["health"] is None else Health.from_json(contents["health"])
     bought = tuple(BoughtLine(**each) for each in contents["bought"])
-    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought}
+    measured = None if contents["evaluation"] is None else Evaluation.from_json(contents["evaluation"])
+    said = {"warnings": tuple(contents["warnings"]), "health": health, "bought": bought, "evaluation": measured}
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
@@ -181,7 +193,11 @@ def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows
 
 
 def _summary(
-    prepared: Prepared[Curated], model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
+    prepared: Prepared[Curated],
+    model: Model,
+    events: Sequence[Mapping[str, Any]],
+    seen: Shares | None,
+    measured: Evaluation | None,
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
@@ -217,6 +233,7 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
+            *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *no_better(plan, events),
@@ -231,6 +248,7 @@ def _summary(
         forecast=None if means is None else means.as_json(),
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
+        evaluation=measured,
     )
 
 

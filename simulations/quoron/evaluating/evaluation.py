@@ -1,0 +1,97 @@
+"""What a private evaluation released of a model, as figures with intervals: released and public numbers alone.
+
+    evaluation.figure("AUC").value, evaluation.figure("AUC").low, evaluation.figure("AUC").high
+
+Statement, proof and what the intervals cover: docs/privacy/evaluation.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from quoron_privacy.errors import DataError
+
+Per = Literal["user", "item"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number with its 95 % interval, which covers the noise and that these users were drawn from many.
+
+    Per `user` each user weighs one, as the mean of its rows; per `item` each row does, up to a cap.
+    """
+
+    name: str  # "accuracy", "AUC", "log loss", "rmse"
+    per: Per
+    value: float  # in [0, 1]; of rmse in the label's own units; of log loss in nats
+    low: float
+    high: float
+    baseline: float | None  # the same figure of the baseline, as released; None: unknown
+    baseline_name: str  # always saying so: "chance", "majority", "label shares", "mean"
+    useless: bool  # whether the interval is as wide as all that there is between the baseline and a perfect model
+    bound: str = ""  # at what it is clipped, in words; "" for nothing
+
+    @property
+    def better(self) -> Literal["higher", "lower"]:
+        """Which way is better."""
+        return "higher" if self.name in ("accuracy", "AUC") else "lower"
+
+    def text(self) -> str:
+        """For people: the value, its interval and the baseline."""
+        digits = ".3f" if self.name in ("accuracy", "AUC", "log loss") else ".4g"
+        known = [] if self.baseline is None else [f"{self.baseline_name} {self.baseline:{digits}}"]
+        said = [f"{self.low:{digits}} to {self.high:{digits}}", *known, *(["useless"] if self.useless else [])]
+        return f"{self.value:{digits}} ({'; '.join(said)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Rows of about one predicted chance: what the model says, and how often it was so, with its 95 % interval."""
+
+    predicted: float
+    observed: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """What was so, for people."""
+        return f"{100 * self.observed:.0f} % ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Figures of one model, of users that are said, and what they cost."""
+
+    figures: tuple[Figure, ...]
+    calibration: tuple[Bin, ...]  # () where labels are not two classes
+    users: int  # held out, with rows or without
+    epsilon: float
+    delta: float
+    statement: str  # the promise, in a sentence
+    remarks: tuple[str, ...] = ()
+
+    def figure(self, name: str, per: Per = "user") -> Figure:
+        """The one of this name. DataError if there is none."""
+        for each in self.figures:
+            if (each.name, each.per) == (name, per):
+                return each
+        known = ", ".join(f"{each.name} per {each.per}" for each in self.figures)
+        raise DataError(f"Expected a figure among {known}, got {name!r} per {per}.")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each figure, for people."""
+        return [(f"{each.name} per {each.per}, with 95 %", each.text()) for each in self.figures]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, contents: Mapping[str, Any]) -> "Evaluation":
+        """What `as_json` gave. TypeError, KeyError for anything else."""
+        said = {
+            "figures": tuple(Figure(**each) for each in contents["figures"]),
+            "calibration": tuple(Bin(**each) for each in contents["calibration"]),
+            "remarks": tuple(contents["remarks"]),
+        }
+        return cls(**{**contents, **said})

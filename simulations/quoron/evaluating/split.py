@@ -1,0 +1,31 @@
+"""Which users are held out: so many of all slots, whose number is public and whom nobody knows.
+
+A uniform draw from the run's secret noise, the same whenever the run goes on. So neither how users are named nor how
+rows are sorted decides who is held out, and a promise for a user's data is a promise for its name as well. A split by
+names or their hashes would move others, or parts' sizes, when a name is another. Proof: docs/privacy/evaluation.md#e1.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, probability
+from quoron_privacy.noise.ahead import of_the_run
+from quoron_privacy.noise.streams import NoiseSource
+
+
+def held_users(users: int, share: float) -> int:
+    """How many of so many users, or slots, are held out. ConfigError unless both parts have somebody."""
+    probability(evaluate=share)
+    held = round(users * share)
+    if not 0 < held < users:
+        raise ConfigError(
+            f"Expected evaluate to leave users on both sides, got evaluate={share:g} of {users:,} users. Take more."
+        )
+    return held
+
+
+def held_out(noise: NoiseSource, users: int, held: int) -> NDArray[np.bool_]:
+    """Whether each user, or slot, is held out, (users,), by the noise of a run. Secret."""
+    chosen = np.zeros(users, np.bool_)
+    chosen[of_the_run(noise).stream("held out").subset(users, held)] = True
+    return chosen
