@@ -304,22 +304,24 @@ class TestEstimates:
         assert np.linalg.norm(shrunk(noise, np.full(20, 0.01))) < 0.1 * np.linalg.norm(noise)
         assert np.linalg.norm(shrunk(noise, np.full(20, 1e-6))) > 0.99 * np.linalg.norm(noise)
 
-    def test_mean_gradients_of_gaussian_predictions_are_nearly_those_of_an_integral(self):
+    def test_mean_gradients_of_gaussian_predictions_are_those_of_an_integral_also_where_labels_are_rare(self):
         law = Law(0.25, True, intercept=True)
-        for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0)):
+        for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0), (-9.0, 0.1)):
 
             def over(function, mean=mean, length=length):
                 return integrate.quad(lambda u: norm.pdf(u) * function(mean + length * u, u), -9, 9, limit=200)[0]
 
             found = law.gradient(np.array([0.6 * length, 0.8 * length, mean]))
             along = over(lambda score, u: u * special.expit(score))
-            np.testing.assert_allclose(found[:2], [0.6 * along, 0.8 * along], atol=0.01)
-            assert found[2] == pytest.approx(over(lambda score, _: special.expit(score)) - 0.5, abs=0.015)
+            np.testing.assert_allclose(found[:2], [0.6 * along, 0.8 * along], atol=1e-4, rtol=2e-3)
+            assert found[2] == pytest.approx(over(lambda score, _: special.expit(score)) - 0.5, abs=1e-4)
+            if mean < -5:
+                assert found[2] + 0.5 == pytest.approx(over(lambda score, _: special.expit(score)), rel=0.01)
             curved = over(lambda score, _: special.expit(score) * special.expit(-score))
-            assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=0.015)
+            assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=1e-4)
             centred = Law(0.25, True).gradient(np.array([0.0, length]))
             spread = integrate.quad(lambda u: norm.pdf(u) * u * special.expit(length * u), -9, 9)[0]  # noqa: B023
-            np.testing.assert_allclose(centred, [0, spread], atol=0.01)
+            np.testing.assert_allclose(centred, [0, spread], atol=1e-4)
 
     @pytest.mark.parametrize("intercept", [True, False])
     def test_a_mean_gradient_is_solved_for_its_point_and_noise_says_how_far(self, intercept):

@@ -54,6 +54,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
+CLIPPED = 0.05  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
@@ -227,7 +228,8 @@ class WhitenedTracking:
 
         points, walks = extended(state.points, theta), extended(state.walks, state.walk)
         gradients = extended(state.gradients, c + radius * released.mean / share)
-        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
+        off = CLIPPED * radius * max(0.0, 1 - released.within / share)  # clipping moves it, too
+        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2 + off**2 / d)
         so_far = slice(0, t + 1)
         model = GradientModel.of(
             points[so_far],
@@ -266,7 +268,8 @@ class WhitenedTracking:
         known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
         if p.sigmoid and p.outputs == 1 and not p.ridge:
             trusted = 1 / (1 + DOUBT * state.doubt)
-            wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
+            fall, variances = model.step((trusted * gradient)[None, :], np.ones((1, len(theta))), np.ones((1, 1)))
+            wanted = shrunk(known - fall.ravel(), variance * trusted**2 * variances.ravel())
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
         else:
             following = self._stepped(state, gradient, variance, model)
