@@ -25,6 +25,8 @@ Matrix = NDArray[np.float64]
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
 STEPS, HALVINGS = 6, 40  # by which predictions are found
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
+PASSES = 3  # of `approached`
+DAMPED = 0.5  # share of a pass that is gone, as γ may be more than twice as steep as its mean curvature
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
 
@@ -182,6 +184,25 @@ class Law:
         if self.intercept:
             found[-1] = mean
         return found * min(1.0, limit / max(float(np.linalg.norm(found)), 1e-300))
+
+    def approached(self, gradient: Vector, deviation: float, limit: float, start: Vector, pull: Matrix) -> Vector:
+        """Of several classes: x of at most the length `limit` with γ(x) + x pull = gradient, nearly, (q d,).
+
+        By a few passes from `start`, each by the mean curvature where it is, so that little is gone where γ is flat. No
+        class is taken to be rarer than the `deviation` of a coordinate.
+        """
+        wanted, x = gradient.reshape(self.parts, -1).copy(), start.reshape(self.parts, -1)
+        if self.intercept:
+            contrasts, even = Contrasts(1, self.outputs).matrix(), 1 / self.outputs
+            shares = np.maximum(even + contrasts @ wanted[:, -1], min(deviation, 0.5 * even))
+            wanted[:, -1] = contrasts.T @ (shares / shares.sum())
+        bends, turn = np.linalg.eigh(pull)
+        for _ in range(PASSES):
+            values, basis = self.at(x.ravel())
+            rest = wanted - self.gradient(x.ravel()).reshape(x.shape) - x @ pull
+            x = x + DAMPED * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
+            x = x * min(1.0, limit / max(float(np.linalg.norm(x)), 1e-300))
+        return x.ravel()
 
     def _even(self, x: Vector) -> tuple[float, float]:
         """Mean chance and mean slope of it at x."""
