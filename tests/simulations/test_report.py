@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 SUMMARY = Summary(**EXAMPLE)
 HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u202eoidar\u202c عمر", "x" * 400)
 FIGURES = (
-    Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "always the majority", useless=False),
+    Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "majority", useless=False),
     Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
     Figure("AUC", "item", 0.6, 0.1, 1.1, 0.5, "chance", useless=True),
 )
@@ -144,8 +144,8 @@ def test_an_evaluation_is_shown_with_intervals_baselines_and_verdicts(trained: A
     text = training.html(RunFolder(trained.directory), summary, done.model, [])
     page, facts = Page(text), Page(text).facts()
     check_loads_nothing(text)
-    assert facts["AUC per user"] == "0.742 0.711 to 0.773 0.5, chance higher is better"
-    assert facts["accuracy per user"] == "0.69 0.66 to 0.72 0.63, always the majority higher is better"
+    assert facts["AUC per user"] == "0.742 0.711 to 0.773 0.5 (chance) higher is better"
+    assert facts["accuracy per user"] == "0.69 0.66 to 0.72 0.63 (majority) higher is better"
     assert facts["AUC per item"].endswith("too wide to say anything")
     assert page.texts("b")[0] == "0.742"  # first of all
     assert "95 %: 0.711 to 0.773; chance 0.5" in text

@@ -4,7 +4,7 @@ Nothing is drawn where there is nothing to see: a line that does not move is lef
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,8 +77,11 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
     )
 
 
-def evaluation(found: "Evaluation | None") -> Raw:
-    """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none."""
+def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> Raw:
+    """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none.
+
+    What the page says `elsewhere` is not said again.
+    """
     if found is None:
         return Raw("")
     rows: list[list[str | Raw]] = []
@@ -88,8 +91,8 @@ def evaluation(found: "Evaluation | None") -> Raw:
         ends = (min(inside) - room, max(inside) + room)
         drawn = Raw(gauge(each.value, (each.low, each.high), ends, beside=each.baseline))
         name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
-        value, low, high = (f"{one:.3g}{each.unit}" for one in (each.value, each.low, each.high))
-        beside = "" if each.baseline is None else f"{each.baseline:.3g}{each.unit}, {each.baseline_name}"
+        value, low, high = (f"{one:.3g}" for one in (each.value, each.low, each.high))
+        beside = "" if each.baseline is None else f"{each.baseline:.3g} ({each.baseline_name})"
         verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
         rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
     listed = table(
@@ -103,9 +106,9 @@ def evaluation(found: "Evaluation | None") -> Raw:
     return section(
         "How good the model is",
         listed,
-        bullets(found.remarks),
+        bullets(each for each in found.remarks if each not in elsewhere),
         _calibration(found.calibration),
-        formal(found.statement),
+        "" if found.statement in elsewhere else formal(found.statement),
     )
 
 
@@ -116,8 +119,8 @@ def best_figure(found: "Evaluation") -> Card | None:
     if not known:
         return None
     each = known[0]
-    value, low, high = (f"{one:.3g}{each.unit}" for one in (each.value, each.low, each.high))
-    beside = "" if each.baseline is None else f"; {each.baseline_name} {each.baseline:.3g}{each.unit}"
+    value, low, high = (f"{one:.3g}" for one in (each.value, each.low, each.high))
+    beside = "" if each.baseline is None else f"; {each.baseline_name} {each.baseline:.3g}"
     verdict = " (too wide to say anything)" if each.useless else ""
     return Card(f"{each.name}, per {each.per}", value, f"95 %: {low} to {high}{beside}{verdict}")
 
@@ -162,6 +165,7 @@ def coefficients(model: "Model | None") -> Raw:
     more = len(names) - FEATURES
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
+    said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
     return section(
         "What the model says", side_by_side("".join(paragraph(each) for each in said), _moved(model)), listed
@@ -330,7 +334,7 @@ def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
         told = (folder.path / "config.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         told = ""
-    name = "train" if real else "simulate"
+    name = "tune" if folder.is_search else "train" if real else "simulate"
     again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
     command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
     shown = folded("The configuration, as it was", verbatim(told)) if told else ""
