@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # whoever has one brings it
     from quoron.reports.summary import Summary
 
 Rows = Sequence[Mapping[str, Any]]
+SIMULATED = ("simulation.", "network.")  # columns of rounds.parquet that are figures of private data
 FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model "
@@ -167,9 +168,8 @@ def coefficients(model: "Model | None") -> Raw:
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
     said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
-    return section(
-        "What the model says", side_by_side("".join(paragraph(each) for each in said), _moved(model)), listed
-    )
+    told = Raw("".join(paragraph(each) for each in said) + listed)
+    return section("What the model says", side_by_side(told, _moved(model)))
 
 
 def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
@@ -223,6 +223,8 @@ def _moved(model: "Model") -> Raw:
 
 def rounds(rows: Rows, summary: "Summary | None" = None) -> Raw:
     """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
+    if summary is None:  # of a real run nothing else may be shown, whatever there is
+        rows = [{key: value for key, value in row.items() if not key.startswith(SIMULATED)} for row in rows]
     drawn = [_radius(rows), _cohort(rows), _scores(rows), _time(rows)]
     if summary is not None:
         drawn.insert(0, _risk(summary, rows))
