@@ -151,7 +151,7 @@ def alone(pictures: Sequence[str]) -> bytes:
         for place, (picture, height) in enumerate(zip(pictures, heights, strict=True))
     )
     size = f'viewBox="0 0 {wide} {max(heights) + 16:g}" width="{wide * 1.25:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE % HUES}\n{inner}\n</svg>\n'.encode()
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("%s", HUES)}\n{inner}\n</svg>\n'.encode()
 
 
 def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> str:
