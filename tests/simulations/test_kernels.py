@@ -14,7 +14,6 @@ from quoron import kernels
 from quoron.simulation import first_use
 from quoron_client.compute.gradients import gradient_loop
 
-
 ALONE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # nothing that is shipped
 TABLE = ("train", "scorecard.csv", "--user", "unitid", "--epsilon", "4", "--label")
 FIRST = {  # what people begin with

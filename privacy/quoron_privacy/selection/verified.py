@@ -43,9 +43,7 @@ def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: flo
     """VerificationError unless it is within what is promised."""
     found = delta(trials, pairs, epsilon, near=promised)
     if not found <= promised:
-        raise VerificationError(
-            f"Expected the search to cost delta={promised:g} at epsilon={epsilon:g}, got {found:g}."
-        )
+        raise VerificationError(f"Expected the search to cost delta={promised:g} at epsilon={epsilon:g}, got {found:g}.")
 
 
 def _slopes(trials: Trials, above: Vector) -> Vector:

@@ -188,9 +188,7 @@ def prepare(
     for _ in range(_AGAIN):
         candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
         noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [
-            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
-        ]
+        pairs = [pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)]
         worst = tuple(dict.fromkeys([*pairs, pair_of(noise, held)]))
         price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
         cost = price.selection.promised(delta)
@@ -277,9 +275,7 @@ class _Held:
     def of(self, candidate: Candidate) -> tuple[HeldRows, ItemBatch]:
         """Declarations and all users' items."""
         config = candidate.config
-        said = config.model_dump(
-            mode="json", include={"population": True, "loss": True, "domain": True, "problem": True}
-        )
+        said = config.model_dump(mode="json", include={"population": True, "loss": True, "domain": True, "problem": True})
         key = json.dumps(said, sort_keys=True)
         if key != self._key or self._kept is None:
             self._kept = None  # before other rows are read
