@@ -1,5 +1,5 @@
-"""Where numba keeps what it compiles: beside the source or at home, and for an account without either in a folder of its
-own among the temporary files.
+"""Where numba keeps what it compiles: beside the source or at home, and for an account without either in a folder of
+its own among the temporary files.
 
 Numba looks for such places by itself. It ends with an error where it finds none, which is how a service account without
 a home would hear of it.

@@ -82,6 +82,6 @@ def test_the_words_say_the_bounds_and_whom_they_are_about():
     said = " ".join(odds.words("replace-one"))
     for words in ("54.8 %", "8 %", "5.44", "2e-06", "in its place"):
         assert words in said
-    assert "left it empty" in " ".join(odds.words("zero-out"))
+    assert "it was left out" in " ".join(odds.words("zero-out"))
     assert len(Odds(30.0, 1e-6).words("replace-one")) == 2
     assert Odds(float("inf"), 0.0).right == 1.0

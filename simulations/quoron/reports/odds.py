@@ -16,7 +16,7 @@ LARGEST = 10.0  # ε of which a factor of odds is told
 _NORMAL = NormalDist()
 _SWAPPED = {
     "replace-one": "your own data is in the table, or other data, that they know, in its place",
-    "zero-out": "your data is in the table, or you left it empty",
+    "zero-out": "your data is in the table, or it was left out",
 }
 
 

@@ -5,10 +5,11 @@
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 Point = tuple[float, float]
@@ -17,12 +18,13 @@ Kind = Literal["line", "dashed", "dots", "band", "bars"]
 Scale = Callable[[float], float]
 
 WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a line of text in it
-LABEL, LONGEST = 118, 17  # width of a ranking's names, and their letters
+LABEL = 118  # width of a ranking's names
+WIDTHS = dict.fromkeys("fijltrI.,:;'|!()[] ", 4.4) | dict.fromkeys("mwMWOQGD@%—…", 11.5)  # of letters in these pictures
 COLOURS = 12  # then they begin again, dashed
 ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
 .mid{text-anchor:middle}.grid{stroke:#dde2e7}.shade{fill:#eef2f6}[class^=c]{fill:none;stroke-width:1.8;
 stroke:hsl(var(--hue) 62% 38%)}.dot,.bar{fill:hsl(var(--hue) 62% 38%)}.band{stroke:none!important;opacity:.25}
-%s</style>"""
+{hues}</style>"""
 HUES = "".join(f".c{place}{{--hue:{(210 + 137.5 * place) % 360:.0f}}}" for place in range(COLOURS))
 
 
@@ -75,12 +77,12 @@ def chart(
     right = WIDTH - 10
     x_of, y_of = _scale(*left, margin, right, log=across.log), _scale(low, high, bottom, top + LINE - 6, log=up.log)
     drawn = [f'<text x="0" y="{top}">{_text(up.label)}</text>']
-    for name, start, end in shades:
+    for place, (name, start, end) in enumerate(shades):
         a, b = x_of(max(start, left[0])), x_of(min(end, left[1]))
-        drawn.append(
-            f'<rect class="shade" x="{a:.1f}" y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"/>'
-        )
-        drawn.append(f'<text class="mid" x="{(a + b) / 2:.1f}" y="{top + 26}">{_text(name)}</text>')
+        if place % 2 == 0:
+            ground = f'y="{top + 14}" width="{b - a:.1f}" height="{bottom - top - 14}"'
+            drawn.append(f'<rect class="shade" x="{a:.1f}" {ground}/>')
+        drawn.append(f'<text class="mid" x="{(a + b) / 2:.1f}" y="{bottom - 5}">{_text(name)}</text>')
     for tick in ticks:
         y = y_of(tick)
         drawn.append(f'<line class="grid" x1="{margin:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -113,7 +115,7 @@ def ranking(title: str, rows: Sequence[tuple[str, float, Reach, str]], *, log: b
         drawn.append(f'<text class="mid" x="{x:.1f}" y="{bottom + 14}">{number(tick)}</text>')
     for index, (name, value, (least, most), words) in enumerate(rows):
         y = LINE * index + 14
-        drawn.append(f'<text class="end" x="{LABEL - 8}" y="{y}">{_text(name, LONGEST)}</text>')
+        drawn.append(f'<text class="end" x="{LABEL - 8}" y="{y}">{_text(name, LABEL - 10)}</text>')
         if most is not None:
             start = LABEL if least is None or (log and least <= 0) else place(least)
             drawn.append(f'<line class="c0" x1="{start:.1f}" x2="{place(most):.1f}" y1="{y - 4}" y2="{y - 4}"/>')
@@ -151,7 +153,7 @@ def alone(pictures: Sequence[str]) -> bytes:
         for place, (picture, height) in enumerate(zip(pictures, heights, strict=True))
     )
     size = f'viewBox="0 0 {wide} {max(heights) + 16:g}" width="{wide * 1.25:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("%s", HUES)}\n{inner}\n</svg>\n'.encode()
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{ALONE.replace("{hues}", HUES)}\n{inner}\n</svg>\n'.encode()
 
 
 def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> str:
@@ -177,8 +179,9 @@ def _line(line: Line, place: int, x_of: Scale, y_of: Scale, bottom: float) -> st
             drawn.append(f'<line {style} x1="{x:.1f}" x2="{x:.1f}" y1="{under:.1f}" y2="{y_of(high):.1f}"/>')
     if line.kind != "dots":
         drawn.append(f'<polyline {style}{dashed} points="{_path(places)}"/>')
+    size = 3.6 if line.kind == "dots" else 2.4
     if line.kind == "dots" or (line.kind == "line" and len(places) <= 60):
-        drawn += [f'<circle class="c{colour % COLOURS} dot" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in places]
+        drawn += [f'<circle class="c{colour % COLOURS} dot" cx="{x:.1f}" cy="{y:.1f}" r="{size}"/>' for x, y in places]
     return "".join(drawn)
 
 
@@ -195,7 +198,9 @@ def _legend(lines: Sequence[Line], left: float, top: float) -> tuple[str, float]
             if line.kind == "dots"
             else f'<line class="c{colour % COLOURS}"{dashed} x1="{left:.1f}" x2="{left + 20:.1f}" y1="{y}" y2="{y}"/>'
         )
-        drawn.append(f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, 44 // columns)}</text>')
+        drawn.append(
+            f'{stroke}<text x="{left + 26:.1f}" y="{y + 4}">{_text(line.name, (WIDTH - 30 - start) / columns)}</text>'
+        )
     return "".join(drawn), top + LINE * -(-len(lines) // columns)
 
 
@@ -204,11 +209,12 @@ def _svg(title: str, drawn: str, height: float) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">\n{drawn}\n</svg>'
 
 
-def _text(text: str, longest: int = 60) -> str:
-    """A text, shortened; the whole of it is told to whoever points at it."""
-    if len(text) <= longest:
+def _text(text: str, room: float = WIDTH) -> str:
+    """A text, shortened to about so much room; the whole of it is told to whoever points at it."""
+    ends = list(accumulate(WIDTHS.get(letter, 7.6 if letter.isascii() else 9.0) for letter in text))
+    if not ends or ends[-1] <= room:
         return escape(text)
-    return f"{escape(text[: longest - 1])}…<title>{escape(text)}</title>"
+    return f"{escape(text[: bisect(ends, room - WIDTHS['…'])])}…<title>{escape(text)}</title>"
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -20,8 +20,8 @@ told();
 STYLE = f"""
 :root {{ --ink: #1d262f; --soft: #4f5b67; --paper: #f7f8f9; --card: #fff; --line: #dde2e7; --accent: #1f5d9c;
   --tint: #e9f1f9; --mark: #84390c; --mark-ground: #fdeede; --good: #20693a; --light: 38%; color-scheme: light; }}
-@media (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {_DARK} }} }}
-:root[data-theme="dark"] {{ {_DARK} }}
+@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme="light"]) {{ {_DARK} }} }}
+@media screen {{ :root[data-theme="dark"] {{ {_DARK} }} }}
 * {{ box-sizing: border-box; }}
 body {{ margin: 0 auto; max-width: 62rem; padding: 1.25rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; overflow-wrap: anywhere; }}
@@ -72,7 +72,7 @@ svg .dot, svg .bar {{ fill: hsl(var(--hue) 62% var(--light)); }} svg .band {{ st
   section {{ padding: .9rem .9rem 1rem; }} .facts, .facts tbody, .facts tr, .facts th, .facts td {{ display: block; }}
   .facts th {{ width: auto; padding-bottom: 0; border: 0; }} }}
 @media print {{
-  :root, :root[data-theme] {{ --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --line: #bbb; --accent: #123a63;
+  :root {{ --ink: #000; --soft: #333; --paper: #fff; --card: #fff; --line: #bbb; --accent: #123a63;
     --tint: #fff; --mark: #000; --mark-ground: #fff; --light: 32%; color-scheme: light; }}
   body {{ max-width: none; padding: 0; font-size: 11pt; }} button {{ display: none; }}
   .badge {{ border: 1px solid #000; }} .wide, pre {{ overflow: visible; max-height: none; }}

@@ -17,11 +17,11 @@ from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.prepared import Prepared
-from quoron.reports import simulated
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, problem_for_real, setup
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
 from quoron_server.plan import Plan
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # planning needs neither
     from quoron_server.books.ledger import Ledger
 
 
+simulated = OnFirstUse("quoron.reports.simulated")
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.health), where the method is "
     "Gaussian as a whole: this plan does not."

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron import __version__
+from quoron import __version__, uncertainty
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
@@ -16,7 +16,7 @@ from quoron.planning.meaning import Meaning, meaning
 from quoron.prepared import Prepared
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
-from quoron.training import lifetime, look, report
+from quoron.training import lifetime, look
 from quoron.training.answers import in_classes, one_answer
 from quoron.training.found import BoughtLine
 from quoron.training.table import Curated
@@ -24,12 +24,14 @@ from quoron.training.trained import Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
+report = OnFirstUse("quoron.training.report")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -161,7 +163,8 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    model = replace(model, forecast=summary.foretold(), evaluation=measured)
+    intervals, why_not = uncertainty.of(model, plan, events)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())

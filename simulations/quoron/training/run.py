@@ -35,7 +35,6 @@ from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import buying, evaluated, lifetime, look, result
-from quoron.training import report as reports
 from quoron.training.buying import Undeclared
 from quoron.training.curator import CuratorEngine
 from quoron.training.found import Declarations
@@ -339,7 +338,8 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
 def report(folder: RunFolder) -> Path:
     """Write report.html of a complete run again, and return its path."""
     done = result.stored(folder)
-    return reports.write(folder, done.summary, done.model, folder.rounds())
+    written: Path = result.report.write(folder, done.summary, done.model, folder.rounds())
+    return written
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:
