@@ -28,6 +28,7 @@ class Kind(StrEnum):
     # Of a function or a table that its owner alone knows, where one machine holds everything.
     OWN_ROWS = "own-rows"
     FORGETFUL_FUNCTION = "forgetful-function"
+    SECRET_DURATION = "secret-duration"
     ROWS_ARE_USERS = "rows-are-users"
     FEATURE_RANGES_PUBLIC = "feature-ranges-public"
     CLASSES_PUBLIC = "classes-public"

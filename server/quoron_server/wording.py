@@ -41,6 +41,8 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
         "items, and nothing else that the function does, such as raising or printing, shows anything of them",
         Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
+        Kind.SECRET_DURATION: "nobody learns how many trials there were: how long the search took tells it, to whoever "
+        "sees the clock, the times of files or those of the lifetime ledger",
         Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",

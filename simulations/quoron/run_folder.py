@@ -3,6 +3,8 @@
 | file           | holds                                                     |
 | -------------- | --------------------------------------------------------- |
 | run.json       | of a run of `quoron train`: its name, its public seed      |
+| tune.json      | of a run of `quoron tune`: the same, and what it tries     |
+| choice.json    | of the same: the setting that was chosen, and its price    |
 | rows.json      | of a run of `quoron.train_rows`: the same, and its settings |
 | start.npz      | of the same: the public model that it began with, if not zero |
 | config.toml    | the configuration, every default written out               |
@@ -47,6 +49,7 @@ if TYPE_CHECKING:  # only a stored table needs it
 MODEL = "model.json"  # the released model, with its columns
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
+SEARCH = "tune.json"  # written by `quoron tune` alone
 DIGEST = "sha256"  # of the rest of a JSON file
 _DAMAGED = (
     ArithmeticError,
@@ -73,6 +76,11 @@ class RunFolder:
     def is_training(self) -> bool:
         """Whether it is one of `quoron train`."""
         return (self.path / RECORD).is_file()
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it is one of `quoron tune`."""
+        return (self.path / SEARCH).is_file()
 
     @property
     def ledger(self) -> Path:

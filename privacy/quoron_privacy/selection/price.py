@@ -1,0 +1,215 @@
+"""What it costs to release the best of a secret number of private trials: exactly, from one trial's privacy profile.
+
+    >>> from quoron_privacy.accounts.gdp import mu_for
+    >>> law = Trials.negative_binomial(40.0)
+    >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
+    1.93
+
+That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
+open, they would cost 6.5. `verified` is a second evaluation of the same theorem, which shares no function with this
+one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
+docs/privacy/selection.md#ps2 in place of one worst loss for all ranks.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.accounts import exports, gdp
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positive, probability
+from quoron_privacy.selection.trials import Trials, Vector
+
+Profile = Callable[[Vector], Vector]  # ε (m,) at least 0 -> δ (m,), of the worse order
+NEAR = 1e-14  # δ of one trial below which nothing is told apart
+MOST_EPSILON = 1000.0
+SPARE = 1.01
+_ARITHMETIC = 1e-11  # of slopes, which are right to 1e-12
+# s, how much of a trial's law is above an outcome: fine where others than the best trial win.
+_RANKS = np.concatenate([[0.0], np.geomspace(1e-13, 1e-6, 40), np.geomspace(1e-6, 1.0, 14_000)[1:]])
+_LEVELS = 600  # losses at which the profile is looked at for them
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The best of K trials by their own private scores, K of `trials`; each trial is worth the worst of `pairs`.
+
+    Formal guarantee: whoever sees the best trial's score and all that it released, and nothing of the others, of K and
+    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#ps1).
+    """
+
+    trials: Trials
+    pairs: tuple[Pair, ...]  # a user is in one of these in every trial; they cover every candidate
+
+    def __post_init__(self) -> None:
+        if not self.pairs:
+            raise ConfigError("Expected what a trial is worth as one pair or more, got none.")
+
+    def delta(self, epsilon: float) -> float:
+        """δ at ε, never below the truth."""
+        non_negative(epsilon=epsilon)
+        return at(epsilon, self._sticks, self._profile)
+
+    def promised(self, delta: float) -> float:
+        """ε that is told and charged: 1 % more than `epsilon`, so that the second account, which is coarser, agrees."""
+        return self.epsilon(delta) * SPARE
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
+        probability(delta=delta)
+        if self.delta(0.0) <= delta:
+            return 0.0
+        high = 0.25
+        while self.delta(high) > delta:
+            high *= 2
+            if high > MOST_EPSILON:
+                return math.inf
+        low = high / 2 if high > 0.25 else 0.0
+        while high - low > 1e-6 * high:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.delta(middle) > delta else (low, middle)
+        return high
+
+    def trial_epsilon(self, delta: float) -> float:
+        """What one trial alone would cost."""
+        return max(pair.epsilon(delta) for pair in self.pairs)
+
+    def naive_epsilon(self, delta: float, candidates: int) -> float:
+        """What as many trials as there are candidates would cost one after the other, each of them shown."""
+        return max(_times(pair, candidates).epsilon(delta) for pair in self.pairs)
+
+    @cached_property
+    def _profile(self) -> Profile:
+        return _worst([profile(pair) for pair in self.pairs])
+
+    @cached_property
+    def _sticks(self) -> tuple[Vector, Vector]:
+        return sticks(self.trials, self._profile)
+
+
+def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
+    """The largest μ, rounded down, of trials that are μ-GDP for `promised(delta)` to be at most ε. Infeasible if none."""
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+
+    def cost(mu: float) -> float:
+        return math.log(max(Selection(trials, (Pair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
+
+    high = gdp.mu_for(epsilon, delta)
+    if cost(high) <= 0:
+        return high
+    low = high / 2
+    while cost(low) > 0:
+        high, low = low, low / 2
+        if low < 1e-9:
+            raise Infeasible("selection", f"no trial is private enough for epsilon={epsilon:g}", "a larger delta")
+    found = root(cost, low, high, rtol=1e-5)
+    while cost(found) > 0:
+        found *= 1 - 1e-5
+    return found
+
+
+def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
+    """The hockey sticks of selection#ps2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
+
+    An outcome at rank s counts f'(1 - s) at most in one world and f'(1 - t) at least in the other: a line in R.
+    """
+    slopes = trials.slopes(_RANKS) * (1 + _ARITHMETIC)
+    losses = trials.slopes(above(found, _RANKS)) * (1 - _ARITHMETIC)
+    return _sticks_of(slopes[:-1], losses[1:])
+
+
+def at(epsilon: float, held: tuple[Vector, Vector], found: Profile) -> float:
+    """δ at ε of such hockey sticks, each as large as a trial's profile says."""
+    steps, ratios = held[0], held[1] * math.exp(min(epsilon, 700.0))
+    deltas = found(np.abs(np.log(np.maximum(ratios, 1e-300))))
+    each = np.where(ratios >= 1, deltas, np.minimum(1.0, 1 - ratios + ratios * deltas))
+    return min(1.0, float(steps @ each) * (1 + 1e-12))
+
+
+def profile(pair: Pair) -> Profile:
+    """δ at ε of one trial, for many ε at once."""
+    if pair.is_gaussian:
+        return lambda epsilons: np.asarray(gdp.delta_for(pair.mu, epsilons) + _lacking(epsilons, pair.lack))
+    kept = exports.lattice(pair, near=NEAR)
+    tails = [_Tail.of(law.first, law.masses, kept.gap) for law in kept.laws]
+    beyond = [law.infinite for law in kept.laws]
+
+    def found(epsilons: Vector) -> Vector:
+        worst = np.max([tail.delta(epsilons) + more for tail, more in zip(tails, beyond, strict=True)], axis=0)
+        return np.asarray(np.minimum(1.0, worst + _lacking(epsilons, kept.lack)))
+
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tail:
+    """Of a law of losses on a lattice, what lies from each place on: in this order of the pair, and in the other."""
+
+    losses: Vector
+    own: Vector
+    other: Vector
+
+    @classmethod
+    def of(cls, first: int, masses: Vector, gap: float) -> "_Tail":
+        losses = (first + np.arange(len(masses))) * gap
+        others = masses * np.exp(-np.maximum(losses, -700.0))
+        return cls(losses, _from_the_top(masses), _from_the_top(others))
+
+    def delta(self, epsilons: Vector) -> Vector:
+        """The sum of masses (1 - e^(ε - loss)) above ε; sums over the tail alone are right to 1e-9 of themselves."""
+        at = np.searchsorted(self.losses, epsilons, side="right")
+        own, other = self.own[at], self.other[at] * np.exp(np.minimum(epsilons, 700.0))
+        return np.asarray(np.maximum(own - other, 0.0) + 1e-9 * own)
+
+
+def _from_the_top(masses: Vector) -> Vector:
+    return np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+
+
+def _lacking(epsilons: Vector, lack: float) -> Vector:
+    return np.asarray((1 + np.exp(np.minimum(epsilons, 700.0))) * lack)
+
+
+def above(found: Profile, ranks: Vector) -> Vector:
+    """The most that the other world's law may have where one world's has s = `ranks`, (m,): it does not fall."""
+    highest = 1e-3
+    while highest < MOST_EPSILON and float(found(np.array([highest]))[0]) > 10 * NEAR:
+        highest *= 1.2
+    most = np.ones(len(ranks))
+    levels = np.linspace(0.0, highest, _LEVELS)
+    for level, delta in zip(levels.tolist(), found(levels).tolist(), strict=True):
+        grown = math.exp(min(level, 700.0))
+        most = np.minimum(most, np.minimum(grown * ranks + delta, 1 - (1 - ranks - delta) / grown))
+    return np.maximum.accumulate(np.minimum(most * (1 + 1e-13) + 1e-16, 1.0))
+
+
+def _sticks_of(slopes: Vector, losses: Vector) -> tuple[Vector, Vector]:
+    """The largest of 0 and slopes · R - losses as a sum of weights · (R - ratios)₊: the envelope of the lines."""
+    tops: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)]  # slope, loss, from which R on
+    for slope, loss in zip(slopes[::-1].tolist(), losses[::-1].tolist(), strict=True):
+        while slope <= tops[-1][0] and len(tops) > 1 and loss < tops[-1][1]:
+            tops.pop()
+        if slope <= tops[-1][0]:  # as steep, and it loses no less
+            continue
+        while (begins := (loss - tops[-1][1]) / (slope - tops[-1][0])) <= tops[-1][2] and len(tops) > 1:
+            tops.pop()
+        tops.append((slope, loss, max(begins, 0.0)))
+    steps = np.array([one[0] - other[0] for one, other in zip(tops[1:], tops, strict=False)])
+    return steps, np.array([each[2] for each in tops[1:]])
+
+
+def _worst(found: list[Profile]) -> Profile:
+    if len(found) == 1:
+        return found[0]
+    return lambda epsilons: np.max([each(epsilons) for each in found], axis=0)
+
+
+def _times(pair: Pair, times: int) -> Pair:
+    made = Pair(pair.mu * math.sqrt(times), tuple((stage, times * often) for stage, often in pair.stages))
+    return made.lacking(pair.lack * times) if pair.lack else made

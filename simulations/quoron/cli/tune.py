@@ -1,0 +1,77 @@
+"""`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from quoron.cli.columns import table_options
+from quoron.cli.common import Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.train import Table
+from quoron.table_columns import TableColumns
+
+
+@table_options
+def tune(
+    source: Table,
+    columns: TableColumns,
+    epsilon: Epsilon = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
+    ] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help="Which, auto among them; the configured one without.")
+    ] = None,
+    trials: Annotated[
+        float | None, typer.Option(help="How many trials in the mean; twice as many as settings without.")
+    ] = None,
+    law: Annotated[
+        Literal["negative-binomial", "geometric", "logarithmic", "poisson", "uniform"],
+        typer.Option(
+            metavar="negative-binomial|geometric|logarithmic|poisson|uniform", help="Of the secret number of trials."
+        ),
+    ] = "negative-binomial",
+    most: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
+    padded: Annotated[
+        bool, typer.Option("--padded", help="Always carry out the most trials, so that the clock tells nothing.")
+    ] = False,
+    evaluate: Annotated[float, typer.Option(metavar="SHARE", help="Of users, held out to score every trial.")] = 0.1,
+    items_per_user: ItemsPerUser = None,
+    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
+    ] = None,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
+    ] = False,
+    out: Out = None,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Train with several settings and release the best by a private score: one price, told before it begins."""
+    from quoron import api
+    from quoron.cli import showing
+    from quoron.comparing.request import sweep
+    from quoron.sections import Keep, Method, Privacy
+    from quoron.tuning.effort import Effort
+
+    names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
+    asked = {
+        "vary": sweep(vary or ()),
+        "algorithms": names,
+        "effort": Effort(trials, law, most, padded, evaluate),
+        "privacy": Privacy(epsilon, allow_large_delta=allow_large_delta),
+        "method": Method(items_per_user=items_per_user),
+        "keep": Keep(out, group=group, ledger=ledger),
+        "settings": settings or (),
+    }
+    if dry_run:
+        showing.show_search(api.plan_tuning(source, **asked, **columns), as_json=as_json)
+        return
+    with interruptible():
+        tuned = api.tune(source, **asked, **columns)
+    showing.show_tuned(tuned, as_json=as_json)

@@ -1,0 +1,1 @@
+"""Private selection among settings, methods and models: which of them to release, for little more than one run."""

@@ -1,0 +1,42 @@
+"""How hard a search tries, as people say it, and the law of the number of trials that this means."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from quoron_privacy.errors import ConfigError, positive
+from quoron_privacy.selection.trials import SHAPE, Trials
+
+TWICE = 2.0  # trials a candidate in the mean, unless told
+HELD_OUT = 0.1  # share of users that score, unless told
+Law = Literal["negative-binomial", "geometric", "logarithmic", "poisson", "uniform"]
+SHAPES = {"negative-binomial": SHAPE, "geometric": 1.0, "logarithmic": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How many trials a search carries out in the mean, and whether the clock may tell how many there were."""
+
+    trials: float | None = None  # in the mean; None: twice as many as candidates
+    law: Law = "negative-binomial"  # of the secret number of trials
+    most: int | None = None  # trials; None: five times the mean, three times where `padded`
+    padded: bool = False  # always carry out `most` trials, of which those beyond the secret number count for nothing
+    evaluate: float = HELD_OUT  # share of users that are held out, and score every trial
+
+    def of(self, candidates: int) -> Trials:
+        """The law for so many candidates. ConfigError for numbers that make none."""
+        mean = max(2.0, TWICE * candidates) if self.trials is None else self.trials
+        positive(trials=mean)
+        most = math.ceil(3 * mean) if self.most is None and self.padded else self.most
+        if self.law == "uniform":
+            return Trials.uniform(round(2 * mean - 1) if most is None or self.most is None else most)
+        if self.law == "poisson":
+            return Trials.poisson(mean, most=self.most)
+        if self.law not in SHAPES:
+            known = ", ".join((*SHAPES, "poisson", "uniform"))
+            raise ConfigError(f"Expected law to be one of {known}, got law={self.law!r}.")
+        return Trials.negative_binomial(mean, shape=SHAPES[self.law], most=most)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, which `Effort(**...)` takes."""
+        return {name: getattr(self, name) for name in ("trials", "law", "most", "padded", "evaluate")}

@@ -1,0 +1,72 @@
+"""One number in [0, 1] of each held-out user, by which a trial is judged: higher is better, each user weighs one.
+
+Of classes with chances 1 - the Brier score, half the squared distance between the chances and what came; of other
+classes how often the model is right; of numbers 1 - |error| over the declared range, 0 beyond it. The mean over a
+user's rows, so that nobody counts by how many there are.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import NoiseSource, total_variation
+
+Vector = NDArray[np.float64]
+_STEPS = 2.0**40  # of a user's score: their sum is exact
+
+
+def score_name(loss: Loss) -> str:
+    """What it is, for people."""
+    if isinstance(loss, Logistic | Softmax):
+        return "1 - Brier score per user"
+    return "accuracy per user" if isinstance(loss, Classification) else "1 - |error| / range per user"
+
+
+def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
+    """(k,) in [0, 1]; 0 of a user without rows."""
+    with np.errstate(all="ignore"):  # whatever a model says of whatever row
+        rows = np.clip(np.nan_to_num(_rows(weights, loss, items), nan=0.0), 0.0, 1.0)
+    sums = np.concatenate([[0.0], np.cumsum(rows)])
+    counts = np.maximum(items.counts, 1)
+    return np.clip((sums[items.offsets[1:]] - sums[items.offsets[:-1]]) / counts, 0.0, 1.0)
+
+
+def noise_for(mu: float, users: int) -> GaussianNoise:
+    """The noise of a mean of one number in [0, 1] of each of so many users: one of them moves it by 1 / users."""
+    return GaussianNoise.for_mu(sensitivity=1 / users, mu=mu, dimension=1)
+
+
+def pair_of(noise: GaussianNoise, users: int) -> Pair:
+    """What one such mean costs, by what is drawn: the second account's own."""
+    return Pair.gaussian(moved.mu(1 / users, noise.scale, 1), total_variation(gaussians=1))
+
+
+def private_mean(scores: Vector, noise: GaussianNoise, source: NoiseSource) -> float:
+    """Of users' scores (k,), which are brought to a grid first, so that their sum is exact in any order."""
+    bounded = np.clip(np.nan_to_num(np.asarray(scores, np.float64), nan=0.0), 0.0, 1.0)
+    total = int(np.rint(bounded * _STEPS).astype(np.int64).sum())
+    mean = np.array([total / (_STEPS * len(bounded))])
+    return float(noise.release(mean, source.stream("score"))[0])
+
+
+def _rows(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
+    """(N,)."""
+    scores = items.features.astype(np.float64) @ weights.reshape(loss.outputs, -1).T
+    if loss.outputs > 1:
+        labels = items.labels.astype(np.int64)
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        if not isinstance(loss, Softmax):
+            return np.asarray(np.argmax(scores, axis=1) == labels, np.float64)
+        own = np.take_along_axis(chances, labels[:, None], axis=1)[:, 0]
+        return np.asarray(1 - ((chances**2).sum(axis=1) - 2 * own + 1) / 2)
+    if isinstance(loss, Logistic):
+        return np.asarray(1 - 1 / (1 + np.exp(np.clip(items.labels * scores[:, 0], -700, 700))) ** 2)
+    if isinstance(loss, Classification):
+        return np.asarray(items.labels * scores[:, 0] > 0, np.float64)
+    bound = 2 * loss.label_bound if isinstance(loss, Regression) else 2.0
+    return np.asarray(1 - np.abs(scores[:, 0] - items.labels) / bound)

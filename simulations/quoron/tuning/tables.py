@@ -1,0 +1,336 @@
+"""Settings to try on a table: planned, priced and checked before any value is looked at, and a trial of one of them.
+
+Users are split once, by a draw from the search's secret noise: those held out score every trial, and all others train
+every trial. A user is in one of both, so a trial costs the worse of what training and scoring cost
+(docs/privacy/selection.md#ps3).
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quoron.comparing.request import Cell, Request, shown
+from quoron.config import Config, is_wanted
+from quoron.evaluating.split import held_out, held_users
+from quoron.planning.plans import Planned, choose
+from quoron.populations.users import Declared
+from quoron.simulation.patterns import with_columns
+from quoron.simulation.scene import encoding_of, loss_of, make_domain
+from quoron.simulation.scene import problem as problem_of
+from quoron.training import look
+from quoron.training.curator import CuratorEngine
+from quoron.training.start import Identity
+from quoron.training.table import HeldRows, HeldTable, check_section, hold
+from quoron.tuning.effort import Effort
+from quoron.tuning.private_state import Outcome, room_for
+from quoron.tuning.scoring import noise_for, pair_of, private_mean, score_name, user_scores
+from quoron.tuning.searching import THEOREM, Price
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.selection.price import calibrate
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.parameters import Assumption, Kind
+from quoron_server.plan import LEAST_EPSILON, Plan
+from quoron_server.wording import sentence
+
+FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
+_AGAIN = 6  # times that trials are planned with less, where some cost more than Gaussian ones
+_USELESS = 0.02  # deviation of a score from which it tells few settings apart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One setting, planned for one trial."""
+
+    cell: Cell
+    config: Config  # with what a trial may spend
+    planned: Planned
+    declared: Declared  # of those who train
+
+    @property
+    def name(self) -> str:
+        """For people: the algorithm that is carried out, and what varies."""
+        own = self.planned.plan.algorithm
+        taken = own if self.cell.algorithm == own else f"{self.cell.algorithm} ({own})"
+        return " ".join([taken, *(f"{key}={shown(value)}" for key, value in self.cell.varied)])
+
+
+@dataclass(frozen=True, eq=False)
+class TableSearch:
+    """A search over settings of one table, ready to be charged."""
+
+    config: Config  # as it was given
+    vary: tuple[tuple[str, tuple[Any, ...]], ...]  # keys and the values to try
+    algorithms: tuple[str, ...] | None
+    candidates: tuple[Candidate, ...]
+    refused: tuple[tuple[str, str], ...]  # settings that nothing can be planned for, and why
+    price: Price
+    effort: Effort
+    identity: Identity
+    users: int  # all of them
+    held: int  # of these, held out
+    noise: GaussianNoise  # of a trial's score
+    rows_of: "_Rows"
+    seeded: bool  # a simulation
+
+    @property
+    def statement(self) -> str:
+        """The promise in a sentence."""
+        return sentence(self.promised(self.candidates[0].planned.plan).guarantee)
+
+    def promised(self, plan: Plan) -> Plan:
+        """The plan of a trial with what the whole search promises."""
+        assumed = () if self.price.padded else (Assumption(Kind.SECRET_DURATION),)
+        made = replace(
+            plan.guarantee,
+            epsilon=self.price.epsilon,
+            delta=self.price.delta,
+            theorem=f"{THEOREM} over {plan.guarantee.theorem}",
+        ).assuming(assumed)
+        return replace(plan, guarantee=made.simulated() if self.seeded else made)
+
+    @property
+    def room(self) -> int:
+        """Bytes of the private file."""
+        plans = [each.planned.plan for each in self.candidates]
+        return room_for(max(each.problem.dimension for each in plans), max(each.cost.rounds for each in plans))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is public and amiss."""
+        found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
+        if self.noise.scale > _USELESS:
+            found.append(
+                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone, so settings that differ by less are "
+                "told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
+            )
+        return tuple(found)
+
+    def table(self) -> "Table":
+        """Its rows, and trials on them."""
+        return Table(self)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is fixed before anything is looked at."""
+        return {
+            "price": self.price.as_json(),
+            "statement": self.statement,
+            "candidates": [
+                {"name": each.name, "varied": dict(each.cell.varied), "algorithm": each.planned.plan.algorithm}
+                for each in self.candidates
+            ],
+            "refused": [{"name": name, "why": why} for name, why in self.refused],
+            "users": self.users,
+            "held_out": self.held,
+            "score": score_name(self.candidates[0].declared.loss),
+            "score_noise": self.noise.scale,
+            "remarks": list(self.remarks),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line people see before it begins."""
+        said, each = self.price.as_json(), self.candidates[0].planned.plan.guarantee
+        times = said["epsilon"] / said["trial_epsilon"]
+        missed = said["chance_that_one_setting_is_never_tried"]
+        told = "always as long" if self.price.padded else "NOT padded: whoever sees how long it takes learns more"
+        return [
+            ("settings", f"{len(self.candidates):,}"),
+            ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
+            ("the whole search", f"ε = {said['epsilon']:.4g}, δ = {said['delta']:g}, {self.price.adjacency}"),
+            ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
+            ("in the open", f"all settings one after the other: ε = {said['open_search_epsilon']:.4g} at the same δ"),
+            ("users", f"{self.users - self.held:,} train, {self.held:,} score every trial"),
+            ("score", f"{score_name(self.candidates[0].declared.loss)}, off by ± {self.noise.scale:.2g} by noise"),
+            ("a trial is planned with", f"ε = {each.epsilon:.4g}, δ = {each.delta:.2g}"),
+            ("the clock", told),
+        ]
+
+
+def prepare(
+    config: Config,
+    base: Path,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None,
+    algorithms: Sequence[str] | None,
+    effort: Effort,
+    identity: Identity,
+    frame: Any = None,
+    seeded: bool = False,
+) -> TableSearch:
+    """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
+    if is_wanted(config):
+        raise ConfigError(
+            "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
+            "trial would buy them anew. Buy once, with `quoron train`, and take its declared.toml."
+        )
+    config = with_columns(config, base, frame)
+    names = (config.algorithm.name,) if algorithms is None else algorithms
+    cells = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1).cells()
+    if len(cells) < 2:
+        raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
+    law, (epsilon, delta) = effort.of(len(cells)), (config.privacy.epsilon, config.privacy.delta)
+    rows = _Rows(base, frame)
+    helds = [rows.of(each.config).declared for each in cells]
+    users = helds[0].users
+    if any(each.users != users for each in helds):
+        raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
+    held = held_users(users, effort.evaluate)
+    each_delta = max(1e-12, delta / (2 * law.mean))
+    mu = calibrate(epsilon, delta, law)
+    for _ in range(_AGAIN):
+        candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
+        noise = noise_for(_mu_of(mu, each_delta), held)
+        pairs = [pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)]
+        worst = _worst([*pairs, pair_of(noise, held)])
+        price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
+        cost = price.selection.promised(delta)
+        if cost <= epsilon * (1 + 1e-9):
+            break
+        mu *= min(0.97, epsilon / cost) if math.isfinite(cost) else 0.5
+    price.verify()
+    found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
+    swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
+    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found)
+
+
+def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
+    gaussian = [pair for pair in pairs if pair.is_gaussian]
+    others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
+    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
+
+
+def _mu_of(mu: float, delta: float) -> float:
+    """Of what is planned with (ε, δ) on the curve of `mu`."""
+    return gdp.mu_for(gdp.epsilon_for(mu, delta), delta, gaussians=1)
+
+
+def _planned(
+    cells: Sequence[Cell],
+    helds: Sequence[Declared],
+    of_a_trial: tuple[float, float],
+    held: int,
+    identity: Identity,
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    mu, delta = of_a_trial
+    epsilon = gdp.epsilon_for(mu, delta)
+    if epsilon < LEAST_EPSILON:
+        raise Infeasible("selection", f"a trial would have epsilon={epsilon:.2g}", "a larger epsilon, or fewer trials")
+    found: list[Candidate] = []
+    refused: list[tuple[str, str]] = []
+    errors: list[QuoronError] = []
+    for cell, declared in zip(cells, helds, strict=True):
+        training = replace(declared, users=declared.users - held)
+        try:
+            config = _of_a_trial(cell.config, epsilon, delta, identity.seed)
+            planned = choose(config, problem_of(config, training), alternatives=False)
+            plan = planned.plan.as_curated()
+            plan.require_deployable(trust_clients=True)
+        except (Infeasible, ConfigError) as error:
+            refused.append((cell.named, str(error)))
+            errors.append(error)
+            continue
+        training = replace(training, domain=plan.problem.domain)
+        found.append(Candidate(cell, config, replace(planned, plan=plan), training))
+    if not found:
+        raise errors[0]
+    return found, refused
+
+
+def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
+    privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
+    train, run = config.train.model_copy(update={"health": 0.0}), config.run.model_copy(update={"seed": seed})
+    return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
+
+
+def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[Any]]:
+    for key in vary or {}:
+        if key.startswith(FIXED):
+            raise ConfigError(
+                f"Expected settings of a method or of columns to vary, got {key}: a search has one promise, to the "
+                "same users for the same label. Leave it out."
+            )
+    return vary or {}
+
+
+class _Rows:
+    """Rows of one table as settings encode them: read once for all settings that encode them alike."""
+
+    def __init__(self, base: Path, frame: Any) -> None:
+        self._base, self._frame = base, frame
+        self._held: dict[str, HeldRows] = {}
+
+    def of(self, config: Config) -> HeldRows:
+        """As `config` encodes and declares them. Raises what `hold` raises."""
+        loss = loss_of(config.loss)
+        encoding = encoding_of(check_section(config), loss)
+        key = json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
+        if key not in self._held:
+            self._held.clear()  # before others are read
+            held = hold(config, self._base, self._frame)
+            held.looked()
+            if not isinstance(held, HeldTable):
+                raise ConfigError(
+                    "Expected a table in memory to tune on, got a folder or a URL: rows that lie on disk are read in "
+                    "one order a run. Give a file or a DataFrame."
+                )
+            self._held[key] = held.encoded_by(look.weighed(held.encoding, None, None))
+        held = self._held[key]
+        encoding.check_loss(loss)
+        domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
+        declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
+        return replace(held, declared=declared)
+
+
+class Table:
+    """The rows of a search's table, and trials on them."""
+
+    def __init__(self, search: TableSearch) -> None:
+        self._search, self._algorithms = search, dict[int, Any]()
+
+    def of(self, candidate: Candidate) -> HeldRows:
+        """All users, as a setting encodes them."""
+        return self._search.rows_of.of(candidate.config)
+
+    def digest(self) -> bytes:
+        """Of what trials compute with; private, and erased at the end."""
+        found, items = hashlib.blake2b(digest_size=32, person=b"quoron-tuning"), self._items(self._search.candidates[0])
+        for array in (items.features, items.labels, items.offsets, items.item_weights):
+            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+        return found.digest()
+
+    def _items(self, candidate: Candidate) -> ItemBatch:
+        items = self.of(candidate).items()
+        assert isinstance(items, ItemBatch)
+        return items
+
+    def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
+        """One trial: the candidate at this place, trained and scored with the noise of the trial."""
+        search, candidate = self._search, self._search.candidates[place]
+        items, plan = self._items(candidate), candidate.planned.plan
+        apart = held_out(source, search.users, search.held)
+        everybody = np.arange(search.users)
+        training, scoring = items.of(everybody[~apart]), items.of(everybody[apart])
+        if place not in self._algorithms:  # which is verified, once
+            self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
+        algorithm = self._algorithms[place]
+        engine = CuratorEngine(candidate.declared, training, noise, seed=None if plan.asks_everybody else plan.seed)
+        state, events = algorithm.init(), []
+        while (question := algorithm.request(state, noise)) is not None:
+            update = algorithm.update(state, engine.ask(question), noise)
+            state = update.state
+            events.append({"round": question.round, "rounds": plan.cost.rounds, "public": dict(update.public)})
+        weights = algorithm.model(state)
+        scores = user_scores(weights, candidate.declared.loss, scoring)
+        score = private_mean(scores, search.noise, noise)
+        return Outcome(score, np.asarray(weights, np.float64), tuple(events))
