@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import exports, gdp
 from quoron_privacy.accounts.pair import Pair

@@ -8,7 +8,7 @@ tells. Derivations: docs/privacy/evaluation.md#ev4.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from quoron.evaluating.measuring import Released, Where, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
 from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import CELLS, HeldOut
+from quoron_privacy.counts.held_out import CELLS, HeldMeans, HeldOut
 
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
@@ -317,6 +317,21 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
                 f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
                 "a larger epsilon may."
             )
+
+
+def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: Promise) -> Evaluation:
+    """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
+    here, errors = max(float(told[0]), FEW), held.errors
+    figures = []
+    for name, total, error in zip(names, told[1:].tolist(), errors[1:].tolist(), strict=True):
+        value, spread = _mean(total, error, here, float(errors[0]), held.users)
+        figures.append(_figure(name, value, *_within(value, spread), None, ""))
+    seen = float(told[0]) > max(FEW, WIDE * float(errors[0]))
+    if not seen:
+        figures = [_nothing(each) for each in figures]
+    return Evaluation(
+        tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if seen else (NOBODY,)
+    )
 
 
 def expected(held: HeldOut) -> float:

@@ -24,7 +24,7 @@ Vector = NDArray[np.float64]
 Released = dict[str, Any]
 Batches = Callable[[], Iterable[ItemBatch]]  # of held-out users, some at a time; the same whenever it is called
 SURE = 2.0  # deviations of noise from which on a wave, or a tail, is seen
-MEDIANS = 4.0  # of errors, at which they are held at least: 2.7 deviations, of a bell
+MEDIANS = 3.5  # of errors, at which they are held at least: 2.4 deviations, of a bell
 TAIL = 0.02  # share of rows whose errors may be held at the bound
 ENDS = 0.01  # share of rows beyond the first and the last cell's outer edges, which count there
 
