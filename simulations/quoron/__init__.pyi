@@ -3,12 +3,10 @@ from .api import compare as compare
 from .api import load as load
 from .api import plan as plan
 from .api import plan_training as plan_training
-from .api import plan_tuning as plan_tuning
 from .api import report as report
 from .api import resume as resume
 from .api import simulate as simulate
 from .api import train as train
-from .api import tune as tune
 from .comparing.comparison import Comparison as Comparison
 from .config import Config as Config
 from .engines import EngineChoice as EngineChoice
@@ -31,6 +29,8 @@ from .table_columns import TableColumns as TableColumns
 from .tables import opened as opened
 from .training.rows import train_rows as train_rows
 from .training.trained import Trained as Trained
+from .tuning.doors import plan_tuning as plan_tuning
+from .tuning.doors import tune as tune
 from .tuning.effort import Effort as Effort
 from .tuning.select import Selected as Selected
 from .tuning.select import Trial as Trial

@@ -382,7 +382,9 @@ class TestSelectionOfAnything:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
             return float(noise), np.array([noise])
 
-        refused, done = ({"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01))
+        refused, done = (
+            {"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01)
+        )
         with pytest.raises(Infeasible, match="cost epsilon"):
             self.of(tmp_path / "refused", trial, **refused)
         chosen = self.of(tmp_path, trial, **done)

@@ -14,10 +14,9 @@ docs/privacy/selection.md#ps2 in place of one worst loss for all ranks.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import exports, gdp
 from quoron_privacy.accounts.pair import Pair
@@ -57,7 +56,7 @@ class Selection:
 
     def promised(self, delta: float) -> float:
         """ε that is told and charged: 1 % more than `epsilon`, so that the second account, which is coarser, agrees."""
-        return self.epsilon(delta) * SPARE
+        return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:
         """The least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
@@ -92,8 +91,14 @@ class Selection:
         return sticks(self.trials, self._profile)
 
 
+@lru_cache(maxsize=64)
+def _epsilon(chosen: Selection, delta: float) -> float:
+    return chosen.epsilon(delta)
+
+
+@lru_cache(maxsize=64)
 def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
-    """The largest μ, rounded down, of trials that are μ-GDP for `promised(delta)` to be at most ε. Infeasible if none."""
+    """The largest μ, rounded down, of μ-GDP trials for which `promised(delta)` is at most ε. Infeasible if none."""
     positive(epsilon=epsilon)
     probability(delta=delta)
 
@@ -157,7 +162,7 @@ class _Tail:
 
     @classmethod
     def of(cls, first: int, masses: Vector, gap: float) -> "_Tail":
-        losses = (first + np.arange(len(masses))) * gap
+        losses: Vector = (first + np.arange(len(masses), dtype=np.float64)) * gap
         others = masses * np.exp(-np.maximum(losses, -700.0))
         return cls(losses, _from_the_top(masses), _from_the_top(others))
 

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,11 +50,16 @@ class Choice:
         said = self.price
         return [
             ("chosen", self.name),
-            (f"its {self.score_name}", f"{self.score:.4g} ± {self.score_noise:.2g} (the best of several: rather too high)"),
+            (
+                f"its {self.score_name}",
+                f"{self.score:.4g} ± {self.score_noise:.2g} (the best of several: rather too high)",
+            ),
             ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
             ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-            ("in the open", f"{said['candidates']:,} settings shown one after the other: "
-             f"ε = {said['open_search_epsilon']:.4g}"),
+            (
+                "in the open",
+                f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}",
+            ),
         ]
 
 
@@ -95,8 +99,8 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
     """The whole search, from wherever its folder stands. Raises what `Books.begin` raises."""
     if (folder.path / MODEL).is_file():
         raise ConfigError(
-            f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its model "
-            "with `quoron.load`, or choose another folder."
+            f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
+            "model with `quoron.load`, or choose another folder."
         )
     books = books_of(search, folder)
     if not books.ledger.is_file():
@@ -156,7 +160,23 @@ def resume(folder: RunFolder) -> Tuned:
 def stored(folder: RunFolder) -> Tuned:
     """A complete search as its folder keeps it."""
     done = result.stored(folder)
-    return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, Choice(**folder.read_json(CHOICE)))
+    return Tuned(
+        done.model, done.weights, done.statement, done.directory, done.summary, Choice(**folder.read_json(CHOICE))
+    )
+
+
+def choice_of(search: TableSearch, best: Best) -> Choice:
+    """What a search says of its best trial."""
+    candidate = search.candidates[best.candidate]
+    return Choice(
+        candidate.name,
+        dict(candidate.cell.varied),
+        candidate.planned.plan.algorithm,
+        best.outcome.score,
+        score_name(candidate.declared.loss),
+        search.noise.scale,
+        search.price.as_json(),
+    )
 
 
 def _said(search: TableSearch) -> dict[str, Any]:
@@ -175,18 +195,13 @@ def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> T
     candidate = search.candidates[best.candidate]
     held = table.of(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
-    choice = Choice(
-        candidate.name,
-        dict(candidate.cell.varied),
-        planned.plan.algorithm,
-        best.outcome.score,
-        score_name(candidate.declared.loss),
-        search.noise.scale,
-        search.price.as_json(),
-    )
+    choice = choice_of(search, best)
     remarks = (*planned.remarks, *search.remarks)
-    scene = Curated(replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
-                    search.identity, UNLOOKED)
+    scene = Curated(
+        replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
+        search.identity,
+        UNLOOKED,
+    )
     prepared = Prepared(search.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())

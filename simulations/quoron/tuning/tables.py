@@ -82,6 +82,7 @@ class TableSearch:
     noise: GaussianNoise  # of a trial's score
     rows_of: "_Rows"
     seeded: bool  # a simulation
+    assumptions: tuple[Assumption, ...] = ()  # on the table
 
     @property
     def statement(self) -> str:
@@ -96,7 +97,7 @@ class TableSearch:
             epsilon=self.price.epsilon,
             delta=self.price.delta,
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
-        ).assuming(assumed)
+        ).assuming((*self.assumptions, *assumed))
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
 
     @property
@@ -111,7 +112,7 @@ class TableSearch:
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
         if self.noise.scale > _USELESS:
             found.append(
-                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone, so settings that differ by less are "
+                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone: settings that differ by less are "
                 "told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
             )
         return tuple(found)
@@ -166,6 +167,7 @@ def prepare(
     identity: Identity,
     frame: Any = None,
     seeded: bool = False,
+    assumptions: Sequence[Assumption] = (),
 ) -> TableSearch:
     """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
     if is_wanted(config):
@@ -190,7 +192,9 @@ def prepare(
     for _ in range(_AGAIN):
         candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
         noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)]
+        pairs = [
+            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
+        ]
         worst = _worst([*pairs, pair_of(noise, held)])
         price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
         cost = price.selection.promised(delta)
@@ -200,7 +204,7 @@ def prepare(
     price.verify()
     found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
-    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found)
+    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, tuple(assumptions))
 
 
 def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
