@@ -165,12 +165,12 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
         keep = False
         try:
-            if isinstance(prepared, TableSearch):
-                tuned, plan = fitting.carried_out(prepared, RunFolder(folder))
-                trained, self.choice_, remarks = tuned, tuned.choice, prepared.remarks
-            else:
+            if not isinstance(prepared, TableSearch):
                 trained = run.carry_out(prepared, RunFolder(folder))
                 plan, remarks = prepared.planned.plan, prepared.planned.remarks
+            else:
+                tuned, plan = fitting.carried_out(prepared, RunFolder(folder))
+                trained, self.choice_, remarks = tuned, tuned.choice, prepared.remarks
             keep = self.out is not None
         finally:
             if not keep:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console
@@ -44,7 +44,7 @@ def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> N
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
     elif hasattr(result, "choice"):
-        show_tuned(result, as_json=as_json)
+        show_tuned(cast("Tuned", result), as_json=as_json)
     elif isinstance(result, Trained):
         show_trained(result, as_json=as_json)
     else:

@@ -1,7 +1,7 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -60,7 +60,7 @@ def tune(
     from quoron.tuning.effort import Effort
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked = {
+    asked: dict[str, Any] = {
         "vary": sweep(vary or ()),
         "algorithms": names,
         "effort": Effort(trials, law, most, padded, evaluate),

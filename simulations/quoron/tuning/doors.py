@@ -93,5 +93,5 @@ def _search(
     config, name, frame = described(source, columns, settings, said)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     identity = run.identity_of(folder, name)
-    asked_for = {"vary": vary, "algorithms": algorithms, "effort": effort or Effort()}
+    asked_for: dict[str, Any] = {"vary": vary, "algorithms": algorithms, "effort": effort or Effort()}
     return prepare(config, Path.cwd(), **asked_for, identity=identity, frame=frame, seeded=seeded), name

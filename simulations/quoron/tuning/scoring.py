@@ -32,7 +32,7 @@ def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
         rows = np.clip(np.nan_to_num(_rows(weights, loss, items), nan=0.0), 0.0, 1.0)
     sums = np.concatenate([[0.0], np.cumsum(rows)])
     counts = np.maximum(items.counts, 1)
-    return np.clip((sums[items.offsets[1:]] - sums[items.offsets[:-1]]) / counts, 0.0, 1.0)
+    return np.asarray(np.clip((sums[items.offsets[1:]] - sums[items.offsets[:-1]]) / counts, 0.0, 1.0))
 
 
 def noise_for(mu: float, users: int) -> GaussianNoise:

@@ -41,6 +41,7 @@ from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Adjacency
 from quoron_privacy.selection.price import Selection, calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
@@ -181,7 +182,7 @@ def select(
     else:
         assert base is not None
         pairs = (base,) if isinstance(base, Pair) else tuple(base)
-    adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
+    adjacency: Adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
     price = Price(law, pairs, epsilon, delta, adjacency, len(named), effort.padded)
     price.verify()
     statement = _statement(price, base is not None, seeded=seed is not None)

@@ -112,8 +112,8 @@ class TableSearch:
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
         if self.noise.scale > _USELESS:
             found.append(
-                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone: settings that differ by less are "
-                "told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
+                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone: settings that differ by less "
+                "are told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
             )
         return tuple(found)
 
