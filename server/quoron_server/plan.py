@@ -16,6 +16,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from quoron_privacy.counts.bought import Bought
+    from quoron_privacy.counts.held_out import HeldOut
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
 
@@ -26,6 +27,7 @@ MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust mem
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 PLANNED = -3  # and of the plan that is made of what was bought, or of why there is none
 BOUGHT = -4  # and of what is bought before the run is planned
+EVALUATED = -5  # and of what is released of users that were held out, with the model
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
@@ -78,6 +80,7 @@ class Guarantee:
     quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
+    held_out: "HeldOut | None" = None  # of other users than all else, to whom it alone is promised; None: nobody
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -157,6 +160,8 @@ class Plan:
     def without_health(self) -> "Plan":
         """The plan of all that comes after purchases and the look at the table, with what it promises by itself."""
         health = self.guarantee.health
+        if self.guarantee.held_out is not None:
+            return self.without_held_out().without_health()
         if self.guarantee.bought is not None:
             return self.without_purchases().without_health()
         if health is None:
@@ -171,6 +176,10 @@ class Plan:
             return self
         own = replace(self.guarantee, epsilon=bought.rest_epsilon, delta=bought.rest_delta, bought=None)
         return replace(self, guarantee=own)
+
+    def without_held_out(self) -> "Plan":
+        """The plan of those that are trained on, to whom the whole promise is made as well."""
+        return replace(self, guarantee=replace(self.guarantee, held_out=None))
 
     def attendance(self, *, paid: bool | None = None) -> tuple[Attendance, ...]:
         """Of each round, what this promise leaves of `Parameters.attendance` to a quorum that is `paid` for, or not.
@@ -224,7 +233,7 @@ class Plan:
         """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
         What was bought, the look at the table, if there is one, then the algorithm's own, then the decisions of a
-        quorum.
+        quorum; last what is released of users that were held out.
         """
         health, quorum, paid = self.guarantee.health, self.guarantee.quorum, self.guarantee.bought
         made = self.parameters.releases(self.problem.dimension)
@@ -233,7 +242,10 @@ class Plan:
         if paid is not None:
             first = (PlannedRelease(paid, each, 1, (BOUGHT,), mu, tested=True) for each, mu in paid.releases())
             made = (*first, *made)
-        return made if quorum is None else (*made, *_decisions(quorum, self, made))
+        made = made if quorum is None else (*made, *_decisions(quorum, self, made))
+        if (held := self.guarantee.held_out) is None:
+            return made
+        return (*made, *(PlannedRelease(held, each, 1, (EVALUATED,), mu) for each, mu in held.releases()))
 
 
 def _decisions(quorum: "Quorum", plan: Plan, made: tuple[PlannedRelease, ...]) -> tuple[PlannedRelease, ...]:

@@ -21,7 +21,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError
 from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Sums
+from quoron_privacy.release import Release, Sums
 from quoron_server import serial
 from quoron_server.algorithm import MOST_STATE, Algorithm, names_of
 from quoron_server.budget import Budget
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
+Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
@@ -133,6 +134,7 @@ def run(
     simulation: bool = False,
     evaluate: Evaluate | None = None,
     trust_clients: bool = False,
+    last: Last | None = None,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
@@ -140,9 +142,9 @@ def run(
     current iterate to figures such as the excess risk) is called in some rounds, which changes nothing of the run.
     Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
     see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a simulation those of
-    its seed; where models are large, noise of coming rounds is drawn while users compute. Raises BudgetExceeded,
-    RunError, LedgerError; OtherVersion, with the ledger as it was, if another version, configuration or noise began
-    this run.
+    its seed; where models are large, noise of coming rounds is drawn while users compute. What `last` releases of the
+    final model is committed with it, or drawn anew. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with
+    the ledger as it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -156,7 +158,7 @@ def run(
             "Rebuild it from the ledger's key: another key belongs to another run."
         )
     with _ahead(algorithm, noise, simulation=simulation) as drawn:
-        model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate)
+        model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate, last)
     return _tell(model, observers)
 
 
@@ -169,6 +171,7 @@ def _carry_out(
     observers: Sequence[Observer],
     simulation: bool,
     evaluate: Evaluate | None,
+    last: Last | None,
 ) -> Vector:
     state, totals, moved = _resume(algorithm, ledger)
     sizes = Sizes(algorithm.plan.problem.dimension)
@@ -215,7 +218,7 @@ def _carry_out(
         for observer in observers:
             observer.round_finished(event)
     model = algorithm.model(state)
-    ledger.finish(model)
+    ledger.finish(model, *(() if last is None else last(model)))
     return model
 
 

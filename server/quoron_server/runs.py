@@ -53,7 +53,7 @@ from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.restoring import continue_held
 from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
-from quoron_server.rounds import Engine, Evaluate, Observer
+from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json, sentence
 
@@ -134,7 +134,13 @@ class Run:
             ) from None
 
     def carry_out(
-        self, ledger: Ledger, engine: Engine, observers: Sequence[Observer] = (), *, evaluate: Evaluate | None = None
+        self,
+        ledger: Ledger,
+        engine: Engine,
+        observers: Sequence[Observer] = (),
+        *,
+        evaluate: Evaluate | None = None,
+        last: Last | None = None,
     ) -> Vector:
         """Ask on from where the ledger of a begun and charged run stands, to the end: the released model, shape (d,).
 
@@ -150,6 +156,7 @@ class Run:
             simulation=self.simulation_seed is not None,
             evaluate=evaluate,
             trust_clients=self.trust_clients,
+            last=last,
         )
 
     @property

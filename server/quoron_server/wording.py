@@ -32,6 +32,7 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
+HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(
@@ -127,6 +128,9 @@ def sentence(promise: Guarantee) -> str:
         words += f"{promise.health.share * left:.2g} of μ²"
     if promise.bought is not None:
         words += f", and {BOUGHT_THEOREM} for declarations that are bought, which cost {promise.bought.share:.2g} of μ²"
+    if promise.held_out is not None:
+        words += f", and {HELD_OUT_THEOREM} for figures of {promise.held_out.users:,} users or slots, drawn in secret, "
+        words += "that are in nothing else; everybody is in one part, so nothing adds up"
     words += "."
     if not promise.proved:
         words = "NOT PROVED (the paper's printed constants, for comparison only): " + words

@@ -1,5 +1,6 @@
 from .api import ask as ask
 from .api import compare as compare
+from .api import evaluate as evaluate
 from .api import load as load
 from .api import plan as plan
 from .api import plan_training as plan_training

@@ -292,6 +292,10 @@ class TrainSection(Section):
         default=None,
         description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
     )
+    evaluate: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None,
+        description="share of the users that are not trained on, but tell how good the model is (docs/evaluation.md)",
+    )
     buying: Annotated[float, Field(gt=0, le=0.9)] | None = Field(
         default=None,
         description="share of μ² for declarations that are bought; default: by the number of users and of columns",

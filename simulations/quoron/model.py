@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.evaluation import Evaluation
 from quoron.run_folder import write
 from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding
@@ -77,6 +78,7 @@ class Model:
     promise: Promise | None  # None: nobody is protected
     label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
     threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
+    evaluation: Evaluation | None = None  # what held-out users said of it; None: nobody was held out
     forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
 
     @classmethod
@@ -230,6 +232,7 @@ class Model:
             "label_shares": None if self.label_shares is None else asdict(self.label_shares),
             "threshold": self.threshold,
             "forecast": self.forecast,
+            "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
             "weights": self.weights.tolist(),
         }
         plain = json.loads(dumps(contents))
@@ -266,7 +269,9 @@ class Model:
             forecast = contents["forecast"]
             if forecast is not None and not (isinstance(forecast, str) and forecast.isprintable()):
                 raise ValueError("a forecast that is no line of text")
-            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], forecast)
+            told = contents["evaluation"]
+            measured = None if told is None else Evaluation.from_json(told)
+            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], measured, forecast)
             model.check_threshold()
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -277,6 +282,11 @@ class Model:
         if not whole:
             raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got {weights.shape} or others.")
         return model
+
+    @property
+    def decision(self) -> Vector | None:
+        """What `predict` takes from each class's score before the largest one decides, (K,); None: a number."""
+        return self._needed(self.threshold) if outcomes(self.encoding.label) else None
 
     def check_threshold(self, threshold: Threshold | None = None) -> None:
         """UsageError where a threshold, by default the model's own, cannot be meant."""

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
+from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
@@ -97,6 +98,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
     vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
     effort: Effort | None = None  # how hard it tries (docs/tuning.md)
@@ -147,6 +149,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             self.health_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
+        self.evaluation_: Evaluation | None = self.model_.evaluation
         self._publish(self.model_)
         return self
 
@@ -237,6 +240,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
                 "group": self.group or ("rows" if by_row else EVERYONE),
                 "ledger": None if self.ledger is None else str(self.ledger),
                 "health": self.health,
+                "evaluate": self.evaluate,
             },
         }
         tree = {name: {k: v for k, v in table.items() if v is not None} for name, table in asked.items()}
@@ -360,6 +364,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
         model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
         health_: how well the rows fit what was declared, by a look with noise; None: nobody looked.
+        evaluation_: with `evaluate`, private figures of users that were held out, with intervals; else None.
         folder_: the run folder in `out`; None where none is kept.
     """
 

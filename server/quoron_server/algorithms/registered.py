@@ -16,6 +16,7 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts import held_out
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
@@ -131,7 +132,11 @@ class Registered(AlgorithmInfo):
         Everything is checked again, independently of how it was found.
         """
         promise, own = plan.guarantee, plan.without_quorum()
-        if promise.bought is not None:
+        if promise.held_out is not None:
+            check_numbers(promise.held_out, "held_out")
+            self.verify(plan.without_held_out())
+            held_out.verify(promise.held_out, promise.epsilon, promise.delta, adjacency=promise.adjacency)
+        elif promise.bought is not None:
             check_numbers(promise.bought, "bought")
             rest = plan.without_purchases()
             self.verify(rest)
@@ -179,7 +184,7 @@ class Registered(AlgorithmInfo):
         if quorum is not None and promise.exposure != "local":
             decisions = quorum.pair(plan.cost.rounds, alone=counted is None)
             pairs = tuple(pair.and_(decisions) for pair in pairs)
-        return pairs
+        return pairs if promise.held_out is None else (*pairs, promise.held_out.pair)  # a user is in one part only
 
     def _check_promise(self, plan: Plan) -> None:
         """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
@@ -229,7 +234,8 @@ class Registered(AlgorithmInfo):
         if not promise.proved or promise.exposure == "none" or plan.parameters.simulation_only() is not None:
             return None
         if promise.bought is not None:
-            return GaussianPromise(*promise.bought.charged)
+            whole = GaussianPromise(*promise.bought.charged)
+            return whole if promise.held_out is None else _worse(whole, promise.held_out.pair)
         pairs = self._pairs(own)
         if not all(pair.is_gaussian for pair in pairs):
             return None
@@ -283,6 +289,8 @@ class Registered(AlgorithmInfo):
             return dp_event.NonPrivateDpEvent()
         counts = promise.quorum is None or not promise.quorum.count_scale  # with Gaussian noise, or none
         pairs = self._pairs(plan if counts else plan.without_quorum())
+        if promise.held_out is not None and all(pair.is_gaussian for pair in pairs):
+            pairs = (max(pairs, key=lambda pair: pair.mu),)
         event = pairs[0].event() if len(pairs) == 1 and plan.parameters.simulation_only() is None else None
         if event is None or not promise.proved:
             raise UsageError(
@@ -296,6 +304,11 @@ class Registered(AlgorithmInfo):
             isinstance(drawn, dp_event.PoissonSampledDpEvent) and promise.adjacency == "replace-one"
         )
         return dp_event.ComposedDpEvent([event, _decided(promise.quorum.epsilon, replaced=replaced)])
+
+
+def _worse(promise: GaussianPromise, other: Pair) -> GaussianPromise:
+    """What keeps both, of which a user is in one."""
+    return GaussianPromise(max(promise.mu, other.mu), max(promise.variation, other.lack))
 
 
 def derived(plan: Plan) -> tuple[Assumption, ...]:

@@ -34,7 +34,7 @@ from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import clear, require_no_rest, sync_folder
 from quoron_server.books.fingerprint import digest
-from quoron_server.plan import BOUGHT, PLANNED, PREFACE
+from quoron_server.plan import BOUGHT, EVALUATED, PLANNED, PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -297,9 +297,7 @@ class Ledger:
 
         With a `plan` the run goes on by that one. LedgerError if the run has ended or has come to this round before.
         """
-        entries = json.dumps(
-            [{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases]
-        )
+        entries = _entries(releases)
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         made = None if plan is None else {"run": self.run, "config_digest": self.config_digest, "plan": plan}
@@ -316,11 +314,23 @@ class Ledger:
                 this = _runs.update().where(_runs.c.run == self.run)
                 connection.execute(this, made | {"seal": _seal("seal", made)})
 
-    def finish(self, model: NDArray[np.float64]) -> None:
-        """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
+    def evaluated(self) -> dict[str, Any] | None:
+        """What was released of users that were held out, as `finish` wrote it; None if nothing was."""
+        return self._before(EVALUATED)
+
+    def finish(
+        self, model: NDArray[np.float64], releases: Sequence[Release] = (), event: dict[str, Any] | None = None
+    ) -> None:
+        """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests.
+
+        With an `event` what was released of users that were held out is kept as well, in the same transaction.
+        """
         with self._database.writing() as connection:
             if not self._erase(connection):
                 raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
+            if event is not None:
+                row = {"run": self.run, "round": EVALUATED, "releases": _entries(releases), "event": json.dumps(event)}
+                connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
             kept = model.astype("<f8").tobytes()
             seal = _seal("model_seal", {"run": self.run, "model": kept})
             connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept, "model_seal": seal})
@@ -379,7 +389,7 @@ class Ledger:
     def _committed(self) -> Sequence[Any]:
         rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
         before = [row for row in rows if row.round < -1]
-        if tuple(row.round for row in before) not in _BEFORE:
+        if tuple(row.round for row in before if row.round != EVALUATED) not in _BEFORE:
             raise self._changed()
         for row in before:
             self._check("commits", row._mapping)
@@ -417,6 +427,10 @@ class Ledger:
     def _of(self, *columns: sa.Column[Any]) -> Sequence[Any]:
         table = columns[0].table
         return self._database.all(sa.select(*columns).where(table.c.run == self.run))
+
+
+def _entries(releases: Sequence[Release]) -> str:
+    return json.dumps([{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases])
 
 
 def _seal(which: str, row: Mapping[str, Any]) -> str:

@@ -44,6 +44,7 @@ from quoron.cli.common import (
 from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
+from quoron.cli.evaluate import evaluate
 from quoron.cli.health import health
 from quoron.cli.index import index
 from quoron.cli.tune import tune
@@ -265,6 +266,7 @@ app.command()(cli_books.restore)
 app.command()(cli_books.continue_restored)
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
+app.command()(evaluate)
 app.command()(cli_train.example)
 app.command()(compare)
 app.command()(tune)

@@ -34,6 +34,7 @@ from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
 
 if TYPE_CHECKING:
+    from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
     from quoron.tuning.run import Tuned
     from quoron.tuning.tables import TableSearch
@@ -131,6 +132,23 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
         _say(out, each.name, style="dim")
     for remark in search.remarks:
         _say(out, remark, style="yellow")
+
+
+def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
+    """Figures of a model with their intervals, and what the model says beside what was so."""
+    if as_json:
+        print(dumps(evaluation.as_json()))
+        return
+    out = console()
+    _say(out, evaluation.statement)
+    out.print(one_screen.pairs(evaluation.rows()))
+    if evaluation.calibration:
+        listed = table("where the model says", "it was so for (95 %)", dense=True)
+        for each in evaluation.calibration:
+            listed.add_row(f"{100 * each.predicted:.0f} %", each.text())
+        out.print(listed)
+    for remark in evaluation.remarks:
+        _say(out, remark[:1].upper() + remark[1:], style="yellow")
 
 
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:

@@ -1,7 +1,7 @@
 """`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,6 +49,10 @@ def train(
         float | None,
         typer.Option(metavar="SHARE", help="Of μ², for a look at the table; 0: nobody looks. Short for train.health."),
     ] = None,
+    evaluate: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
+    ] = None,
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
     ] = False,
@@ -78,14 +82,20 @@ def train(
     privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
     method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
     if dry_run:
-        planned = api.plan_training(
-            source, privacy=privacy, method=method, keep=keep, settings=given, compare=details or as_json, **columns
-        )
+        asked: dict[str, Any] = {
+            "privacy": privacy,
+            "method": method,
+            "keep": keep,
+            "settings": given,
+            "evaluate": evaluate,
+        }
+        planned = api.plan_training(source, compare=details or as_json, **asked, **columns)
         showing.show_dry_run(planned, as_json=as_json, details=details)
         return
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         trained = api.train(
             source,
+            evaluate=evaluate,
             privacy=privacy,
             method=method,
             keep=keep,

@@ -27,9 +27,8 @@ class Figure:
     low: float
     high: float
     baseline: float | None  # the same figure of the baseline, as released; None: unknown
-    baseline_name: str  # "chance", "always the majority", "always the mean"
+    baseline_name: str  # always saying so: "chance", "majority", "label shares", "mean"
     useless: bool  # whether the interval is as wide as all that there is between the baseline and a perfect model
-    unit: str = ""  # of the label; "" of a share
     bound: str = ""  # at what it is clipped, in words; "" for nothing
 
     @property
@@ -39,11 +38,10 @@ class Figure:
 
     def text(self) -> str:
         """For people: the value, its interval and the baseline."""
-        low, high = (f"{each:.3g}{self.unit}" if self.unit else f"{each:.3f}" for each in (self.low, self.high))
-        value = f"{self.value:.3g}{self.unit}" if self.unit else f"{self.value:.3f}"
-        known = "" if self.baseline is None else f"{self.baseline_name} {self.baseline:.3g}"
-        said = [f"95 %: {low} to {high}", *([known] if known else []), *(["useless"] if self.useless else [])]
-        return f"{value} ({', '.join(said)})"
+        digits = ".3f" if self.name in ("accuracy", "AUC", "log loss") else ".4g"
+        known = [] if self.baseline is None else [f"{self.baseline_name} {self.baseline:{digits}}"]
+        said = [f"{self.low:{digits}} to {self.high:{digits}}", *known, *(["useless"] if self.useless else [])]
+        return f"{self.value:{digits}} ({'; '.join(said)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +52,10 @@ class Bin:
     observed: float
     low: float
     high: float
+
+    def text(self) -> str:
+        """What was so, for people."""
+        return f"{100 * self.observed:.0f} % ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Evaluation:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
-        return [(f"{each.name} per {each.per}, {self.users:,} users", each.text()) for each in self.figures]
+        return [(f"{each.name} per {each.per}, with 95 %", each.text()) for each in self.figures]
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""

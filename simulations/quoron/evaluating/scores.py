@@ -1,27 +1,126 @@
-"""One number in [0, 1] a user, higher is better: what a model is chosen by, and what is bounded of everybody.
+"""What a model says of encoded rows, beside their labels; and one number in [0, 1] a user, by which models are chosen.
 
-The mean over a user's rows: of classes whether the model is right; of numbers 1 - min(1, |error| / bound)².
+A row's figures are functions of that row and of the model alone. Of classes: whether the model is right, its log loss
+where it tells chances. Of numbers: the error as a share of the label's declared range.
 """
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp, ndtr
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import Range, outcomes
 from quoron_client.losses import Loss
 
 Vector = NDArray[np.float64]
+MOST_LOSS = 20.0  # nats of one row that are told apart
 
 
-def scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
-    """Scores of encoded items (N, p) by a model's weights (K p,): (N,), or (N, K) with more than two classes."""
-    found: Vector = items.features.astype(np.float64) @ weights.reshape(loss.outputs, -1).T
-    return found[:, 0] if loss.outputs == 1 else found
+@dataclass(frozen=True, eq=False)
+class Scorer:
+    """A model as figures need it: public from before the first row is looked at."""
+
+    weights: Vector  # (K p,), or (p,)
+    loss: Loss
+    encoding: Encoding
+    needed: Vector | None = None  # (K,) taken from scores before the largest decides; None: nothing
+
+    @property
+    def classes(self) -> int:
+        """K; 0 for a number."""
+        return len(outcomes(self.encoding.label))
+
+    @property
+    def probable(self) -> bool:
+        """Whether scores are chances."""
+        return self.loss.name in ("logistic", "softmax")
+
+    @property
+    def unit(self) -> float:
+        """What the whole declared range of a number is in encoded units."""
+        label = self.encoding.label
+        assert isinstance(label, Range)
+        return 2 * label.bound
+
+    @cached_property
+    def spread(self) -> tuple[float, float]:
+        """Where scores of two classes are looked for, by the weights alone: a middle and a width."""
+        own, scale = self.weights, float(self.encoding.scale)
+        if not self.encoding.intercept:
+            return 0.0, max(scale * float(np.linalg.norm(own)) / 3**0.5, 1e-9)
+        return scale * float(own[-1]), max(scale * float(np.linalg.norm(own[:-1])) / 3**0.5, 1e-9)
+
+    @property
+    def decides(self) -> float:
+        """The score of two classes above which the model says the second."""
+        return 0.0 if self.needed is None else float(self.needed[1] - self.needed[0])
+
+    def scores(self, items: ItemBatch) -> Vector:
+        """(N,), or (N, K) with more than two classes."""
+        found: Vector = items.features.astype(np.float64) @ self.weights.reshape(self.loss.outputs, -1).T
+        return found[:, 0] if self.loss.outputs == 1 else found
+
+    def positions(self, scores: Vector) -> Vector:
+        """Scores of two classes (N,) as places in (0, 1), in the same order."""
+        middle, width = self.spread
+        return np.asarray(ndtr((scores - middle) / width))
+
+    def labels(self, items: ItemBatch) -> NDArray[np.int64]:
+        """Classes (N,), as places in `outcomes`."""
+        if self.classes == 2:
+            return (items.labels > 0).astype(np.int64)
+        return items.labels.astype(np.int64)
+
+    def right(self, scores: Vector, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the model decides for the label, (N,)."""
+        if scores.ndim == 1:
+            return np.asarray((scores > self.decides) == (labels == 1))
+        needed = np.zeros(self.classes) if self.needed is None else self.needed
+        return np.asarray(np.argmax(scores - needed, axis=1) == labels)
+
+    def losses(self, scores: Vector, labels: NDArray[np.int64]) -> Vector:
+        """Log losses (N,) in nats, held at MOST_LOSS; 0 where scores are no chances."""
+        if not self.probable:
+            return np.zeros(len(labels))
+        if scores.ndim == 1:
+            lost = np.logaddexp(0.0, np.where(labels == 1, -scores, scores))
+        else:
+            lost = logsumexp(scores, axis=1) - scores[np.arange(len(labels)), labels]
+        return np.minimum(lost, MOST_LOSS)
+
+    def errors(self, scores: Vector, items: ItemBatch) -> Vector:
+        """Absolute errors (N,) as shares of the label's range, held at 1."""
+        return np.minimum(np.abs(scores - items.labels) / self.unit, 1.0)
 
 
-def primary(weights: Vector, loss: Loss, encoding: Encoding, items: ItemBatch, *, bound: float = 1.0) -> Vector:
-    """The score of each user (k,), in [0, 1]; 0 for whoever has no rows.
+def usable(items: ItemBatch) -> NDArray[np.bool_]:
+    """Which items are rows (N,): a user without rows that can be used has one item of zeros, which is none."""
+    return np.asarray((items.labels != 0) | items.features.any(axis=1))
 
-    `bound` is that of errors of numbers, as a share of the declared range of the label.
+
+def means(values: NDArray[np.floating], items: ItemBatch, rows: NDArray[np.bool_]) -> Vector:
+    """Means over each user's rows of values (N, F): (k, F); zeros for whoever has no rows."""
+    held = np.asarray(values, np.float64) * rows[:, None]
+    total = np.zeros((items.users, held.shape[1]))
+    whose = np.repeat(np.arange(items.users), items.counts)
+    np.add.at(total, whose, held)
+    many = np.bincount(whose, weights=rows.astype(np.float64), minlength=items.users)
+    return np.asarray(total / np.maximum(many, 1.0)[:, None])
+
+
+def primary(scorer: Scorer, items: ItemBatch, *, bound: float = 1.0) -> Vector:
+    """The score of each user (k,), in [0, 1], higher is better; 0 for whoever has no rows.
+
+    Of classes the share of its rows that the model has right; of a number the mean of 1 - min(1, error / bound)²,
+    errors and `bound` as shares of the declared range of the label.
     """
-    raise NotImplementedError  # filled next
+    rows, scores = usable(items), scorer.scores(items)
+    if scorer.classes:
+        good = scorer.right(scores, scorer.labels(items)).astype(np.float64)
+    else:
+        good = 1 - np.minimum(scorer.errors(scores, items) / bound, 1.0) ** 2
+    return means(good[:, None], items, rows)[:, 0]

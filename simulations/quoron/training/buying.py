@@ -24,7 +24,7 @@ from quoron.populations.users import Declared, PublicKnowledge
 from quoron.prepared import Prepared
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import look, votes
+from quoron.training import evaluated, look, votes
 from quoron.training.found import Declarations, Found
 from quoron.training.room import ELSEWHERE, ONCE, UNCHARGED, memory_for
 from quoron.training.start import Identity
@@ -58,7 +58,7 @@ class Undeclared:
 
     source: Opened
     owners: Owners  # (N,) whose each row is
-    users: int  # slots
+    users: int  # slots, those that are held out among them
     wanted: Wanted
     base: Path
     frame: Any
@@ -106,15 +106,18 @@ def forecast(
 ) -> tuple[Planned, int]:
     """The whole plan if every column becomes one number, and the most categories a column that still leave a plan.
 
-    Raises what `choose` raises, before anything is charged.
+    `users` are all, those that are held out among them. Raises what `choose` raises, before anything is charged.
     """
-    paid = purchases_of(config, asked, users)
+    trained = evaluated.trained_users(config, users)
+    paid = purchases_of(config, asked, trained)
     words = [each.column for each in asked.features if each.what != "number"]
 
     def at(width: int) -> Planned:
         guess = Found.guessed(asked, dict.fromkeys(words, width))
         likely = configured(config, asked, guess)
-        planned, _ = within(_seeded(likely, seed), *_public(likely, users), paid)
+        problem, encoding = _public(likely, trained)
+        planned, _ = within(_seeded(likely, seed), problem, encoding, paid)
+        planned = evaluated.with_held_out(planned, config, encoding, users)
         return replace(planned, plan=planned.plan.as_curated(assumptions))
 
     plan, widest = at(1), WIDEST if words else 1
@@ -151,11 +154,16 @@ def within(config: Config, problem: Problem, encoding: Any, paid: Bought) -> tup
     return replace(planned, plan=plan), why
 
 
-def release(scene: Undeclared, paid: Bought, noise: NoiseSource | None = None) -> tuple[Released, tuple[Release, ...]]:
-    """What is bought, with the noise of this start alone, and its entries. Call it once the run is charged."""
+def release(
+    scene: Undeclared, paid: Bought, noise: NoiseSource | None = None, among: Owners | None = None
+) -> tuple[Released, tuple[Release, ...]]:
+    """What is bought `among` users (k,), or of all, with the noise of this start alone, and its entries.
+
+    Call it once the run is charged.
+    """
     source = SecureNoise.fresh() if noise is None else noise
     with memory_for("the rows that are looked at", ONCE):
-        return votes.release(paid, scene.wanted.all, scene.source, scene.owners, scene.users, source)
+        return votes.release(paid, scene.wanted.all, scene.source, scene.owners, scene.users, source, among)
 
 
 def paid_by(prepared: Prepared[Undeclared]) -> Bought:

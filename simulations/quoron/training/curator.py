@@ -35,7 +35,7 @@ class CuratorEngine:
 
     `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass; None
     where everybody is asked in every round, in the order of slots.
-    With `sharing` other processes answer, which `close` ends.
+    With `sharing` other processes answer, which `close` ends. `among` (k,) are those that are asked at all; None: all.
     """
 
     def __init__(
@@ -46,8 +46,12 @@ class CuratorEngine:
         *,
         seed: int | None = 0,
         sharing: Sharing | None = None,
+        among: Users | None = None,
     ) -> None:
-        self._order = of_the_run(noise).stream("order of users").permutation(declared.users)
+        self._order = (
+            of_the_run(noise).stream("order of users").permutation(declared.users if among is None else len(among))
+        )
+        self._order = self._order if among is None else among[self._order]
         people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
         self._engine = settings.engine(people) if sharing is None else sharing.engine(people, settings)
 
@@ -61,7 +65,7 @@ class CuratorEngine:
             return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
         from quoron.datasets.population import FileUsers, LazyStore
 
-        asked = self._order if seed is None else self._order[partition(seed=seed, users=declared.users)]
+        asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
         return FileUsers(**_fields(declared), store=LazyStore(items, None, asked, declared.loss))
 
     def ask(self, question: Question) -> Answers | Sums:

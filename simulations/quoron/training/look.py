@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
 Vector = NDArray[np.float64]
+Users = NDArray[np.int64]
 OFF = "train.health = 0 says so"
 
 
@@ -72,8 +73,8 @@ def plan(
     return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
 
 
-def release(prepared: Prepared[Curated], own: Ledger) -> Shares | None:
-    """What the look says, released now if it has not been; None where nobody looks.
+def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:
+    """What the look at these users (k,) says, released now if it has not been; None where nobody looks.
 
     Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
     they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and books
@@ -83,14 +84,14 @@ def release(prepared: Prepared[Curated], own: Ledger) -> Shares | None:
     if health is None:
         return None
     if own.preface() is None:
-        released = drawn(health, prepared.scene.held, SecureNoise.fresh())
+        released = drawn(health, prepared.scene.held, SecureNoise.fresh(), among)
         own.begin_with((health.entry(),), {"table_health": released.tolist()})
     return shares(own, health)
 
 
-def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource) -> Vector:
-    """A release (D,) of a look at these rows: whoever holds it back may draw again, whoever tells it may not."""
-    users, reduction = noise.stream("table health", "users").subset(held.declared.users, health.users), health.reduction
+def drawn(health: TableHealth, held: HeldRows, noise: NoiseSource, among: Users) -> Vector:
+    """A release (D,) of a look at rows of these users (k,): who holds it back may draw again, who tells it may not."""
+    users, reduction = among[noise.stream("table health", "users").subset(len(among), health.users)], health.reduction
     parts = (health.vectors(*part) for part in held.fitting(users))
     nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
     sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)

@@ -108,6 +108,8 @@ class TrainingSummary:
             rows += self.health.table()[:1]
         if self.class_weights is not None:
             rows.append(("a row counts", self.class_weights))
+        if self.evaluation is not None:
+            rows += self.evaluation.rows()
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
         rows.append((f"group {self.group!r} so far", so_far))
         return rows
@@ -146,16 +148,17 @@ def write(
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None = None,
+    measured: Evaluation | None = None,
 ) -> TrainedTable:
-    """Keep what a complete run released, what was `seen` of the table among it; the result.
+    """Keep what a complete run released, what was `seen` of the table and `measured` among it; the result.
 
     The model comes last: where it is, all of the folder is.
     """
     plan, held, made = prepared.planned.plan, prepared.scene.held, prepared.scene.identity.began
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
-    summary = _summary(prepared, model, events, seen)
-    model = replace(model, forecast=summary.foretold())
+    summary = _summary(prepared, model, events, seen, measured)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -190,7 +193,11 @@ def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows
 
 
 def _summary(
-    prepared: Prepared[Curated], model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
+    prepared: Prepared[Curated],
+    model: Model,
+    events: Sequence[Mapping[str, Any]],
+    seen: Shares | None,
+    measured: Evaluation | None,
 ) -> TrainingSummary:
     plan, scene, told = prepared.planned.plan, prepared.scene, prepared.config.train
     looked, group = plan.guarantee.health, told.group
@@ -226,6 +233,7 @@ def _summary(
             *(scene.bought.left_out if scene.bought else ()),
             *(health.warnings if health else ()),
             *one_answer(model),
+            *(measured.remarks if measured else ()),
             *(bounds.held(model.weights, plan) or bounds.undeclared(prepared.config, plan)),
             *bounds.capped(events),
             *no_better(plan, events),
@@ -240,6 +248,7 @@ def _summary(
         forecast=None if means is None else means.as_json(),
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
+        evaluation=measured,
     )
 
 

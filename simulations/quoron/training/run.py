@@ -34,7 +34,7 @@ from quoron.run_folder import FRAME, MODEL, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import buying, lifetime, look, result
+from quoron.training import buying, evaluated, lifetime, look, result
 from quoron.training.buying import Undeclared
 from quoron.training.curator import CuratorEngine
 from quoron.training.found import Declarations
@@ -99,24 +99,26 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     prepared = _rehearsed(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame)
     plan, held = prepared.planned.plan.without_health().simulated(), prepared.scene.held
     source, health = SeededNoise(simulation_seed), prepared.planned.plan.guarantee.health
-    seen = None if health is None else health.shares(look.drawn(health, held, source))
+    among, apart = evaluated.parts(config, source, held.declared.users)
+    seen = None if health is None else health.shares(look.drawn(health, held, source, among))
     encoding, noise = look.weighed(held.encoding, health, seen), StartedNoise.simulated(source)
     items = held.items()
     if encoding is not held.encoding:
         items = look.weigh(items, encoding)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan))
+    engine = CuratorEngine(held.declared, items, noise, seed=_read_by(plan), among=among)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
     shares = look.label_shares(encoding, health, seen)
     model = Model.released(algorithm.model(state), encoding, held.declared.loss, plan, made=None, shares=shares)
-    return model, plan, taken
+    measured = evaluated.rehearsed(prepared, encoding, items, apart, model.weights, source)
+    return replace(model, evaluation=measured), plan, taken
 
 
 def forecast(config: Config, base: Path, frame: Any = None) -> Planned:
     """What a run would promise and cost of which something is bought, with no account asked. Raises as `prepare`."""
-    return buying.prepared(config, base, Identity("forecast", config.run.seed, ""), frame, ())[1]
+    return buying.prepared(_alone(config), base, Identity("forecast", config.run.seed, ""), frame, ())[1]
 
 
 def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, str]:
@@ -124,7 +126,7 @@ def simulated(config: Config, base: Path, frame: Any = None) -> tuple[Config, st
 
     Its promise is what the purchases leave. Raises what `prepare` does; NothingReleased where nothing could be trained.
     """
-    identity = Identity("simulation", config.run.seed, "")
+    config, identity = _alone(config), Identity("simulation", config.run.seed, "")
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, "", identity)
     paid = buying.paid_by(prepared)
@@ -146,11 +148,18 @@ def _rehearsed(config: Config, base: Path, identity: Identity, frame: Any) -> Pr
         return _planned(config, base, identity, frame, ())
     scene, planned = buying.prepared(config, base, identity, frame, ())
     prepared = _prepared(config, scene, planned, config.digest(), identity)
-    released, _ = buying.release(scene, buying.paid_by(prepared), SeededNoise(identity.seed))
+    source = SeededNoise(identity.seed)
+    trained, _ = evaluated.parts(config, source, scene.users)
+    released, _ = buying.release(scene, buying.paid_by(prepared), source, trained)
     run, refused = _planned_for(prepared, released)
     if run is None:
         raise NothingReleased(f"Nothing was trained. {refused}")
     return run
+
+
+def _alone(config: Config) -> Config:
+    """For a simulation, which holds out users of its own."""
+    return config.model_copy(update={"train": config.train.model_copy(update={"evaluate": None})})
 
 
 def _planned(
@@ -168,8 +177,11 @@ def _planned(
     config = with_columns(config, base, frame)
     held = hold(config, base, frame, begun=begun)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
-    of = seeded, problem_of(config, held.declared), held.encoding
+    users = held.declared.users
+    trained = replace(held.declared, users=evaluated.trained_users(config, users))
+    of = seeded, problem_of(config, trained), held.encoding
     planned, unlooked = look.plan(*of) if bought is None else buying.within(*of, bought.paid)
+    planned = evaluated.with_held_out(planned, config, held.encoding, users)
     plan = planned.plan.as_curated(assumptions)
     plan.require_deployable(trust_clients=True)
     remarks = planned.remarks
@@ -197,7 +209,8 @@ def _with_bought(prepared: Prepared[Undeclared], folder: RunFolder) -> Prepared[
     with closing(_books(prepared, folder)) as own:
         if own.bought() is None:
             prepared.run.charge()
-            released, entries = buying.release(prepared.scene, buying.paid_by(prepared))
+            trained, _ = evaluated.parts(prepared.config, prepared.run.noise(own), prepared.scene.users)
+            released, entries = buying.release(prepared.scene, buying.paid_by(prepared), among=trained)
             own.buy(entries, {"bought": released})
         found, said, run = own.bought(), own.planned(), None
         assert found is not None
@@ -281,17 +294,20 @@ def carry_out(
             items = held.items()
             if not own.finished and not own.same_inputs(_digest(items)):
                 raise other_run(folder.path, "table")
-            seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            source = run.noise(own)
+            among, apart = evaluated.parts(prepared.config, source, held.declared.users)
+            seen, words = look.release(prepared, own, among), StartedNoise.fresh(source)
             held.looked()
             encoding = look.weighed(held.encoding, run.plan.guarantee.health, seen)
             if encoding is not held.encoding:
                 items = look.weigh(items, encoding)
             seed = _read_by(run.plan)
-            with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing)) as engine:
-                model = run.carry_out(own, engine, observers)
-            events = own.events()
+            last = evaluated.last(prepared, encoding, items, apart)
+            with closing(CuratorEngine(held.declared, items, words, seed=seed, sharing=sharing, among=among)) as engine:
+                model = run.carry_out(own, engine, observers, last=last)
+            events, measured = own.events(), evaluated.evaluation(prepared, own, encoding, model)
     scene = replace(prepared.scene, held=held.encoded_by(encoding))
-    trained = result.write(replace(prepared, scene=scene), folder, model, events, seen)
+    trained = result.write(replace(prepared, scene=scene), folder, model, events, seen, measured)
     with lifetime.opened(lifetime.place(prepared.config.train.ledger)) as ledger:
         end(ledger, run.name, model=model)
     return trained

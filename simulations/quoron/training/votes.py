@@ -49,15 +49,22 @@ class Want:
 
 
 def release(
-    bought: Bought, wants: Sequence[Want], source: Opened, owners: Integers, users: int, noise: NoiseSource
+    bought: Bought,
+    wants: Sequence[Want],
+    source: Opened,
+    owners: Integers,
+    users: int,
+    noise: NoiseSource,
+    among: Integers | None = None,
 ) -> tuple[Released, tuple[Release, ...]]:
-    """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users.
+    """What the releases say, by column, and their ledger entries; row i is of user owners[i] < users, `among` (k,).
 
     Where there are more users than are looked at, these are drawn in secret, and no row of another is kept. Of a user
     the first `most_rows` count. Under zero-out whoever has no row is nobody, and counts nowhere.
     """
     stream = noise.stream("bought", "users")
-    chosen = np.arange(users) if users <= bought.users else stream.subset(users, bought.users)
+    known = np.arange(users) if among is None else among
+    chosen = known if len(known) <= bought.users else known[stream.subset(len(known), bought.users)]
     if bought.adjacency == "zero-out":
         chosen = chosen[np.isin(chosen, owners)]
     seats = np.full(users, -1, np.int64)

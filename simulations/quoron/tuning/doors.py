@@ -89,7 +89,7 @@ def _search(
     """A search that is planned and priced, and a name for its runs."""
     privacy, method, keep, epsilon = asked
     seeded = privacy is not None and privacy.simulation_seed is not None
-    said = sections(privacy, method, keep, door=door, without=("seed", "health"), epsilon=epsilon)
+    said = sections(privacy, method, keep, door=door, without=("seed", "health", "evaluate"), epsilon=epsilon)
     config, name, frame = described(source, columns, settings, said)
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     identity = run.identity_of(folder, name)

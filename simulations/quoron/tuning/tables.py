@@ -253,7 +253,10 @@ def _planned(
 
 def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    train, run = config.train.model_copy(update={"health": 0.0}), config.run.model_copy(update={"seed": seed})
+    train, run = (
+        config.train.model_copy(update={"health": 0.0, "evaluate": None}),
+        config.run.model_copy(update={"seed": seed}),
+    )
     return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
 
 

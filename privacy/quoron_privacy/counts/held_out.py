@@ -1,0 +1,361 @@
+"""How good a model is, of users that had no part in it: two clipped means of users' vectors, each with Gaussian noise.
+
+    >>> held = HeldOut.calibrate(users=1000, classes=2, epsilon=0.5, delta=1e-6)
+    >>> round(held.mu, 3), [round(scale, 4) for scale in held.scales]
+    (0.125, [0.0321, 0.013])
+
+The first release says where users' scores lie (or how far errors go), the second is what figures are made of, in cells
+that the first chose. A user's vector is the mean of its rows' vectors, which come from a set that is public before
+anything is released: how far two users can be apart is the diameter of that set. So every user weighs one, however
+many rows it has. Statement, proof and the weights: docs/privacy/evaluation.md.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.accounts import gdp, moved
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive
+from quoron_privacy.gaussian import GaussianNoise, mean_slack
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.streams import RandomStream, total_variation
+from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
+PLACES, CELLS = 128, 20  # places of scores that the first release tells apart; cells of each class in the second
+STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the next; places of labels that are numbers
+FIRST = 0.12  # of μ², for the first release
+STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
+CORRECT, _CLASSES = 0.1, 0.2  # of norm², of two classes; the rest is waves
+_NUMBER = (0.1, 0.6, 0.3)  # presence, squares of errors, and of the baseline's
+_MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
+_ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Both releases.
+
+    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev2), for whatever users hold and whatever the model is.
+
+    | input                                   | what happens                                              |
+    | --------------------------------------- | --------------------------------------------------------- |
+    | a user with many rows                   | weighs one: its rows' vectors are averaged                |
+    | a user without a row that can be used   | the zero vector                                           |
+    | a slot that holds nobody (zero-out)     | the zero vector                                           |
+    | a number outside [0, 1], one not finite | held at the ends, NaN as zero                             |
+    """
+
+    users: int  # m, held out, and the divisor: never a count of rows that can be used
+    classes: int  # K of the label; 0: a number
+    adjacency: Adjacency
+    scales: tuple[float, float]  # standard deviations of a coordinate of the mean, of each release
+    cap: int = 1  # rows of a user that count where each row weighs alike; 1: no figures per item
+
+    def __post_init__(self) -> None:
+        count(users=self.users, cap=self.cap)
+        if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 0 or self.classes == 1:
+            raise ConfigError(f"Expected classes to be 0, for a number, or 2 and more, got classes={self.classes!r}.")
+        if self.adjacency not in ("replace-one", "zero-out"):
+            raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={self.adjacency!r}.")
+        if len(self.scales) != 2:
+            raise ConfigError(f"Expected two scales, got scales={self.scales!r}.")
+        positive(first=self.scales[0], second=self.scales[1])
+        _ = self.noises  # refuses a scale out of range
+
+    @classmethod
+    def calibrate(
+        cls,
+        *,
+        users: int,
+        classes: int,
+        epsilon: float,
+        delta: float,
+        adjacency: Adjacency = "replace-one",
+        cap: int = 1,
+    ) -> "HeldOut":
+        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        count(users=users, cap=cap)
+        sizes = _sizes(classes, cap)
+        left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
+        if left <= 0:
+            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
+        far = _sensitivities(users, classes, adjacency, cap)
+        first, second = (
+            GaussianNoise.for_mu(sensitivity=each, mu=whole * math.sqrt(share), dimension=size).scale
+            for each, share, size in zip(far, (FIRST, 1 - FIRST), sizes, strict=True)
+        )
+        return cls(users, classes, adjacency, (first, second), cap)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers that each release has."""
+        return _sizes(self.classes, self.cap)
+
+    @property
+    def noises(self) -> tuple[GaussianNoise, GaussianNoise]:
+        """The mechanisms."""
+        far = _sensitivities(self.users, self.classes, self.adjacency, self.cap)
+        return GaussianNoise(far[0], self.scales[0]), GaussianNoise(far[1], self.scales[1])
+
+    @property
+    def mu(self) -> float:
+        """μ of both together."""
+        return gdp.compose(*(noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True)))
+
+    @property
+    def variation(self) -> float:
+        """How far their noise is from exact, in total variation."""
+        return _variation(self.sizes)
+
+    @property
+    def pair(self) -> Pair:
+        """What they cost a user who is held out, by their scales and a distance that is written out again."""
+        apart = _apart(self.classes, self.cap, self.adjacency)
+        each = (
+            moved.mu(_over(far, size, self.users), scale, size)
+            for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
+        )
+        return Pair.gaussian(moved.together(*each), self.variation)
+
+    def first_vectors(self, *shares: Matrix) -> Matrix:
+        """Users' vectors of the first release (k, D), of shares of their rows in each place, one array (k, B) a block.
+
+        Two classes: places of scores, (k, PLACES). A number: steps of errors (k, STEPS), places of labels (k, LABELS).
+        Three classes and more: steps of losses (k, STEPS). A user without rows has zeros.
+        """
+        blocks = _first(self.classes)
+        return np.hstack([_simplex(own) @ block.T for own, block in zip(shares, blocks, strict=True)])
+
+    def second_vectors(self, parts: Matrix, items: Matrix | None = None) -> Matrix:
+        """Users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
+
+        | label       | `parts`                                                                                |
+        | ----------- | -------------------------------------------------------------------------------------- |
+        | two classes | (k, 4 CELLS): shares of rows by class, cell and whether the model is right             |
+        | a number    | (k, 3): 1 if there are rows, means of squares of errors and of the baseline's, in [0, 1] |
+        | K classes   | (k, K + 2): shares of rows by class, of right ones, mean loss, in [0, 1]               |
+
+        `items` (k, 2), with `cap` above 1: rows, and what is told of them, each divided by the cap.
+        """
+        if self.classes == 2:
+            own = _simplex(parts) @ _cells().T
+        else:
+            held = _unit(parts)
+            own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
+            own = own * np.sqrt(_weights(self.classes))
+        if self.cap == 1:
+            return own
+        assert items is not None
+        told = _unit(items)
+        told = np.minimum(told, told[:, :1]) * np.sqrt(_ITEMS)
+        return np.hstack([own * math.sqrt(1 - sum(_ITEMS)), told])
+
+    def sums(self, which: int, vectors: Matrix) -> Sums:
+        """Of users' vectors (k, D) of the first release (0) or the second (1): sums of parts of the users add."""
+        return self._reduction(which).of(vectors, np.ones(len(vectors), np.bool_))
+
+    def release(self, which: int, sums: Sums, stream: RandomStream) -> Vector:
+        """The noisy mean (D,) of all users' vectors. Draw each once a run."""
+        return self.noises[which].release(self._reduction(which).mean(sums), stream)
+
+    def entries(self) -> tuple[Release, Release]:
+        """The ledger entries of both."""
+        first, second = (
+            Release(name, {"sensitivity": noise.sensitivity, "scale": noise.scale, "users": float(self.users)})
+            for name, noise in zip(("held-out-places", "held-out-figures"), self.noises, strict=True)
+        )
+        return first, second
+
+    def releases(self) -> tuple[tuple[Release, float], ...]:
+        """The same, each with its μ."""
+        mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
+        return tuple(zip(self.entries(), mus, strict=True))
+
+    def _reduction(self, which: int) -> ClippedSum:
+        return ClippedSum(_norm(self.classes, self.cap)[which], self.users)
+
+
+def verify(held: HeldOut, epsilon: float, delta: float, *, adjacency: str) -> None:
+    """evaluation#ev2 at a plan's own numbers; VerificationError else.
+
+    By the second account, with the distance of two users' vectors from their products: nothing that calibrated is
+    asked.
+    """
+    spent = held.pair.delta(epsilon * (1 + 1e-12), delta)
+    for what, holds, got in (
+        (f"adjacency {adjacency}", held.adjacency == adjacency, held.adjacency),
+        (f"delta <= {delta} of those held out", spent <= delta, spent),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in an evaluation, got {got}.")
+
+
+def waves(cells: int, fall: float) -> Matrix:
+    """(cells, cells): in column b what a row in cell b adds; waves k = 0, 1, ..., of weight² 1 / (1 + k)^fall."""
+    weight = (1.0 + np.arange(cells)) ** -fall
+    return np.asarray(np.sqrt(weight / weight.sum())[:, None] * _waves(cells))
+
+
+def _waves(cells: int) -> Matrix:
+    """(cells, cells): wave k at the middle of cell b."""
+    k, b = np.arange(cells)[:, None], np.arange(cells)[None, :] + 0.5
+    return np.asarray(np.cos(np.pi * k * b / cells))
+
+
+@cache
+def _cells() -> Matrix:
+    """(1 + 2 CELLS, 4 CELLS): of a row of class c in cell b that is told wrong or right, at (c CELLS + b) 2 + right."""
+    made = np.zeros((1 + 2 * CELLS, 2, CELLS, 2))
+    made[0] = math.sqrt(CORRECT) * np.array([-0.5, 0.5])  # so that how many are there matters little
+    one = one_class()
+    for own in range(2):
+        made[1 + own * CELLS : 1 + (own + 1) * CELLS, own] = one[:, :, None]
+    found: Matrix = made.reshape(1 + 2 * CELLS, 4 * CELLS)
+    found.setflags(write=False)
+    return found
+
+
+def one_class() -> Matrix:
+    """(CELLS, CELLS): what the second release tells of one of two classes is this times shares of rows in its cells."""
+    weight = np.append(1.0, np.zeros(CELLS - 1))
+    weight[1:] = np.arange(1.0, CELLS) ** -SMOOTH
+    weight[1:] *= (1 - CORRECT - _CLASSES) / weight[1:].sum()
+    weight[0] = _CLASSES
+    return np.asarray(np.sqrt(weight)[:, None] * _waves(CELLS))
+
+
+def of_items(cap: int) -> float:
+    """Share of norm² that figures per item take."""
+    return sum(_ITEMS) if cap > 1 else 0.0
+
+
+def second_weights(classes: int, cap: int) -> Vector:
+    """What each number of the second release was multiplied by, of a label that is not two classes."""
+    own = np.sqrt(_weights(classes))
+    return own if cap == 1 else np.concatenate([own * math.sqrt(1 - sum(_ITEMS)), np.sqrt(_ITEMS)])
+
+
+@cache
+def _first(classes: int) -> tuple[Matrix, ...]:
+    if classes == 2:
+        return (waves(PLACES, STEEP),)
+    if classes == 0:
+        return math.sqrt(0.5) * waves(STEPS, STEEP), math.sqrt(0.5) * waves(LABELS, SMOOTH)
+    return (waves(STEPS, STEEP),)
+
+
+def _weights(classes: int) -> Vector:
+    if classes == 0:
+        return np.array(_NUMBER)
+    return np.array([_MANY[0]] * classes + [*_MANY[1:]])
+
+
+def _sizes(classes: int, cap: int) -> tuple[int, int]:
+    first = sum(len(block) for block in _first(classes))
+    own = 1 + 2 * CELLS if classes == 2 else len(_weights(classes))
+    return first, own + 2 * (cap > 1)
+
+
+def _variation(sizes: tuple[int, int]) -> float:
+    """The same of all labels of few classes: what a run is charged does not hang on classes that it buys."""
+    return total_variation(gaussians=max(sum(sizes), 4096))
+
+
+@cache
+def _diameters(classes: int, cap: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(replaced, left out) of each release: the farthest two vertices are apart, and the farthest from zero."""
+    first, second = _far([*_first(classes)]), _far(_vertices(classes))
+    if cap > 1:
+        told = _far([np.sqrt(np.array(_ITEMS))[:, None] * np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])])
+        own = 1 - sum(_ITEMS)
+        second = (
+            math.sqrt(own * second[0] ** 2 + told[0] ** 2),
+            math.sqrt(own * second[1] ** 2 + told[1] ** 2),
+        )
+    return first, second
+
+
+def _vertices(classes: int) -> list[Matrix]:
+    """Blocks of columns, each the corners of what one user's part can be."""
+    if classes == 2:
+        return [_cells()]
+    if classes == 0:
+        corners = np.array([[1.0, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1]])
+        return [np.sqrt(_weights(0))[:, None] * corners]
+    right = np.array([[1.0, 0, 1, 0], [0, 0, 1, 1]])
+    made = [np.vstack([np.tile(np.eye(classes)[:, [own]], 4), right]) for own in range(classes)]
+    return [np.sqrt(_weights(classes))[:, None] * np.hstack(made)]
+
+
+def _far(blocks: list[Matrix]) -> tuple[float, float]:
+    """Of vectors with a part in the hull of each block's columns and zero: (diameter, radius around zero)."""
+    apart, norm = 0.0, 0.0
+    for block in blocks:
+        corners = np.hstack([np.zeros((len(block), 1)), block]).T
+        differences = np.linalg.norm(corners[:, None, :] - corners[None, :, :], axis=2)
+        apart += float(differences.max()) ** 2
+        norm += float(np.linalg.norm(corners, axis=1).max()) ** 2
+    return math.sqrt(apart) * (1 + 1e-12), math.sqrt(norm) * (1 + 1e-12)
+
+
+def _norm(classes: int, cap: int) -> tuple[float, float]:
+    """At what vectors are clipped, which shortens none: no vertex is longer."""
+    return tuple(each[1] * (1 + 1e-9) for each in _diameters(classes, cap))  # type: ignore[return-value]
+
+
+def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int) -> tuple[float, float]:
+    """How far one user moves each mean, products, the grid of the sum and the quotient included (evaluation#ev2)."""
+    found = []
+    for far, norm, size in zip(_diameters(classes, cap), _norm(classes, cap), _sizes(classes, cap), strict=True):
+        rounded = 2 * math.sqrt(size) * norm * (2.0 ** -sum_bits(0, users) + 2.0**-40)
+        reach = far[0] if adjacency == "replace-one" else far[1]
+        found.append((reach + rounded) / users * (1 + mean_slack(users)))
+    return found[0], found[1]
+
+
+def _apart(classes: int, cap: int, adjacency: Adjacency) -> tuple[float, float]:
+    """The same distances by the law of cosines, of Gram matrices: for whoever verifies."""
+    found = []
+    for which, blocks in enumerate(([*_first(classes)], _vertices(classes))):
+        square = 0.0
+        for block in blocks:
+            gram = block.T @ block
+            norms = np.diag(gram)
+            pairs = norms[:, None] + norms[None, :] - 2 * gram
+            square += max(float(pairs.max()), float(norms.max())) if adjacency == "replace-one" else float(norms.max())
+        if which and cap > 1:
+            square = (1 - _ITEMS[0] - _ITEMS[1]) * square + _ITEMS[0] + _ITEMS[1]
+        found.append(math.sqrt(square) * (1 + 1e-11))
+    return found[0], found[1]
+
+
+def _over(far: float, size: int, users: int) -> float:
+    """Of a mean of so many: with the grid of its sum (2⁻⁴⁰ is coarser than any) and the quotient."""
+    return (far + far * math.sqrt(4 * size) * 2.0**-38) / users * (1 + (64 * users + 4) * 2.0**-51)
+
+
+def _simplex(shares: Matrix) -> Matrix:
+    """Shares at least zero that add up to one at most, whatever comes."""
+    held = _unit(shares)
+    total = held.sum(axis=1, keepdims=True)
+    return np.asarray(held / np.maximum(total, 1.0))
+
+
+def _many(held: Matrix, classes: int) -> Matrix:
+    """Shares of classes that add up to one at most, and no more than these right, or lost."""
+    shares = held[:, :classes] / np.maximum(held[:, :classes].sum(axis=1, keepdims=True), 1.0)
+    here = shares.sum(axis=1, keepdims=True)
+    return np.hstack([shares, np.minimum(held[:, classes:], here)])
+
+
+def _unit(values: Matrix) -> Matrix:
+    given = np.asarray(values, np.float64)
+    return np.asarray(np.clip(np.where(np.isnan(given), 0.0, given), 0.0, 1.0))

@@ -1,0 +1,349 @@
+"""From what was released of held-out users to figures with intervals: released and public numbers alone.
+
+    evaluation = read(held, scorer, released, promise)
+
+An interval covers the noise, whose covariance is public, and that the users were drawn from many: what a user adds to
+a figure is the mean over its rows, so its variance is at most that of a row drawn from it, which the same release
+tells. Derivations: docs/privacy/evaluation.md#ev4.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtri
+
+from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.evaluating.measuring import Released, Where, where
+from quoron.evaluating.scores import MOST_LOSS, Scorer
+from quoron_client.data.labels import Range
+from quoron_privacy.counts import held_out
+from quoron_privacy.counts.held_out import CELLS, HeldOut
+
+Vector = NDArray[np.float64]
+WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
+GROUPS = 8  # of calibration
+FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
+NOBODY = (
+    "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
+    "hold out more users, or raise epsilon."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What an evaluation costs, in the words of whoever charged it."""
+
+    epsilon: float
+    delta: float
+    statement: str
+
+
+def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) -> Evaluation:
+    """Figures of what `measuring.release` released. Figures are never outside what they can be."""
+    found = where(held, scorer, np.array(released["places"], np.float64))
+    told = np.array(released["figures"], np.float64)
+    if scorer.classes == 2:
+        figures, bins = _of_two(held, scorer, found, told)
+    else:
+        figures, bins = [*_of_others(held, scorer, found, told)], ()
+    figures += _per_item(held, scorer, found, told, figures)
+    remarks = [*_remarks(figures)]
+    if not _seen(held, told):
+        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
+    return Evaluation(
+        tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
+    )
+
+
+def _seen(held: HeldOut, told: Vector) -> bool:
+    """Whether users with rows stand out of the noise: without, means over them say nothing."""
+    if held.classes == 2:
+        spare = math.sqrt(1 - held_out.of_items(held.cap))
+        inverse = np.linalg.inv(held_out.one_class()).sum(axis=0) / spare
+        here = float((told[1 : 1 + 2 * CELLS].reshape(2, CELLS) @ inverse).sum())
+        noise = held.scales[1] * float(np.linalg.norm(inverse)) * math.sqrt(2)
+    else:
+        weights, many = held_out.second_weights(held.classes, held.cap), held.classes or 1
+        here, noise = float((told / weights)[:many].sum()), held.scales[1] / float(weights[0]) * math.sqrt(many)
+    return here > max(FEW, WIDE * noise)
+
+
+def _nothing(figure: Figure) -> Figure:
+    """The same of nobody that can be seen."""
+    return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shares:
+    """Released shares of users' rows by class and cell, (2, CELLS), with the covariance of each class's noise."""
+
+    held: Vector
+    covariance: Vector  # (CELLS, CELLS)
+    users: int
+
+    @property
+    def here(self) -> float:
+        """Share of users with rows."""
+        return max(float(self.held.sum()), FEW)
+
+    def noise(self, gradient: Vector) -> float:
+        """Standard deviation of what noise adds to a figure with this gradient."""
+        return math.sqrt(float(np.einsum("cb,bd,cd->", gradient, self.covariance, gradient)))
+
+    def error(self, gradient: Vector, more: float = 0.0) -> float:
+        """Standard error of a figure with this gradient by shares (2, CELLS): noise and the draw of the users."""
+        noise = self.noise(gradient) ** 2 + more
+        mean = float((self.held * gradient).sum())
+        drawn = max(float((self.held * gradient**2).sum()) - mean**2, 0.0) / self.users
+        return math.sqrt(noise + drawn)
+
+
+def _of_two(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> tuple[list[Figure], tuple[Bin, ...]]:
+    """Of two classes, in the order of their scores."""
+    own = told[: 1 + 2 * CELLS] / (math.sqrt(1 - held_out.of_items(held.cap)))
+    scale = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
+    waves, correct = held_out.one_class(), held_out.CORRECT**0.5
+    inverse = np.linalg.inv(waves)
+    shares = _Shares(
+        np.stack([inverse @ part for part in own[1:].reshape(2, CELLS)]), scale**2 * inverse @ inverse.T, held.users
+    )
+    direct = 0.5 + float(own[0]) / correct / shares.here, scale / correct / shares.here
+    figures = [_accuracy(found, shares, *direct), _auc(shares)]
+    if not scorer.probable:
+        return figures, ()
+    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(scorer, found, shares))
+
+
+def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Figure:
+    """By the share that was released as such, and by cells, each as its noise is small."""
+    says = (np.arange(CELLS) >= found.decides).astype(np.float64)
+    right, here = np.stack([1 - says, says]), shares.here
+    by_cells = float((shares.held * right).sum()) / here
+    noises = (
+        np.hypot(error, (direct - 0.5) * math.sqrt(2 * float(shares.covariance.sum())) / here),
+        shares.noise((right - by_cells) / here),
+    )
+    weight = noises[1] ** 2 / (noises[0] ** 2 + noises[1] ** 2)
+    value = min(max(weight * direct + (1 - weight) * by_cells, 0.0), 1.0)
+    noise = math.hypot(weight * noises[0], (1 - weight) * noises[1])
+    low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
+    return _figure("accuracy", value, low, high, _majority(shares), "majority")
+
+
+def _unit_variance(value: float) -> float:
+    """The most that numbers in [0, 1] of this mean can vary, and of a mean at an end a little."""
+    return max(value * (1 - value), 0.0025)
+
+
+def _majority(shares: _Shares) -> float:
+    per_class = np.maximum(shares.held.sum(axis=1), 0.0)
+    return min(1.0, max(0.5, float(per_class.max() / max(float(per_class.sum()), FEW))))
+
+
+def _auc(shares: _Shares) -> Figure:
+    """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
+    zero, one = shares.held
+    n0, n1 = float(zero.sum()), float(one.sum())
+    noise = math.sqrt(float(shares.covariance.sum()))
+    if min(n0, n1) <= WIDE * noise or min(n0, n1) <= 0:
+        return _figure("AUC", 0.5, 0.0, 1.0, 0.5, "chance")
+    beyond = np.triu(np.ones((CELLS, CELLS)), 1) + 0.5 * np.eye(CELLS)  # row: cell of class 0, column: of class 1
+    value = float(zero @ beyond @ one) / (n0 * n1)
+    by_zero, by_one = (beyond @ one) / (n0 * n1) - value / n0, (zero @ beyond) / (n0 * n1) - value / n1
+    twice = float(np.einsum("ab,bc,cd,ad->", shares.covariance, beyond, shares.covariance, beyond)) / (n0 * n1) ** 2
+    error = shares.error(np.stack([by_zero, by_one]), twice)
+    tied = 0.5 * max(float((zero * one).sum()), 0.0) / (n0 * n1)  # what cells hide, whatever is in them
+    value = min(max(value, 0.0), 1.0)
+    low, high = _within(value, error, tied)
+    return _figure("AUC", value, low, high, 0.5, "chance")
+
+
+def _log_loss(scorer: Scorer, found: Where, shares: _Shares) -> Figure:
+    """In nats, of chances held within the outer edges of the cells."""
+    ends = _scores(scorer, found.edges)
+    lost = np.stack([np.logaddexp(0, ends), np.logaddexp(0, -ends)])
+    losses, reach = (lost[:, 1:] + lost[:, :-1]) / 2, np.abs(np.diff(lost)) / 2  # no loss in a cell is farther off
+    here = shares.here
+    value = float((shares.held * losses).sum()) / here
+    error = shares.error((losses - value) / here)
+    within = min(max(float((shares.held * reach).sum()) / here, 0.0), float(reach.max()))
+    rate = np.clip(shares.held.sum(axis=1) / here, 1e-9, 1)
+    rate = rate / rate.sum()
+    least, most = expit(ends[0]), expit(ends[-1])
+    low, high = _within(max(value, 0.0), error, within, math.inf)
+    bound = f"chances held within [{least:.3g}, {most:.3g}]"
+    baseline = float(-(rate * np.log(rate)).sum())
+    return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
+
+
+def _calibration(scorer: Scorer, found: Where, shares: _Shares) -> Iterator[Bin]:
+    """Groups of cells: the chance that the model says, and the share of the second class, with its interval."""
+    chances = expit(_scores(scorer, (found.edges[1:] + found.edges[:-1]) / 2))
+    for cells in np.array_split(np.arange(CELLS), GROUPS):
+        zero, one = (float(own[cells].sum()) for own in shares.held)
+        noise = float(shares.covariance[np.ix_(cells, cells)].sum())
+        many = zero + one
+        if many <= WIDE * math.sqrt(2 * noise):
+            continue
+        value = min(max(one / many, 0.0), 1.0)
+        error = math.sqrt(
+            noise * ((1 - value) ** 2 + value**2) / many**2 + _unit_variance(value) / (many * shares.users)
+        )
+        low, high = _within(value, error)
+        yield Bin(float(chances[cells].mean()), value, low, high)
+
+
+def _scores(scorer: Scorer, places: Vector) -> Vector:
+    middle, width = scorer.spread
+    return np.asarray(middle + width * np.clip(ndtri(np.clip(places, 1e-12, 1 - 1e-12)), -38, 38))
+
+
+def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Iterator[Figure]:
+    """Of numbers, or of three classes and more: means over users with rows."""
+    weights = held_out.second_weights(held.classes, held.cap)
+    own, errors = told / weights, held.scales[1] / weights
+    if not scorer.classes:
+        here = max(float(own[0]), FEW)
+        base = _mean(float(own[2]), float(errors[2]), here, float(errors[0]), held.users)
+        yield _root(scorer, found, _mean(float(own[1]), float(errors[1]), here, float(errors[0]), held.users), base[0])
+        return
+    classes = scorer.classes
+    here, noise = max(float(own[:classes].sum()), FEW), float(errors[0]) * math.sqrt(classes)
+    rate = np.maximum(own[:classes], 0.0) / max(float(np.maximum(own[:classes], 0.0).sum()), FEW)
+    value, error = _mean(float(own[classes]), float(errors[classes]), here, noise, held.users)
+    yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "majority")
+    if scorer.probable:
+        most = MOST_LOSS * found.bound
+        value, error = _mean(
+            float(own[-1 if held.cap == 1 else -3]), float(errors[-1 if held.cap == 1 else -3]), here, noise, held.users
+        )
+        seen = rate[rate > 0]
+        low, high = (most * each for each in _within(value, error))
+        baseline = float(-(seen * np.log(seen)).sum())
+        bound = f"losses held at {most:.3g}"
+        yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
+
+
+def _mean(total: float, error: float, here: float, here_error: float, users: int) -> tuple[float, float]:
+    """(mean over users with rows, its standard error) of numbers in [0, 1] whose sum over all is released."""
+    value = min(max(total / here, 0.0), 1.0)
+    noise = (error**2 + (value * here_error) ** 2) / here**2
+    return value, math.sqrt(noise + value * (1 - value) / (here * users))
+
+
+def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: float, per: str = "user") -> Figure:
+    label = scorer.encoding.label
+    assert isinstance(label, Range)
+    most = found.bound * (label.high - label.low)
+    low, high = _within(*square)
+
+    def root(share: float) -> float:
+        return most * math.sqrt(share)
+
+    bound = f"errors held at {most:.3g}"
+    return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound, per=per)
+
+
+def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures: list[Figure]) -> list[Figure]:
+    """The first figure where each row weighs alike, up to so many of a user's."""
+    if held.cap == 1:
+        return []
+    rows, right = (told[-2:] / held_out.second_weights(held.classes, held.cap)[-2:]).tolist()
+    errors = (held.scales[1] / held_out.second_weights(held.classes, held.cap)[-2:]).tolist()
+    rows = max(rows, FEW / held.cap)
+    value = min(max(right / rows, 0.0), 1.0)
+    noise = (errors[1] ** 2 + (value * errors[0]) ** 2) / rows**2
+    drawn = value * (1 - value) / (rows * held.users)  # a share of the cap squared is at most that share
+    first, error = figures[0], math.sqrt(noise + drawn)
+    bound = f"at most {held.cap:,} rows of a user count"
+    if not scorer.classes:
+        made = _root(scorer, found, (value, error), 0.0, per="item")
+        return [
+            Figure(
+                made.name,
+                "item",
+                made.value,
+                made.low,
+                made.high,
+                first.baseline,
+                first.baseline_name,
+                _useless(made.low, made.high, first.baseline, 0.0),
+                f"{made.bound}; {bound}",
+            )
+        ]
+    low, high = _within(value, error)
+    return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
+
+
+def _figure(
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    baseline: float | None,
+    baseline_name: str,
+    *,
+    bound: str = "",
+    per: str = "user",
+) -> Figure:
+    perfect = 1.0 if name in ("accuracy", "AUC") else 0.0
+    useless = _useless(low, high, baseline, perfect)
+    return Figure(name, per, value, low, high, baseline, baseline_name, useless, bound)  # type: ignore[arg-type]
+
+
+def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
+    """Whether an interval is as wide as all that lies between the baseline and a perfect model."""
+    return baseline is not None and high - low >= abs(perfect - baseline)
+
+
+def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) -> tuple[float, float]:
+    reach = WIDE * error + more
+    return max(value - reach, 0.0), min(value + reach, most)
+
+
+def _remarks(figures: list[Figure]) -> Iterator[str]:
+    """What the figures do not say."""
+    for each in figures:
+        name = f"{each.name} per {each.per}"
+        if each.useless:
+            yield (
+                f"the interval of the {name} is as wide as all that lies between always saying the same "
+                f"({each.baseline_name}) and a perfect model: it says nothing. Hold out more users, or raise epsilon."
+            )
+        elif each.baseline is not None and each.low <= each.baseline <= each.high:
+            yield (
+                f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
+                "a larger epsilon may."
+            )
+
+
+def expected(held: HeldOut) -> float:
+    """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
+    drawn = 0.1875 / held.users
+    if held.classes == 2:
+        waves, spare = held_out.one_class(), 1 - held_out.of_items(held.cap)
+        scale = held.scales[1] / math.sqrt(spare)
+        inverse = np.linalg.inv(waves)
+        says = np.where(np.arange(CELLS) < CELLS // 2, 0.25, -0.75)  # right or not, around its mean
+        cells = 2 * scale**2 * float(says @ inverse @ inverse.T @ says)
+        direct = scale**2 / held_out.CORRECT
+        return WIDE * math.sqrt(1 / (1 / cells + 1 / direct) + drawn)
+    error = held.scales[1] / held_out.second_weights(held.classes, held.cap)[held.classes or 1]
+    return WIDE * math.sqrt(float(error) ** 2 + drawn)
+
+
+def foretold(held: HeldOut) -> str:
+    """How wide intervals will be, by public numbers: of labels half of which are of either class."""
+    width = expected(held)
+    if held.classes == 0:
+        return f"an rmse to about ± {100 * min(width / 0.15 / 2, 1):.0f} %"
+    if held.classes > 2:
+        return f"an accuracy to about ± {width:.2g}"
+    inverse = np.linalg.inv(held_out.one_class())
+    covariance = held.scales[1] ** 2 / (1 - held_out.of_items(held.cap)) * inverse @ inverse.T
+    shares = _Shares(np.full((2, CELLS), 0.5 / CELLS), covariance, held.users)
+    auc = _auc(shares)
+    return f"an accuracy to about ± {width:.2g}, an AUC to ± {(auc.high - auc.low) / 2:.2g}"

@@ -1,0 +1,153 @@
+"""From the items of held-out users to what is released of them: where figures are looked for first, then the figures.
+
+    released = release(held, scorer, batches, noise)      # JSON-compatible, and all that anybody reads afterwards
+
+Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.evaluating.scores import MOST_LOSS, Scorer, means, usable
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.counts import held_out
+from quoron_privacy.counts.held_out import CELLS, LABELS, PLACES, STEPS, HeldOut
+from quoron_privacy.noise.streams import NoiseSource
+
+Vector = NDArray[np.float64]
+Released = dict[str, Any]
+Batches = Callable[[], Iterable[ItemBatch]]  # of held-out users, some at a time; the same whenever it is called
+SURE = 2.0  # deviations of noise from which on a wave, or a tail, is seen
+TAIL = 0.02  # share of rows whose errors may be held at the bound
+ENDS = 0.01  # share of rows beyond the first and the last cell's outer edges, which count there
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Where:
+    """What the first release says; nothing else chooses the second's cells."""
+
+    edges: Vector  # (CELLS + 1,) of places of scores; (0,) of other labels
+    decides: int = 0  # the first cell in which the model says the second class
+    bound: float = 1.0  # at what errors, or losses, are held, as a share of the most
+    middle: float = 0.0  # what the baseline always says, in encoded units of a number
+
+
+def release(held: HeldOut, scorer: Scorer, batches: Batches, noise: NoiseSource) -> Released:
+    """Both releases of these users. Whoever holds them back may draw again, whoever tells them may not."""
+    first = (held.sums(0, held.first_vectors(*places(scorer, each))) for each in batches())
+    said = held.release(0, reduce(add, first), noise.stream("held out", "places"))
+    found = where(held, scorer, said)
+    second = (held.sums(1, held.second_vectors(*parts(scorer, found, held.cap, each))) for each in batches())
+    told = held.release(1, reduce(add, second), noise.stream("held out", "figures"))
+    return {"places": said.tolist(), "figures": told.tolist()}
+
+
+def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
+    """Shares of each user's rows in the places of the first release."""
+    rows, scores = usable(items), scorer.scores(items)
+    if scorer.classes == 2:
+        return (_shares(_cell(scorer.positions(scores) * PLACES, PLACES), PLACES, items, rows),)
+    if scorer.classes:
+        return (_shares(_step(scorer.losses(scores, scorer.labels(items)) / MOST_LOSS), STEPS, items, rows),)
+    told = _cell((items.labels / scorer.unit + 0.5) * LABELS, LABELS)
+    return _shares(_step(scorer.errors(scores, items)), STEPS, items, rows), _shares(told, LABELS, items, rows)
+
+
+def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
+    """What the first release says: a function of released and public numbers."""
+    if scorer.classes == 2:
+        edges = _edges(said, held.scales[0])
+        at = float(np.nextafter(scorer.positions(np.array([scorer.decides]))[0], 1.0))
+        cell = int(np.clip(np.searchsorted(edges, at), 1, CELLS - 1))  # whose lower edge is where the model decides
+        edges[:cell], edges[cell + 1 :] = np.minimum(edges[:cell], at), np.maximum(edges[cell + 1 :], at)
+        edges[cell] = at
+        return Where(edges, decides=cell)
+    root = 1.0 if scorer.classes else 0.5**0.5
+    steps, error = _shares_said(said[:STEPS] / root, STEPS, held.scales[0] / root)
+    tails = np.cumsum(steps)
+    sums = np.tril(np.ones((STEPS, STEPS))) @ _inverse(STEPS)
+    sure = SURE * error * np.linalg.norm(sums, axis=1)
+    few = np.flatnonzero(tails > np.maximum(TAIL, sure))  # steps with all that are larger
+    bound = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
+    if scorer.classes:
+        return Where(np.empty(0), bound=bound)
+    labels, _ = _shares_said(said[STEPS:] / root, LABELS, held.scales[0] / root, smooth=True)
+    likely = np.maximum(labels, 0.0)
+    middle = float(likely @ ((np.arange(LABELS) + 0.5) / LABELS - 0.5) / max(float(likely.sum()), 1e-9))
+    return Where(np.empty(0), bound=bound, middle=float(np.clip(middle, -0.5, 0.5)) * scorer.unit)
+
+
+def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vector, Vector | None]:
+    """What users' vectors of the second release are made of: `HeldOut.second_vectors`."""
+    rows, scores = usable(items), scorer.scores(items)
+    if scorer.classes == 2:
+        labels = scorer.labels(items)
+        right = scorer.right(scores, labels)
+        cell = np.clip(np.searchsorted(found.edges, scorer.positions(scores), side="right") - 1, 0, CELLS - 1)
+        own = _shares((labels * CELLS + cell) * 2 + right, 4 * CELLS, items, rows)
+        told = right.astype(np.float64)
+    elif scorer.classes:
+        labels = scorer.labels(items)
+        told = scorer.right(scores, labels).astype(np.float64)
+        lost = np.minimum(scorer.losses(scores, labels) / (MOST_LOSS * found.bound), 1.0)
+        one_hot = labels[:, None] == np.arange(scorer.classes)
+        own = means(np.column_stack([one_hot, told, lost]), items, rows)
+    else:
+        told = np.minimum(scorer.errors(scores, items) / found.bound, 1.0) ** 2
+        apart = np.minimum(np.abs(items.labels - found.middle) / scorer.unit / found.bound, 1.0) ** 2
+        own = means(np.column_stack([np.ones(len(told)), told, apart]), items, rows)
+    if cap == 1:
+        return own, None
+    whose = np.repeat(np.arange(items.users), items.counts)
+    many = np.bincount(whose, weights=rows.astype(np.float64), minlength=items.users)
+    share = np.minimum(many, cap) / cap
+    return own, np.column_stack([share, share * means(told[:, None], items, rows)[:, 0]])
+
+
+def _edges(said: Vector, scale: float) -> Vector:
+    """Of cells that hold about as many rows each: quantiles of the released places, made to ascend."""
+    waves = held_out.waves(PLACES, held_out.STEEP)
+    weight = waves[:, 0] / np.cos(np.pi * np.arange(PLACES) * 0.5 / PLACES)
+    seen = np.where(np.abs(said) > SURE * scale, said, 0.0)
+    seen[0] = said[0]
+    total = max(float(seen[0] / weight[0]), 1e-3)
+    k, b = np.arange(1, PLACES), np.arange(PLACES) + 0.5
+    density = 1 + 2 * np.cos(np.pi * np.outer(b, k) / PLACES) @ (seen[1:] / weight[1:] / total)
+    risen = np.concatenate([[0.0], np.cumsum(density) / PLACES])
+    up, down = np.maximum.accumulate(risen), np.minimum.accumulate(risen[::-1])[::-1]
+    level = np.clip((up + down) / 2, 0.0, 1.0) + 1e-9 * np.arange(PLACES + 1)
+    wanted = ENDS + (1 - 2 * ENDS) * np.arange(CELLS + 1) / CELLS
+    return np.asarray(np.interp(wanted, level, np.arange(PLACES + 1) / PLACES))
+
+
+def _shares_said(said: Vector, cells: int, scale: float, *, smooth: bool = False) -> tuple[Vector, float]:
+    """Shares of cells that a release of waves says, each with noise, and the noise of a wave."""
+    waves = held_out.waves(cells, held_out.SMOOTH if smooth else held_out.STEEP)
+    return np.asarray(np.linalg.solve(waves, said), np.float64), scale
+
+
+def _inverse(cells: int) -> Vector:
+    return np.asarray(np.linalg.inv(held_out.waves(cells, held_out.STEEP)))
+
+
+def _cell(at: Vector, many: int) -> NDArray[np.int64]:
+    return np.clip(np.nan_to_num(at), 0, many - 1).astype(np.int64)
+
+
+def _step(share: Vector) -> NDArray[np.int64]:
+    """Of shares in [0, 1] (N,): how often its square is to be doubled until it is above a half."""
+    with np.errstate(divide="ignore"):
+        return _cell(-2 * np.log2(np.maximum(share, 2.0**-STEPS)), STEPS)
+
+
+def _shares(at: NDArray[np.int64], many: int, items: ItemBatch, rows: NDArray[np.bool_]) -> Vector:
+    """Shares of each user's rows by place, (k, many); zeros for whoever has none."""
+    whose = np.repeat(np.arange(items.users), items.counts)[rows]
+    counts = np.bincount(whose * many + at[rows], minlength=items.users * many).reshape(items.users, many)
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))

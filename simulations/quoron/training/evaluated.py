@@ -1,0 +1,154 @@
+"""Users of a curator's run that are held out: planned with it, drawn when it begins, measured when it ends.
+
+    planned = with_held_out(planned, config, encoding, users)
+    trained, apart = parts(config, run.noise(own), users)
+    model = run.carry_out(own, engine, observers, last=last(prepared, items, apart))
+    evaluation(prepared, own, model)
+
+Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.counts.held_out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.config import Config
+from quoron.evaluating import figures, measuring
+from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluating.scores import Scorer
+from quoron.evaluating.split import held_out, held_users
+from quoron.planning.plans import Planned
+from quoron.populations.users import Declared
+from quoron.prepared import Prepared
+from quoron.training.table import Curated
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import outcomes
+from quoron_privacy.counts.held_out import HeldOut
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
+from quoron_server.rounds import Last
+from quoron_server.wording import sentence
+
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
+
+Vector = NDArray[np.float64]
+Users = NDArray[np.int64]
+AT_ONCE = 1 << 14  # users whose vectors are in memory
+
+
+def trained_users(config: Config, users: int) -> int:
+    """Those of so many users, or slots, that are trained on. ConfigError where a part would have nobody."""
+    share = config.train.evaluate
+    return users if share is None else users - held_users(users, share)
+
+
+def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: int) -> Planned:
+    """The plan of a run that holds out some of so many users, or slots; Infeasible where they are too few to tell."""
+    plan, privacy = planned.plan, planned.plan.guarantee
+    if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
+        return planned
+    held = HeldOut.calibrate(
+        users=users - trained_users(config, users),
+        classes=len(outcomes(encoding.label)),
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        adjacency=privacy.adjacency,
+        cap=plan.problem.items_per_user,
+    )
+    require_telling(held, privacy.epsilon)
+    whole = replace(plan, guarantee=replace(privacy, held_out=held))
+    ALGORITHMS[whole.algorithm].verify(whole)
+    remark = (
+        f"{held.users:,} of {users:,} users are held out, in secret, and tell how good the model is for the same "
+        f"epsilon, as nobody is in both parts: {figures.foretold(held)}, 95 %."
+    )
+    return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
+
+
+def require_telling(held: HeldOut, epsilon: float) -> None:
+    """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
+    width = figures.expected(held)
+    if width >= 0.5:
+        needed = -(-held.users * width // 0.25)
+        raise Infeasible(
+            "evaluation",
+            f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
+            f"to ± {width:.2g}",
+            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
+        )
+
+
+def parts(config: Config, noise: NoiseSource, users: int) -> tuple[Users, Users]:
+    """(those trained on, those held out), ascending, by the noise of a run. Secret."""
+    if config.train.evaluate is None:
+        return np.arange(users), np.empty(0, np.int64)
+    apart = held_out(noise, users, users - trained_users(config, users))
+    return np.flatnonzero(~apart), np.flatnonzero(apart)
+
+
+def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Rows", apart: Users) -> Last | None:
+    """What the final model is told by held-out users; None where there are none.
+
+    The noise is of this start alone: nobody has seen what is drawn and not committed with the model.
+    """
+    held = prepared.planned.plan.guarantee.held_out
+    if held is None:
+        return None
+    declared = prepared.scene.held.declared
+
+    def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
+        scorer = Scorer(weights, declared.loss, encoding)
+        released = measuring.release(held, scorer, lambda: batches(declared, items, apart), SecureNoise.fresh())
+        return held.entries(), {"evaluation": released}
+
+    return ending
+
+
+def rehearsed(
+    prepared: Prepared[Curated],
+    encoding: Encoding,
+    items: "ItemBatch | Rows",
+    apart: Users,
+    weights: Vector,
+    noise: NoiseSource,
+) -> Evaluation | None:
+    """The figures of a rehearsal, with noise from a seed."""
+    promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
+    if promise.held_out is None:
+        return None
+    scorer = Scorer(weights, declared.loss, encoding)
+    released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
+    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
+    return figures.read(promise.held_out, scorer, released, said)
+
+
+def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iterator[ItemBatch]:
+    """The items of some users (k,), of some at a time."""
+    if isinstance(items, ItemBatch):
+        for first in range(0, len(users), AT_ONCE):
+            yield items.of(users[first : first + AT_ONCE])
+        return
+    from quoron.datasets.population import FileUsers, LazyStore
+
+    given = {each.name: getattr(declared, each.name) for each in fields(Declared)}
+    people = FileUsers(**given, store=LazyStore(items, None, users, declared.loss))
+    for first in range(0, len(users), AT_ONCE):
+        yield people.items(users[first : first + AT_ONCE])
+
+
+def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, weights: Vector) -> Evaluation | None:
+    """What a complete run's ledger says of its held-out users; None where there were none."""
+    promise, told = prepared.planned.plan.guarantee, own.evaluated()
+    if promise.held_out is None or told is None:
+        return None
+    scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
+    said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))
+    return figures.read(promise.held_out, scorer, told["evaluation"], said)
