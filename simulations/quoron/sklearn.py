@@ -30,11 +30,10 @@ from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
 from quoron.sections import Setting, overlay
-from quoron.training import arrays, run
+from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron.tuning import fitting
 from quoron.tuning.effort import Effort
-from quoron.tuning.tables import TableSearch
 from quoron_privacy.errors import RunError
 from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
@@ -141,11 +140,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            if self.vary:
-                found = fitting.prepared(config, self.vary, self.effort, table, seeded=True)
-                self.model_, self.plan_, self.n_rounds_, self.choice_ = fitting.rehearsed(found, seed)
-            else:
-                self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, simulation_seed=seed, frame=table)
+            fitted = fitting.rehearse(config, self.vary, self.effort, table, seed)
+            self.model_, self.plan_, self.n_rounds_, self.choice_ = fitted
             self.health_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
@@ -154,11 +150,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return self
 
     def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
-        prepared: TableSearch | run.AnyPrepared
-        if self.vary:
-            prepared = fitting.prepared(config, self.vary, self.effort, table, assumptions=assumptions)
-        else:
-            prepared = run.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
+        prepared = fitting.prepare(config, self.vary, self.effort, table, assumptions)
         try:
             if self.out is not None:
                 Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -168,17 +160,12 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
         keep = False
         try:
-            if not isinstance(prepared, TableSearch):
-                trained = run.carry_out(prepared, RunFolder(folder))
-                plan, remarks = prepared.planned.plan, prepared.planned.remarks
-            else:
-                tuned, plan = fitting.carried_out(prepared, RunFolder(folder))
-                trained, self.choice_, remarks = tuned, tuned.choice, prepared.remarks
+            trained, self.plan_, remarks, self.choice_ = fitting.carry_out(prepared, RunFolder(folder))
             keep = self.out is not None
         finally:
             if not keep:
                 shutil.rmtree(folder)
-        self.model_, self.plan_, self.health_ = trained.model, plan, trained.health
+        self.model_, self.health_ = trained.model, trained.health
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         for amiss in (each for each in remarks if each.startswith("class_weight")):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -36,16 +36,12 @@ from quoron_server.wording import assumption_text, domain_words, sentence
 if TYPE_CHECKING:
     from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
-    from quoron.tuning.run import Tuned
-    from quoron.tuning.tables import TableSearch
 
 
 def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out."""
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
-    elif hasattr(result, "choice"):
-        show_tuned(cast("Tuned", result), as_json=as_json)
     elif isinstance(result, Trained):
         show_trained(result, as_json=as_json)
     else:
@@ -108,30 +104,6 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, summary.unseen, style="dim")
     model = trained.directory / "model.json"
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
-
-
-def show_tuned(tuned: "Tuned", *, as_json: bool) -> None:
-    """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
-    if as_json:
-        print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
-        return
-    console().print(one_screen.pairs(tuned.choice.rows()))
-    show_trained(tuned, as_json=False)
-
-
-def show_search(search: "TableSearch", *, as_json: bool) -> None:
-    """What a search would try and cost."""
-    if as_json:
-        print(dumps(search.as_json()))
-        return
-    out = console()
-    _say(out, "Dry run: nothing is charged, and of the table only its users are counted.")
-    _say(out, search.statement)
-    out.print(_rows(search.rows()))
-    for each in search.candidates:
-        _say(out, each.name, style="dim")
-    for remark in search.remarks:
-        _say(out, remark, style="yellow")
 
 
 def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
-    from quoron.cli import showing
+    from quoron.cli import searches
     from quoron.comparing.request import sweep
     from quoron.sections import Keep, Method, Privacy
     from quoron.tuning import doors
@@ -70,8 +70,8 @@ def tune(
         "settings": settings or (),
     }
     if dry_run:
-        showing.show_search(doors.plan_tuning(source, **asked, **columns), as_json=as_json)
+        searches.show_search(doors.plan_tuning(source, **asked, **columns), as_json=as_json)
         return
     with interruptible():
         tuned = doors.tune(source, **asked, **columns)
-    showing.show_tuned(tuned, as_json=as_json)
+    searches.show_tuned(tuned, as_json=as_json)

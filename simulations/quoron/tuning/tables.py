@@ -175,6 +175,11 @@ def prepare(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
             "trial would buy them anew. Buy once, with `quoron train`, and take its declared.toml."
         )
+    if config.train.evaluate is not None:
+        raise ConfigError(
+            f"Expected no train.evaluate for a search, got {config.train.evaluate:g}: its own held-out users score "
+            "every trial. Say how many in Effort(evaluate=...), and evaluate the chosen model on other people."
+        )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
     cells = Request.of(config, algorithms=names, vary=_varied(vary), seeds=1).cells()
