@@ -139,7 +139,11 @@ def resume(folder: RunFolder) -> Tuned:
         )
     config = folder.config()
     if (folder.path / MODEL).is_file():
-        return stored(folder)
+        done = stored(folder)
+        if not kept["seeded"]:
+            with lifetime.opened(lifetime.place(config.train.ledger)) as population:
+                end(population, Identity(**kept["identity"]).run, model=done.weights)
+        return done
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a search on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the "
