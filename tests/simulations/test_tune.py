@@ -78,7 +78,7 @@ class TestASearchOverATable:
         assert charges(tmp_path) == [(4.0, 1e-5)]
         assert tuned.model.promise is not None
         assert (tuned.model.promise.epsilon, tuned.summary.epsilon, tuned.summary.users) == (4.0, 4.0, 1350)
-        assert "docs/privacy/selection.md#ps1 over docs/privacy/gaussian.md" in tuned.statement
+        assert "docs/privacy/selection.md#se1 over docs/privacy/gaussian.md" in tuned.statement
         assert "nobody learns how many trials there were" in tuned.statement
         assert np.array_equal(quoron.load(tmp_path / "run").weights, tuned.weights)
         assert tuned.choice.price["trial_epsilon"] < 4.0 < tuned.choice.price["trial_epsilon"] * 3

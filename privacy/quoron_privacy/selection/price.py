@@ -8,7 +8,7 @@
 That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
 open, they would cost 6.5. `verified` is a second evaluation of the same theorem, which shares no function with this
 one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
-docs/privacy/selection.md#ps2 in place of one worst loss for all ranks.
+docs/privacy/selection.md#se2 in place of one worst loss for all ranks.
 """
 
 import math
@@ -39,7 +39,7 @@ class Selection:
     """The best of K trials by their own private scores, K of `trials`; each trial is worth the worst of `pairs`.
 
     Formal guarantee: whoever sees the best trial's score and all that it released, and nothing of the others, of K and
-    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#ps1).
+    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#se1).
     """
 
     trials: Trials
@@ -120,7 +120,7 @@ def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
 
 
 def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
-    """The hockey sticks of selection#ps2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
+    """The hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
 
     An outcome at rank s counts f'(1 - s) at most in one world and f'(1 - t) at least in the other: a line in R.
     """

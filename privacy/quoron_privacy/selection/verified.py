@@ -7,7 +7,7 @@
 
 `price` takes a profile, and adds hockey sticks over an envelope of lines. This takes the atoms of the exported law, has
 the most that another world may have above a rank from the test of Neyman and Pearson between them, and the generating
-function's slope term by term; they share no function. Statement and proof: docs/privacy/selection.md#ps2.
+function's slope term by term; they share no function. Statement and proof: docs/privacy/selection.md#se2.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Users are split once, by a draw from the search's secret noise: those held out score every trial, and all others train
 every trial. A user is in one of both, so a trial costs the worse of what training and scoring cost
-(docs/privacy/selection.md#ps3).
+(docs/privacy/selection.md#se3).
 """
 
 import hashlib
