@@ -32,7 +32,7 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
-HELD_OUT_THEOREM = "docs/privacy/evaluation.md#e1"
+HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
 
 TEXTS: Mapping[Kind, str] = MappingProxyType(

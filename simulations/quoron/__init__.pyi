@@ -8,6 +8,7 @@ from .model import Model as Model
 from .mean import private_mean as private_mean
 from .counting.door import statistics as statistics
 from .training.rows import train_rows as train_rows
+from .tuning.select import select as select
 from .api import simulate as simulate
 from .api import compare as compare
 from .api import plan as plan
@@ -29,6 +30,8 @@ from .simulation.run import RunResult as RunResult
 from .reports.summary import Summary as Summary
 from .comparing.comparison import Comparison as Comparison
 from .tuning.effort import Effort as Effort
+from .tuning.select import Selected as Selected
+from .tuning.select import Trial as Trial
 from .counting.questions import Question as Question
 from .counting.told import Statistics as Statistics
 from .planning.plans import Planned as Planned

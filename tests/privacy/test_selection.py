@@ -76,13 +76,12 @@ class TestThePriceIsNeverBelowTheTruth:
 
     def test_and_close_to_it_where_the_worst_outcomes_stand_worst(self) -> None:
         # Odds of e^±1. The best outcome is likelier in one world, and the second best in the other.
-        trials, rare = Trials.negative_binomial(200.0, shape=1.0, most=4000), 0.05
-        one = np.array([0.0, rare * math.e, rare])
-        other = np.array([0.0, rare, rare * math.e])
+        trials = Trials.negative_binomial(200.0, shape=1.0, most=4000)
+        one, other = np.array([0.0, 1e-4 * math.e, 0.05]), np.array([0.0, 1e-4, 0.05 * math.e])
         one[0], other[0] = 1 - one[1:].sum(), 1 - other[1:].sum()
         laws = selected(one, trials), selected(other, trials)
         seen = float(np.log(laws[0] / laws[1])[1])
-        assert seen > 2.5  # of a run of ε = 1
+        assert seen > 2.7  # of a run of ε = 1
         assert priced(trials, one, other, seen * 0.98) > 0
         assert priced(trials, one, other, 3.0) < 1e-9  # (2 + η) ε: Papernot & Steinke (2022)
 
@@ -164,7 +163,7 @@ class TestThePriceInNumbers:
         law = Trials.negative_binomial(10.0)
         mu = calibrate(epsilon, 1e-6, law)
         spent = Selection(law, (Pair.gaussian(mu),)).promised(1e-6)
-        assert 0.999 * epsilon < spent <= epsilon * (1 + 2e-6)
+        assert 0.999 * epsilon < spent <= epsilon * (1 + 1e-5)
 
     def test_of_one_trial_is_that_of_a_trial(self) -> None:
         pair = Pair.gaussian(0.3)

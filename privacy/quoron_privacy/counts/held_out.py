@@ -42,7 +42,7 @@ _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, 
 class HeldOut:
     """Both releases.
 
-    Formal guarantee: `mu`-GDP with exact noise (evaluation#e2), for whatever users hold and whatever the model is.
+    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev2), for whatever users hold and whatever the model is.
 
     | input                                   | what happens                                              |
     | --------------------------------------- | --------------------------------------------------------- |
@@ -184,7 +184,7 @@ class HeldOut:
 
 
 def verify(held: HeldOut, epsilon: float, delta: float, *, adjacency: str) -> None:
-    """evaluation#e2 at a plan's own numbers; VerificationError else.
+    """evaluation#ev2 at a plan's own numbers; VerificationError else.
 
     By the second account, with the distance of two users' vectors from their products: nothing that calibrated is
     asked.
@@ -312,7 +312,7 @@ def _norm(classes: int, cap: int) -> tuple[float, float]:
 
 
 def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int) -> tuple[float, float]:
-    """How far one user moves each mean, products, the grid of the sum and the quotient included (evaluation#e2)."""
+    """How far one user moves each mean, products, the grid of the sum and the quotient included (evaluation#ev2)."""
     found = []
     for far, norm, size in zip(_diameters(classes, cap), _norm(classes, cap), _sizes(classes, cap), strict=True):
         rounded = 2 * math.sqrt(size) * norm * (2.0 ** -sum_bits(0, users) + 2.0**-40)

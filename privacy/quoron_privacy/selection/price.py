@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import exports, gdp
 from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError, Infeasible, non_negative, positive, probability
 from quoron_privacy.selection.trials import Trials, Vector
 
@@ -97,18 +98,20 @@ def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
     probability(delta=delta)
 
     def cost(mu: float) -> float:
-        return Selection(trials, (Pair.gaussian(mu),)).delta(epsilon / SPARE) - delta
+        return math.log(max(Selection(trials, (Pair.gaussian(mu),)).delta(epsilon / SPARE), 1e-300) / delta)
 
     high = gdp.mu_for(epsilon, delta)
+    if cost(high) <= 0:
+        return high
     low = high / 2
     while cost(low) > 0:
-        low /= 2
-        if low < 1e-6 * high:
+        high, low = low, low / 2
+        if low < 1e-9:
             raise Infeasible("selection", f"no trial is private enough for epsilon={epsilon:g}", "a larger delta")
-    while high - low > 1e-5 * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if cost(middle) > 0 else (middle, high)
-    return low
+    found = root(cost, low, high, rtol=1e-5)
+    while cost(found) > 0:
+        found *= 1 - 1e-5
+    return found
 
 
 def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:

@@ -93,10 +93,17 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
         out.print(one_screen.pairs(one_screen.figures(summary)))
     shown = len(coefficients) if details else one_screen.COEFFICIENTS
-    listed = table("feature", f"{one_screen.coefficient(trained.model)}, in the column's units", dense=not details)
-    for name, value in coefficients[:shown]:
-        listed.add_row(escape(name), escape(value))
+    heads, intervals = [f"{one_screen.coefficient(trained.model)}, in the column's units"], trained.model.uncertainty
+    if details and intervals is not None:
+        heads.append("95 %: noise and sampling")
+    listed = table("feature", *heads, dense=not details)
+    for place, (name, value) in enumerate(coefficients[:shown]):
+        listed.add_row(
+            escape(name), escape(value), *([_ends(intervals[place])] if intervals and len(heads) > 1 else [])
+        )
     out.print(listed)
+    if details and trained.model.no_interval is not None:
+        _say(out, f"Coefficients have {trained.model.no_interval}.", style="dim")
     if len(coefficients) > shown:
         _say(out, f"and {len(coefficients) - shown:,} more in the model's file.", style="dim")
     warnings = summary.warnings if details else one_screen.fitting(summary, out.width)
@@ -149,6 +156,10 @@ def show_search(search: "TableSearch", *, as_json: bool) -> None:
         _say(out, each.name, style="dim")
     for remark in search.remarks:
         _say(out, remark, style="yellow")
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "not determined" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:

@@ -4,12 +4,12 @@
 
 An interval covers the noise, whose covariance is public, and that the users were drawn from many: what a user adds to
 a figure is the mean over its rows, so its variance is at most that of a row drawn from it, which the same release
-tells. Derivations: docs/privacy/evaluation.md#e4.
+tells. Derivations: docs/privacy/evaluation.md#ev4.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,11 @@ from quoron_privacy.counts.held_out import CELLS, HeldOut
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
 GROUPS = 8  # of calibration
-FEW = 0.05  # of users: presence below this share is taken for it, where figures divide
+FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
+NOBODY = (
+    "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
+    "hold out more users, or raise epsilon."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,30 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) ->
     else:
         figures, bins = [*_of_others(held, scorer, found, told)], ()
     figures += _per_item(held, scorer, found, told, figures)
+    remarks = [*_remarks(figures)]
+    if not _seen(held, told):
+        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
     return Evaluation(
-        tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(_remarks(figures))
+        tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
+
+
+def _seen(held: HeldOut, told: Vector) -> bool:
+    """Whether users with rows stand out of the noise: without, means over them say nothing."""
+    if held.classes == 2:
+        spare = math.sqrt(1 - held_out.of_items(held.cap))
+        inverse = np.linalg.inv(held_out.one_class()).sum(axis=0) / spare
+        here = float((told[1 : 1 + 2 * CELLS].reshape(2, CELLS) @ inverse).sum())
+        noise = held.scales[1] * float(np.linalg.norm(inverse)) * math.sqrt(2)
+    else:
+        weights, many = held_out.second_weights(held.classes, held.cap), held.classes or 1
+        here, noise = float((told / weights)[:many].sum()), held.scales[1] / float(weights[0]) * math.sqrt(many)
+    return here > max(FEW, WIDE * noise)
+
+
+def _nothing(figure: Figure) -> Figure:
+    """The same of nobody that can be seen."""
+    return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -296,7 +321,7 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
 
 
 def expected(held: HeldOut) -> float:
-    """Half the 95 % interval of an accuracy of three quarters, or of the square of an rmse in its bound, by the plan."""
+    """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
     drawn = 0.1875 / held.users
     if held.classes == 2:
         waves, spare = held_out.one_class(), 1 - held_out.of_items(held.cap)

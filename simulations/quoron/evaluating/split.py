@@ -2,7 +2,7 @@
 
 A uniform draw from the run's secret noise, the same whenever the run goes on. So neither how users are named nor how
 rows are sorted decides who is held out, and a promise for a user's data is a promise for its name as well. A split by
-names or their hashes would move others, or parts' sizes, when a name is another. Proof: docs/privacy/evaluation.md#e1.
+names or their hashes would move others, or parts' sizes, when a name is another. Proof: docs/privacy/evaluation.md#ev1.
 """
 
 import numpy as np

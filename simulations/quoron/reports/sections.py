@@ -92,8 +92,8 @@ def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> R
         ends = (min(inside) - room, max(inside) + room)
         drawn = Raw(gauge(each.value, (each.low, each.high), ends, beside=each.baseline))
         name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
-        value, low, high = (f"{one:.3g}" for one in (each.value, each.low, each.high))
-        beside = "" if each.baseline is None else f"{each.baseline:.3g} ({each.baseline_name})"
+        value, low, high = (_told(one) for one in (each.value, each.low, each.high))
+        beside = "" if each.baseline is None else f"{_told(each.baseline)} ({each.baseline_name})"
         verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
         rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
     listed = table(
@@ -113,6 +113,11 @@ def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> R
     )
 
 
+def _told(value: float) -> str:
+    """A share, or a number in the label's own units."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def best_figure(found: "Evaluation") -> Card | None:
     """The figure that one should know first."""
     order = ("AUC", "accuracy", "rmse")
@@ -120,8 +125,8 @@ def best_figure(found: "Evaluation") -> Card | None:
     if not known:
         return None
     each = known[0]
-    value, low, high = (f"{one:.3g}" for one in (each.value, each.low, each.high))
-    beside = "" if each.baseline is None else f"; {each.baseline_name} {each.baseline:.3g}"
+    value, low, high = (_told(one) for one in (each.value, each.low, each.high))
+    beside = "" if each.baseline is None else f"; {each.baseline_name} {_told(each.baseline)}"
     verdict = " (too wide to say anything)" if each.useless else ""
     return Card(f"{each.name}, per {each.per}", value, f"95 %: {low} to {high}{beside}{verdict}")
 

@@ -52,9 +52,9 @@ def trained_users(config: Config, users: int) -> int:
 
 def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: int) -> Planned:
     """The plan of a run that holds out some of so many users, or slots; Infeasible where they are too few to tell."""
-    if config.train.evaluate is None:
-        return planned
     plan, privacy = planned.plan, planned.plan.guarantee
+    if config.train.evaluate is None or privacy.exposure == "none":  # which is refused for what it is
+        return planned
     held = HeldOut.calibrate(
         users=users - trained_users(config, users),
         classes=len(outcomes(encoding.label)),

@@ -3,7 +3,7 @@
     evaluation = measured(model, visits, user="patient", privacy=Privacy(0.5, 1e-6), keep=Keep(group="others"))
 
 The model is released, and so public: whoever it was trained on, the promise is the same, and is charged beside that of
-training. But of users that it was trained on figures flatter. Statement and proof: docs/privacy/evaluation.md#e2.
+training. But of users that it was trained on figures flatter. Statement and proof: docs/privacy/evaluation.md#ev2.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class Prepared:
         return (
             f"({self.privacy.epsilon:g}, {self.privacy.delta:g})-differential privacy for all rows of any one user at "
             f"once, adjacency {self.held.adjacency}: protects against whoever sees these figures (the machine that "
-            "holds the table is trusted); by docs/privacy/evaluation.md#e2."
+            "holds the table is trusted); by docs/privacy/evaluation.md#ev2."
         )
 
     def foretold(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron import __version__
+from quoron import __version__, uncertainty
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
@@ -165,7 +165,8 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    model = replace(model, forecast=summary.foretold(), evaluation=measured)
+    intervals, why_not = uncertainty.of(model, plan, events)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())

@@ -23,7 +23,7 @@ from quoron.training.table import Curated
 from quoron.tuning.effort import Effort
 from quoron.tuning.scoring import score_name
 from quoron.tuning.searching import Best, Books
-from quoron.tuning.tables import TableSearch, prepare
+from quoron.tuning.tables import Table, TableSearch, prepare
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Release
 from quoron_server.rounds import other_run
@@ -132,7 +132,13 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
 
 def resume(folder: RunFolder) -> Tuned:
     """Go on with the search in a folder, for its one charge: the same trials, nothing drawn anew. Or read it."""
-    kept, config = folder.read_json(SEARCH), folder.config()
+    kept = folder.read_json(SEARCH)
+    if "vary" not in kept:
+        raise ConfigError(
+            f"Expected a search that its folder describes, got {folder.path} of quoron.select, whose trials a program "
+            f"computes. Go on with the same call and keep=Keep(out={str(folder.path)!r})."
+        )
+    config = folder.config()
     if (folder.path / MODEL).is_file():
         return stored(folder)
     if config.population.kind == "table" and config.population.path == FRAME:
@@ -171,10 +177,10 @@ def _said(search: TableSearch) -> dict[str, Any]:
     }
 
 
-def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Any) -> Tuned:
+def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> Tuned:
     """The files of the trial that is released; the model last."""
     candidate = search.candidates[best.candidate]
-    held, _ = table.of(candidate)
+    held = table.of(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
     choice = Choice(
         candidate.name,

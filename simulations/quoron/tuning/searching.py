@@ -16,6 +16,7 @@ depends on the key and on the trial alone, so that a trial which was cut off com
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ Perform = Callable[[int, NoiseSource], Outcome]  # a candidate, by its place, wi
 THEOREM = "docs/privacy/selection.md#ps1"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Price:
     """What a search promises and costs, and what it is beside: public, before anything is looked at."""
 
@@ -57,7 +58,7 @@ class Price:
             raise Infeasible("selection", f"these trials cost epsilon={found:.3g}, not {self.epsilon:g}", "less noise")
         verified.check(self.trials, self.pairs, self.epsilon, self.delta)
 
-    @property
+    @cached_property
     def selection(self) -> Selection:
         """The mechanism."""
         return Selection(self.trials, self.pairs)

@@ -21,17 +21,19 @@ from quoron.evaluating.split import held_out, held_users
 from quoron.planning.plans import Planned, choose
 from quoron.populations.users import Declared
 from quoron.simulation.patterns import with_columns
+from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import look
 from quoron.training.curator import CuratorEngine
 from quoron.training.start import Identity
-from quoron.training.table import HeldRows, HeldTable, hold
+from quoron.training.table import HeldRows, HeldTable, check_section, hold
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import noise_for, pair_of, private_mean, score_name, user_scores
 from quoron.tuning.searching import THEOREM, Price
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -78,8 +80,7 @@ class TableSearch:
     users: int  # all of them
     held: int  # of these, held out
     noise: GaussianNoise  # of a trial's score
-    base: Path
-    frame: Any
+    rows_of: "_Rows"
     seeded: bool  # a simulation
 
     @property
@@ -115,9 +116,9 @@ class TableSearch:
             )
         return tuple(found)
 
-    def table(self) -> "_Held":
-        """Its rows, read now."""
-        return _Held(self)
+    def table(self) -> "Table":
+        """Its rows, and trials on them."""
+        return Table(self)
 
     def as_json(self) -> dict[str, Any]:
         """What is fixed before anything is looked at."""
@@ -178,7 +179,8 @@ def prepare(
     if len(cells) < 2:
         raise ConfigError("Expected two settings or more to try, got one. Give vary, or several algorithms.")
     law, (epsilon, delta) = effort.of(len(cells)), (config.privacy.epsilon, config.privacy.delta)
-    helds = [_declared(each.config, base, frame) for each in cells]
+    rows = _Rows(base, frame)
+    helds = [rows.of(each.config).declared for each in cells]
     users = helds[0].users
     if any(each.users != users for each in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
@@ -188,19 +190,24 @@ def prepare(
     for _ in range(_AGAIN):
         candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
         noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [
-            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
-        ]
-        worst = tuple(dict.fromkeys([*pairs, pair_of(noise, held)]))
+        pairs = [pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)]
+        worst = _worst([*pairs, pair_of(noise, held)])
         price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
         cost = price.selection.promised(delta)
         if cost <= epsilon * (1 + 1e-9):
             break
         mu *= min(0.97, epsilon / cost) if math.isfinite(cost) else 0.5
     price.verify()
-    found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise)
+    found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
-    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, base, frame, seeded)
+    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found)
+
+
+def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
+    gaussian = [pair for pair in pairs if pair.is_gaussian]
+    others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
+    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
 
 
 def _mu_of(mu: float, delta: float) -> float:
@@ -256,56 +263,67 @@ def _varied(vary: Mapping[str, Sequence[Any]] | None) -> Mapping[str, Sequence[A
     return vary or {}
 
 
-def _declared(config: Config, base: Path, frame: Any) -> Declared:
-    """What is public of the table under one setting; its rows are read again for a trial where they differ."""
-    held = hold(config, base, frame)
-    held.looked()
-    if not isinstance(held, HeldTable):
-        raise ConfigError(
-            "Expected a table in memory to tune on, got a folder or a URL: rows that lie on disk are read in one order "
-            "a run. Give a file or a DataFrame."
-        )
-    return held.declared
+class _Rows:
+    """Rows of one table as settings encode them: read once for all settings that encode them alike."""
+
+    def __init__(self, base: Path, frame: Any) -> None:
+        self._base, self._frame = base, frame
+        self._held: dict[str, HeldRows] = {}
+
+    def of(self, config: Config) -> HeldRows:
+        """As `config` encodes and declares them. Raises what `hold` raises."""
+        loss = loss_of(config.loss)
+        encoding = encoding_of(check_section(config), loss)
+        key = json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
+        if key not in self._held:
+            self._held.clear()  # before others are read
+            held = hold(config, self._base, self._frame)
+            held.looked()
+            if not isinstance(held, HeldTable):
+                raise ConfigError(
+                    "Expected a table in memory to tune on, got a folder or a URL: rows that lie on disk are read in "
+                    "one order a run. Give a file or a DataFrame."
+                )
+            self._held[key] = held.encoded_by(look.weighed(held.encoding, None, None))
+        held = self._held[key]
+        encoding.check_loss(loss)
+        domain, dimension = make_domain(config.domain, config.loss.feature_norm), encoding.dimension * loss.outputs
+        declared = replace(held.declared, loss=loss, domain=domain, dimension=dimension)
+        return replace(held, declared=declared)
 
 
-class _Held:
-    """The rows of a search's table: those of one setting at a time, where settings encode them differently."""
+class Table:
+    """The rows of a search's table, and trials on them."""
 
     def __init__(self, search: TableSearch) -> None:
-        self._search, self._key, self._kept = search, "", None
+        self._search, self._algorithms = search, dict[int, Any]()
 
-    def of(self, candidate: Candidate) -> tuple[HeldRows, ItemBatch]:
-        """Declarations and all users' items."""
-        config = candidate.config
-        said = config.model_dump(
-            mode="json", include={"population": True, "loss": True, "domain": True, "problem": True}
-        )
-        key = json.dumps(said, sort_keys=True)
-        if key != self._key or self._kept is None:
-            self._kept = None  # before other rows are read
-            held = hold(config, self._search.base, self._search.frame, begun=True)
-            encoding, items = look.weighed(held.encoding, None, None), held.items()
-            assert isinstance(items, ItemBatch)
-            held.looked()
-            self._key, self._kept = key, (held.encoded_by(encoding), items)
-        return self._kept
+    def of(self, candidate: Candidate) -> HeldRows:
+        """All users, as a setting encodes them."""
+        return self._search.rows_of.of(candidate.config)
 
     def digest(self) -> bytes:
         """Of what trials compute with; private, and erased at the end."""
-        found = hashlib.blake2b(digest_size=32, person=b"quoron-tuning")
-        _, items = self.of(self._search.candidates[0])
+        found, items = hashlib.blake2b(digest_size=32, person=b"quoron-tuning"), self._items(self._search.candidates[0])
         for array in (items.features, items.labels, items.offsets, items.item_weights):
             found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         return found.digest()
 
+    def _items(self, candidate: Candidate) -> ItemBatch:
+        items = self.of(candidate).items()
+        assert isinstance(items, ItemBatch)
+        return items
+
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         search, candidate = self._search, self._search.candidates[place]
-        (held, items), plan = self.of(candidate), candidate.planned.plan
+        items, plan = self._items(candidate), candidate.planned.plan
         apart = held_out(source, search.users, search.held)
         everybody = np.arange(search.users)
         training, scoring = items.of(everybody[~apart]), items.of(everybody[apart])
-        algorithm = ALGORITHMS[plan.algorithm].make(plan)
+        if place not in self._algorithms:  # which is verified, once
+            self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
+        algorithm = self._algorithms[place]
         engine = CuratorEngine(candidate.declared, training, noise, seed=None if plan.asks_everybody else plan.seed)
         state, events = algorithm.init(), []
         while (question := algorithm.request(state, noise)) is not None:
@@ -313,6 +331,6 @@ class _Held:
             state = update.state
             events.append({"round": question.round, "rounds": plan.cost.rounds, "public": dict(update.public)})
         weights = algorithm.model(state)
-        scores = user_scores(weights, held.declared.loss, scoring)
+        scores = user_scores(weights, candidate.declared.loss, scoring)
         score = private_mean(scores, search.noise, noise)
         return Outcome(score, np.asarray(weights, np.float64), tuple(events))

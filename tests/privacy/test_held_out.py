@@ -1,0 +1,141 @@
+"""What held-out users tell: how far one user moves it, its calibration, its re-check, and who is held out."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quoron.evaluating.split import held_out, held_users
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import held_out as room
+from quoron_privacy.counts.held_out import CELLS, LABELS, PLACES, STEPS, HeldOut
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+
+KINDS = [(2, 1), (2, 5), (0, 1), (0, 4), (3, 1), (10, 7)]
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])
+
+
+def a_release(classes: int, cap: int = 1, users: int = 50, adjacency: str = "replace-one", epsilon: float = 1.0):
+    return HeldOut.calibrate(
+        users=users,
+        classes=classes,
+        epsilon=epsilon,
+        delta=1e-6,
+        adjacency=adjacency,  # type: ignore[arg-type]
+        cap=cap,
+    )
+
+
+def blocks(classes: int) -> list[int]:
+    return [PLACES] if classes == 2 else [STEPS] if classes else [STEPS, LABELS]
+
+
+@st.composite
+def vectors(draw, held: HeldOut):
+    """What one user may say in both releases, true or not."""
+
+    def row(size):
+        where, value = draw(st.integers(0, size - 1)), draw(anything)
+        made = np.full((1, size), draw(st.sampled_from([0.0, 1 / size, 1.0, np.nan])))
+        made[0, where] = value
+        return made
+
+    first = held.first_vectors(*(row(size) for size in blocks(held.classes)))
+    size = 4 * CELLS if held.classes == 2 else held.classes + 2 if held.classes else 3
+    items = row(2) if held.cap > 1 else None
+    return first, held.second_vectors(row(size), items)
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS), adjacency=st.sampled_from(["replace-one", "zero-out"]))
+def test_no_user_moves_a_release_by_more_than_its_sensitivity(data, kind, adjacency):
+    held = a_release(*kind, users=3, adjacency=adjacency)
+    mine, other = data.draw(vectors(held)), data.draw(vectors(held))
+    for which, noise in enumerate(held.noises):
+        own = np.zeros_like(other[which]) if adjacency == "zero-out" else other[which]
+        means = [
+            held._reduction(which).mean(held.sums(which, np.vstack([mine[which], mine[which], each])))
+            for each in (mine[which], own)
+        ]
+        assert np.linalg.norm(means[0] - means[1]) <= noise.sensitivity
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize(("classes", "cap"), KINDS)
+def test_the_farthest_two_users_use_all_of_it(classes, cap, adjacency):
+    """Of all corners, pair by pair: what a release is calibrated to is what two users can be apart."""
+    held = a_release(classes, cap, adjacency=adjacency)
+    for which, made in enumerate(([*room._first(classes)], room._vertices(classes))):
+        far = 0.0
+        for block in made:
+            corners = [np.zeros(len(block)), *block.T]
+            pairs = combinations(corners, 2) if adjacency == "replace-one" else ((corners[0], each) for each in corners)
+            far += max(float(((one - other) ** 2).sum()) for one, other in pairs)
+        if which and cap > 1:
+            far = 0.8 * far + 0.2
+        assert held.noises[which].sensitivity * held.users == pytest.approx(far**0.5, rel=1e-6)
+
+
+def test_a_user_of_a_thousand_rows_weighs_as_much_as_one_of_one():
+    held, one = a_release(2), np.eye(PLACES)[:1]
+    np.testing.assert_allclose(held.first_vectors(one), held.first_vectors(1000 * one))
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("users", [1, 1000, 10**6])
+@pytest.mark.parametrize(("classes", "cap"), KINDS)
+def test_what_is_calibrated_is_verified_at_any_size_and_nearly_no_less(users, classes, cap, adjacency):
+    for epsilon, delta in ((0.0102, 1e-12), (1.0, 0.1), (15.0, 1e-6)):
+        held = HeldOut.calibrate(
+            users=users, classes=classes, epsilon=epsilon, delta=delta, adjacency=adjacency, cap=cap
+        )
+        room.verify(held, epsilon, delta, adjacency=adjacency)
+        assert 0.999 * delta <= gdp.delta_for(held.mu, epsilon) <= delta
+        first, second = (mu for _, mu in held.releases())
+        assert first**2 / (first**2 + second**2) == pytest.approx(room.FIRST, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "change", [{"users": 499}, {"cap": 9}, {"classes": 3}, {"adjacency": "replace-one"}, {"scales": (0.01, 0.004)}]
+)
+def test_a_plan_with_less_noise_than_its_theorem_asks_is_refused(change):
+    held = a_release(2, users=500, adjacency="zero-out")
+    room.verify(held, 1.0, 1e-6, adjacency="zero-out")
+    with pytest.raises(VerificationError, match="in an evaluation"):
+        room.verify(replace(held, **change), 1.0, 1e-6, adjacency="zero-out")
+
+
+def test_what_a_run_is_charged_does_not_hang_on_how_many_classes_it_finds():
+    found = {(a_release(*kind).variation, round(a_release(*kind).mu, 9)) for kind in KINDS}
+    assert len(found) == 1
+
+
+def test_numbers_that_cannot_be_meant_are_refused():
+    with pytest.raises(ConfigError, match="classes=1"):
+        a_release(1)
+    with pytest.raises(ConfigError, match="cap=0"):
+        a_release(2, 0)
+    with pytest.raises(Infeasible, match="resolution"):
+        HeldOut.calibrate(users=10, classes=2, epsilon=15.0, delta=1e-50)
+
+
+def test_so_many_are_held_out_and_the_same_whenever_the_run_goes_on():
+    found = held_out(SeededNoise(4), 1000, held_users(1000, 0.1))
+    assert found.sum() == 100
+    assert (found == held_out(SeededNoise(4), 1000, 100)).all()
+    assert (found != held_out(SeededNoise(5), 1000, 100)).any()
+    for users, share in ((3, 0.1), (10, 0.99)):
+        with pytest.raises(ConfigError, match="both sides"):
+            held_users(users, share)
+
+
+def test_everybody_is_held_out_equally_often():
+    """Of 4,000 draws: each count is binomial, and five deviations off in one of 20 with probability below 2e-5 each,
+
+    so the bound is six and a half: false alarm below 1e-8.
+    """
+    times = sum(held_out(SeededNoise(seed), 20, 5).astype(int) for seed in range(4000))
+    assert np.abs(times - 1000).max() < 6.5 * np.sqrt(4000 * 0.25 * 0.75)

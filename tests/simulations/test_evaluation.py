@@ -1,0 +1,254 @@
+"""Users that are held out of a run, and a model that is measured alone: what they say, who they are, and what it costs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluating.scores import Scorer, primary, usable
+from quoron.run_folder import RunFolder
+from quoron.sklearn import PrivateLogisticRegression
+from quoron.training import evaluated, lifetime
+from quoron.training.curator import CuratorEngine
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
+from quoron_server.plan import EVALUATED
+from said import said
+
+
+USERS = 2000
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+
+
+@pytest.fixture(scope="module")
+def people() -> pd.DataFrame:
+    draw = np.random.Generator(np.random.Philox(3))
+    who = np.repeat(np.arange(USERS), 2)
+    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
+    ill = age + 10 * dose + draw.normal(0, 20, len(who)) > 75
+    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
+
+
+def train(people: Any, out: Path, **more: Any) -> Any:
+    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | {"evaluate": 0.2} | more))
+
+
+def charges(ledger: Path) -> list[float]:
+    with lifetime.opened(ledger) as books:
+        return [each.epsilon for each in books.charges("everyone")]
+
+
+def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, ledger, tmp_path, capsys):
+    """Noise is secret: figures are six standard errors off with probability below 1e-8 each."""
+    trained = train(people, tmp_path / "run")
+    evaluation, model = trained.evaluation, trained.model
+    assert evaluation.users == 400
+    assert trained.summary.users == 1600
+    right = float((model.predict(people) == people.ill).mean())
+    accuracy, auc = evaluation.figure("accuracy"), evaluation.figure("AUC")
+    assert abs(accuracy.value - right) < 6 * (accuracy.high - accuracy.low) / 3.9
+    assert accuracy.baseline_name == "majority"
+    assert not accuracy.useless
+    assert 0.5 < auc.value <= 1
+    assert charges(ledger) == [4.0]
+    assert "400 users or slots, drawn in secret" in trained.statement
+    stored = json.loads((tmp_path / "run" / "summary.json").read_text())["evaluation"]
+    assert Evaluation.from_json(stored) == evaluation == quoron.load(tmp_path / "run").evaluation
+    assert quoron.resume(tmp_path / "run").evaluation == evaluation
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        told = [entry.mechanism for number, entry in own.releases() if number == EVALUATED]
+        assert told == ["held-out-places", "held-out-figures"]
+        assert len(own.events()) == 3
+    with pytest.raises(DataError, match="got 'F1'"):
+        evaluation.figure("F1")
+
+
+def test_a_kill_between_training_and_evaluation_releases_both_once_and_charges_once(
+    people, ledger, tmp_path, monkeypatch
+):
+    finish, calls = Ledger.finish, []
+
+    def dies(self, *args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise RunError("gone")
+        return finish(self, *args, **kwargs)
+
+    monkeypatch.setattr(Ledger, "finish", dies)
+    with pytest.raises(RunError, match="gone"):
+        train(people, tmp_path / "run")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        assert own.evaluated() is None
+        assert not own.finished
+    trained = train(people, tmp_path / "run")
+    (_, _, first), (_, _, second) = calls
+    assert first["evaluation"] != second["evaluation"], "what was drawn and not committed is drawn anew"
+    np.testing.assert_array_equal(calls[0][0], calls[1][0])
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        assert own.evaluated() == second
+        assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
+    assert charges(ledger) == [4.0]
+    assert trained.evaluation.users == 400
+
+
+def test_nobody_is_trained_on_and_measured_and_a_run_that_goes_on_holds_out_the_same(
+    people, ledger, tmp_path, monkeypatch
+):
+    asked, measured = set(), []
+    ask, batches = CuratorEngine.ask, evaluated.batches
+
+    def asking(self, question):
+        asked.update(self._order[question.cohort].tolist())
+        return ask(self, question)
+
+    def measuring(declared, items, users):
+        measured.append(users.tolist())
+        return batches(declared, items, users)
+
+    monkeypatch.setattr(CuratorEngine, "ask", asking)
+    monkeypatch.setattr(evaluated, "batches", measuring)
+    train(people, tmp_path / "run")
+    held = set(measured[0])
+    assert len(held) == 400
+    assert measured[0] == measured[1]
+    assert asked <= set(range(USERS)) - held
+    assert len(asked) == 3 * (1600 // 3)
+
+
+def test_what_is_bought_and_what_a_look_sees_is_of_the_trained_users_alone(people, ledger, tmp_path):
+    only = {name: COLUMNS[name] for name in ("user", "label")}
+    trained = quoron.train(people, **said(out=tmp_path / "run", epsilon=4.0, evaluate=0.2, **only))
+    plan = trained.plan["guarantee"]
+    assert plan["bought"]["users"] == 1600
+    assert plan["health"]["users"] == 1600
+    assert plan["held_out"]["users"] == 400
+    assert trained.evaluation.figure("AUC").value > 0.5
+    assert charges(ledger) == [4.0]
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "group-dp-sgd", "outlier-iterates", "local-model"])
+def test_a_plan_with_held_out_users_costs_what_the_worse_of_both_parts_does(name, people, ledger):
+    planned = quoron.plan_training(people, **said(**COLUMNS | {"epsilon": 4.0, "algorithm": name}), evaluate=0.2).plan
+    info = ALGORITHMS[name]
+    pairs, alone = info.pairs(planned), info.pairs(planned.without_held_out())
+    assert pairs[:-1] == alone
+    assert pairs[-1] == planned.guarantee.held_out.pair
+    assert max(pair.delta(4.0) for pair in pairs) <= planned.guarantee.delta
+    last = [each.entry.mechanism for each in planned.releases() if EVALUATED in each.rounds]
+    assert last == ["held-out-places", "held-out-figures"]
+    both, part = info.gaussian(planned), info.gaussian(planned.without_held_out())
+    if part is not None:
+        assert both.mu == max(part.mu, planned.guarantee.held_out.pair.mu)
+
+
+def test_too_few_held_out_users_are_refused_before_the_charge_with_how_many_would_do(people, ledger, tmp_path):
+    few = people[people.who < 100]
+    with pytest.raises(Infeasible, match=r"10 users to measure .* needs about \d+ of them"):
+        train(few, tmp_path / "run", evaluate=0.1, epsilon=1.0)
+    with pytest.raises(ConfigError, match="both sides"):
+        train(people[people.who < 3], tmp_path / "run", evaluate=0.1)
+    assert not ledger.exists()
+    planned = quoron.plan_training(people, **said(**COLUMNS | QUICK), evaluate=0.2)
+    assert any("400 of 2,000 users are held out" in each and "an AUC to ±" in each for each in planned.remarks)
+
+
+def test_a_model_is_measured_alone_for_a_charge_of_its_own(people, ledger, tmp_path, capsys):
+    model = train(people, tmp_path / "run", evaluate=None).model
+    keep = quoron.Keep(group="others")
+    found = quoron.evaluate(model, people, user="who", epsilon=2.0, items_per_user=2, keep=keep)
+    accuracy, per_item = found.figure("accuracy"), found.figure("accuracy", "item")
+    right = float((model.predict(people) == people.ill).mean())
+    for each in (accuracy, per_item):
+        assert abs(each.value - right) < 6 * (each.high - each.low) / 3.9
+    assert [each for each in found.remarks if "they flatter" in each]
+    with lifetime.opened(ledger) as books:
+        (charge,) = books.charges("others")
+        assert (charge.epsilon, charge.delta, charge.adjacency) == (2.0, 1e-6, "replace-one")
+        books.limit("others", epsilon=2.5, delta=1e-5)
+    with pytest.raises(BudgetExceeded):
+        quoron.evaluate(model, people, user="who", epsilon=2.0, keep=keep)
+    people.to_csv(tmp_path / "people.csv", index=False)
+    command = ["evaluate", str(tmp_path / "run"), str(tmp_path / "people.csv"), "--user", "who", "--epsilon", "2"]
+    assert invoke([*command, "--dry-run"]) == 0
+    assert "2,000 users tell an accuracy to about ± 0.0" in capsys.readouterr().out
+    assert invoke(command) == 0
+    shown = capsys.readouterr().out
+    assert "AUC per user" in shown
+    assert "where the model says" in shown
+    assert invoke([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["users"] == USERS
+    assert invoke([*command, "--adjacency", "zero-out"]) == 2
+    assert "Expected users" in capsys.readouterr().err
+    zero_out = quoron.Privacy(2.0, 1e-6, adjacency="zero-out", simulation_seed=3)
+    seeded = [quoron.evaluate(model, people, user="who", privacy=zero_out, users=2500) for _ in range(2)]
+    assert seeded[0] == seeded[1]
+    assert seeded[0].statement.startswith("SIMULATED")
+
+
+def test_numbers_are_told_in_their_own_units_with_the_bound_of_errors(people, ledger, tmp_path):
+    """Noise is secret: the root is more than a third off with probability below 1e-8."""
+    draw = np.random.Generator(np.random.Philox(4))
+    cost = 200 * people.age + draw.normal(0, 2000, len(people))
+    table = people.assign(cost=cost).drop(columns="ill")
+    given = {"user": "who", "label": "cost", "label_range": (-20_000, 60_000), "numeric": COLUMNS["numeric"]}
+    trained = quoron.train(table, **said(out=tmp_path / "run", epsilon=8.0, evaluate=0.3, **given))
+    rmse = trained.evaluation.figure("rmse")
+    error = float(np.sqrt(((trained.model.predict(table) - cost) ** 2).mean()))
+    assert rmse.value == pytest.approx(error, rel=1 / 3)
+    assert rmse.baseline > 1.5 * rmse.value
+    assert rmse.bound.startswith("errors held at ")
+
+
+def test_the_estimators_hold_users_out_too(people, ledger):
+    given = {"bounds": {"age": (0, 100), "dose": (0, 5)}, "classes": [False, True], "rounds": 3, "epsilon": 4.0}
+    columns, label = people[["age", "dose"]], people.ill.to_numpy()
+    fitted = PrivateLogisticRegression(evaluate=0.2, algorithm="one-pass-dp-sgd", **given)
+    assert fitted.fit(columns, label, groups=people.who).evaluation_.users == 400
+    assert fitted.set_params(evaluate=None).fit(columns, label, groups=people.who).evaluation_ is None
+    with pytest.warns(UserWarning, match="protects nobody"):
+        again = [
+            fitted.set_params(evaluate=0.2, random_state=0).fit(columns, label, groups=people.who).evaluation_
+            for _ in range(2)
+        ]
+    assert again[0] == again[1]
+    assert again[0].statement.startswith("SIMULATED")
+
+
+@pytest.fixture(scope="module")
+def scored() -> tuple[Scorer, ItemBatch]:
+    """Three users: two rows, one of them right; one row that is wrong; and no row that can be used."""
+    from quoron_client.data.encoding import Encoding
+    from quoron_client.data.labels import Signs
+    from quoron_client.losses import make_loss
+
+    encoding = Encoding((), Signs("y"), intercept=True, feature_norm=1.0)
+    items = ItemBatch(np.array([[1.0], [1.0], [1.0], [0.0]]), np.array([1.0, -1.0, -1.0, 0.0]), np.array([0, 2, 3, 4]))
+    return Scorer(np.array([2.0]), make_loss("logistic"), encoding), items
+
+
+def test_the_primary_score_is_one_number_in_the_unit_interval_a_user(scored):
+    scorer, items = scored
+    assert usable(items).tolist() == [True, True, True, False]
+    assert primary(scorer, items).tolist() == [0.5, 0.0, 0.0]
+
+
+def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path):
+    alike = train(people.assign(ill=True), tmp_path / "alike").evaluation
+    assert alike.figure("AUC").useless
+    broken = train(
+        people.assign(age="none", dose="none"),
+        tmp_path / "broken",
+        settings=["algorithm.options.rounds=3", "population.missing=drop"],
+    ).evaluation
+    assert all(each.useless for each in broken.figures)
+    assert "no figure says anything" in broken.remarks[0]
+    assert isinstance(RunFolder(tmp_path / "broken").summary()["evaluation"], dict)

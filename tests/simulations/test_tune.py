@@ -1,0 +1,443 @@
+"""`quoron tune` and `quoron.select`: one charge, one private file that is gone, the same trials whoever is killed."""
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import quoron
+from quoron import Effort, Keep, Method, Privacy
+from quoron.cli.app import app, invoke
+from quoron.training import lifetime
+from quoron.training.start import Identity
+from quoron.tuning import private_state, searching
+from quoron.tuning.private_state import Known, Outcome, PrivateState
+from quoron.tuning.scoring import noise_for, pair_of, private_mean, user_scores
+from quoron.tuning.searching import Price, search
+from quoron.tuning.select import price_of
+from quoron.tuning.tables import Table
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import make_loss
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, OtherVersion, UsageError
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.selection.trials import Trials
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+
+USERS = 1500
+FEW = Effort(trials=4.0)
+
+
+@cache
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    made = pd.DataFrame({"user": np.arange(USERS), "a": rng.uniform(0, 1, USERS), "b": rng.uniform(-1, 1, USERS)})
+    return made.assign(y=rng.uniform(size=USERS) < 1 / (1 + np.exp(-6 * (made.a - 0.5) - 3 * made.b)))
+
+
+def asked(folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "user": "user",
+        "label": "y",
+        "numeric": {"a": (0, 1), "b": (-1, 1)},
+        "vary": {"loss.ridge": [0.0, 1.0]},
+        "algorithms": ["one-pass-dp-sgd"],
+        "privacy": Privacy(4.0, 1e-5),
+        "effort": FEW,
+        "keep": Keep(folder / "run", ledger=folder / "lifetime.sqlite"),
+    } | more
+
+
+def charges(folder: Path) -> list[tuple[float, float]]:
+    with lifetime.opened(folder / "lifetime.sqlite") as ledger:
+        return [(each.epsilon, each.delta) for each in ledger.charges("everyone")]
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+class TestASearchOverATable:
+    def test_is_charged_once_for_all_of_it_and_leaves_an_ordinary_model(self, tmp_path: Path) -> None:
+        tuned = quoron.tune(table(), **asked(tmp_path))
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+        assert tuned.model.promise is not None
+        assert (tuned.model.promise.epsilon, tuned.summary.epsilon, tuned.summary.users) == (4.0, 4.0, 1350)
+        assert "docs/privacy/selection.md#ps1 over docs/privacy/gaussian.md" in tuned.statement
+        assert "nobody learns how many trials there were" in tuned.statement
+        assert np.array_equal(quoron.load(tmp_path / "run").weights, tuned.weights)
+        assert tuned.choice.price["trial_epsilon"] < 4.0 < tuned.choice.price["trial_epsilon"] * 3
+        again = quoron.resume(tmp_path / "run")
+        assert np.array_equal(again.weights, tuned.weights)
+        assert again.choice.name == tuned.choice.name  # type: ignore[union-attr]
+        assert quoron.report(tmp_path / "run").is_file()
+        assert len(charges(tmp_path)) == 1
+
+    def test_is_priced_before_anything_is_charged_or_looked_at(self, tmp_path: Path) -> None:
+        nonsense = table().assign(a="?", b=None, y="?")
+        plans = [quoron.plan_tuning(each, **asked(tmp_path)) for each in (table(), nonsense)]
+        assert plans[0].as_json() == plans[1].as_json()
+        assert not (tmp_path / "lifetime.sqlite").exists()
+        said = dict(plans[0].rows())
+        assert set(said) >= {"the whole search", "one trial", "in the open", "the clock"}
+        assert said["the clock"].startswith("NOT padded")
+
+    def test_takes_no_user_into_training_who_scores(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[tuple[int, int]] = []
+        original = ItemBatch.of
+
+        def watched(self: ItemBatch, users: Any) -> ItemBatch:
+            if len(self.offsets) == USERS + 1:
+                seen.append((len(users), int(np.sum(users))))
+            return original(self, users)
+
+        monkeypatch.setattr(ItemBatch, "of", watched)
+        quoron.tune(table(), **asked(tmp_path))
+        assert len(seen) >= 2
+        assert len(set(seen)) == 2  # one split for all trials
+        assert {count for count, _ in seen} == {1350, 150}
+        assert sum(total for _, total in set(seen)) == USERS * (USERS - 1) // 2
+
+    def test_is_not_carried_out_beyond_the_limit(self, tmp_path: Path) -> None:
+        with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
+            ledger.limit("everyone", epsilon=3.0, delta=1e-4)
+        with pytest.raises(BudgetExceeded):
+            quoron.tune(table(), **asked(tmp_path))
+        assert charges(tmp_path) == []
+
+    def test_leaves_out_by_name_what_cannot_be_planned(self, tmp_path: Path) -> None:
+        found = quoron.plan_tuning(
+            table(), **asked(tmp_path, algorithms=["one-pass-dp-sgd", "filtered-sgd"], privacy=Privacy(1.0, 1e-5))
+        )
+        assert [name for name, _ in found.refused] == ["filtered-sgd loss.ridge=0", "filtered-sgd loss.ridge=1"]
+        assert found.remarks[0].startswith("left out, as nothing can be planned for it: filtered-sgd")
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"vary": None}, "two settings or more"),
+            ({"vary": {"privacy.delta": [1e-5, 1e-6]}}, "settings of a method or of columns"),
+            ({"vary": {"train.group": ["a", "b"]}}, "settings of a method or of columns"),
+            ({"numeric": None}, "features are declared to tune on"),
+            ({"effort": Effort(evaluate=0.0)}, "evaluate"),
+            ({"effort": Effort(trials=0.5)}, "mean number of trials"),
+            ({"effort": Effort(law="lucky")}, "Expected law to be one of"),  # type: ignore[arg-type]
+        ],
+    )
+    def test_wrong_requests_are_refused_before_any_charge(self, tmp_path: Path, more: Any, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            quoron.tune(table(), **asked(tmp_path, **more))
+        assert not (tmp_path / "lifetime.sqlite").exists()
+
+    def test_too_little_epsilon_for_any_trial_is_infeasible(self, tmp_path: Path) -> None:
+        with pytest.raises(Infeasible, match="selection"):
+            quoron.plan_tuning(table(), **asked(tmp_path, privacy=Privacy(0.012, 1e-5)))
+
+    def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(Killed), dying(PrivateState, "write", "after", 1):
+            quoron.tune(table(), **asked(tmp_path))
+        with pytest.raises(OtherVersion, match="settings to try"):
+            quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
+        with pytest.raises(OtherVersion, match="same table"):
+            quoron.tune(table().assign(a=0.5), **asked(tmp_path))
+
+
+@contextmanager
+def dying(owner: Any, name: str, when: str, nth: int) -> Iterator[None]:
+    """Within it, the n-th call of a function ends everything, before or after it has done its work."""
+    original, left = vars(owner)[name], [nth]
+    plain = original.__func__ if isinstance(original, classmethod) else original
+
+    def deadly(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and when == "before":
+            raise Killed
+        done = plain(*args, **kwargs)
+        if left[0] == 0:
+            raise Killed
+        return done
+
+    setattr(owner, name, classmethod(deadly) if isinstance(original, classmethod) else deadly)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+KEY = bytes(range(1, 33))
+MOMENTS: list[tuple[Any, str, int]] = [
+    (Ledger, "create", 1),
+    (PopulationLedger, "charge", 1),
+    (Ledger, "same_inputs", 1),
+    (PrivateState, "write", 1),
+    (PrivateState, "write", 2),
+    (Ledger, "begin_with", 1),
+    (Ledger, "finish", 1),
+    (searching, "erase", 1),
+    (PopulationLedger, "release", 1),
+    (PopulationLedger, "end", 1),
+]
+
+
+class TestAKilledSearch:
+    """Noise of one key, so that a search that nobody kills says what every killed one must come to."""
+
+    @pytest.fixture(autouse=True)
+    def _one_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(KEY)))
+        monkeypatch.setattr(Identity, "fresh", classmethod(lambda cls, name: cls(f"{name}-0", 7, "2026-01-01")))
+
+    @staticmethod
+    @cache
+    def whole() -> tuple[str, float, bytes]:
+        from tempfile import TemporaryDirectory
+
+        with TemporaryDirectory() as folder:
+            done = quoron.tune(table(), **asked(Path(folder)))
+        return done.choice.name, done.choice.score, done.weights.tobytes()
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize("moment", MOMENTS, ids=lambda each: f"{each[1]}-{each[2]}")
+    def test_comes_to_the_same_end_for_one_charge(
+        self, tmp_path: Path, moment: tuple[Any, str, int], when: str
+    ) -> None:
+        expected = self.whole()
+        with pytest.raises(Killed), dying(*moment[:2], when, moment[2]):
+            quoron.tune(table(), **asked(tmp_path))
+        run = tmp_path / "run"
+        done = quoron.resume(run) if (run / "model.json").is_file() else quoron.tune(table(), **asked(tmp_path))
+        assert (done.choice.name, done.choice.score, done.weights.tobytes()) == expected  # type: ignore[union-attr]
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+        assert not (run / "private").exists()
+        with closing(Ledger.open(run / "ledger.sqlite")) as own, pytest.raises(Exception, match="erased"):
+            _ = own.noise_key
+
+
+class TestNothingOfATrialIsOutside:
+    def test_every_file_but_the_private_one_stays_as_it_is_from_trial_to_trial(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        run, seen, sizes = tmp_path / "run", [], []
+        original = PrivateState.write
+
+        def watched(self: PrivateState, known: Known) -> None:
+            original(self, known)
+            outside = [path for path in run.rglob("*") if path.is_file() and path.parent.name != "private"]
+            seen.append({str(path): path.read_bytes() for path in outside})
+            sizes.append(self.path.stat().st_size)
+            assert stat.S_IMODE(self.path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(self.path.parent.stat().st_mode) == 0o700
+
+        monkeypatch.setattr(PrivateState, "write", watched)
+        quoron.tune(table(), **asked(tmp_path, effort=Effort(trials=4.0, padded=True)))
+        assert len(seen) == 12
+        assert all(each == seen[0] for each in seen)
+        assert len(set(sizes)) == 1
+        assert capfd.readouterr() == ("", "")
+
+    def test_and_afterwards_the_folder_tells_nothing_of_how_many_there_were(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = []
+        for number in (1, 6):
+            monkeypatch.setattr(Trials, "draw", lambda *_, number=number: number)
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            quoron.tune(table(), **asked(folder))
+            run = folder / "run"
+            assert not (run / "private").exists()
+            files = sorted(path.name for path in run.iterdir())
+            tally = (run / "ledger.sqlite-acknowledged").read_bytes()
+            found.append((files, tally, (run / "ledger.sqlite").stat().st_size))
+        assert found[0] == found[1]
+
+    def test_the_state_cannot_be_read_without_the_key(self, tmp_path: Path) -> None:
+        state = PrivateState(tmp_path, KEY, 1 << 12)
+        state.write(Known(3, Outcome(0.5, np.arange(4.0)), 7))
+        assert b"weights" not in state.path.read_bytes()
+        found = state.read()
+        assert (found.done, found.candidate) == (3, 7)
+        assert found.best is not None
+        assert np.array_equal(found.best.weights, np.arange(4.0))
+        with pytest.raises(Exception, match="as this search wrote it"):
+            PrivateState(tmp_path, bytes(reversed(KEY)), 1 << 12).read()
+
+
+class TestTheClock:
+    """Whoever counts trials, by the clock, learns their number: unless they are always as many."""
+
+    @staticmethod
+    def counted(seed: int, *, padded: bool) -> tuple[int, int, float]:
+        law, seen = Trials.negative_binomial(6.0, most=20), []
+
+        def perform(candidate: int, noise: NoiseSource) -> Outcome:
+            seen.append(candidate)
+            return Outcome(float(noise.stream("score").uniform(1)[0]), np.zeros(1))
+
+        price = Price(law, (Pair.gaussian(0.1),), 1.0, 1e-6, "replace-one", 3, padded)
+        best = search(price, SeededNoise(seed), perform)
+        return len(seen), best.candidate, best.outcome.score
+
+    def test_tells_the_number_where_it_is_not_padded(self) -> None:
+        assert len({self.counted(seed, padded=False)[0] for seed in range(20)}) > 5
+
+    def test_tells_nothing_where_it_is_and_the_outcome_is_the_same(self) -> None:
+        padded, plain = ([self.counted(seed, padded=each) for seed in range(20)] for each in (True, False))
+        assert {each[0] for each in padded} == {20}
+        assert [each[1:] for each in padded] == [each[1:] for each in plain]
+
+    def test_is_named_in_the_promise_unless_padded(self, tmp_path: Path) -> None:
+        padded = quoron.plan_tuning(table(), **asked(tmp_path, effort=Effort(trials=4.0, padded=True)))
+        assert "how long the search took" not in padded.statement
+        assert padded.price.trials.most == 12
+
+
+class TestTheScore:
+    ITEMS = ItemBatch(
+        np.array([[1.0], [1.0], [-1.0], [0.5]]), np.array([1.0, -1.0, -1.0, 1.0]), np.array([0, 2, 3, 4, 4])
+    )
+
+    def test_of_each_user_weighs_one_and_is_bounded(self) -> None:
+        loss = make_loss("logistic", feature_norm=1.0)
+        for weights in (np.array([3.0]), np.array([1e300]), np.array([np.nan]), np.array([-np.inf])):
+            found = user_scores(weights, loss, self.ITEMS)
+            assert found.shape == (4,)
+            assert ((found >= 0) & (found <= 1)).all()
+            assert found[3] == 0
+        assert user_scores(np.array([3.0]), loss, self.ITEMS)[1] > 0.99
+
+    def test_noise_is_worth_what_the_second_account_says_and_no_more(self) -> None:
+        noise = noise_for(0.3, 200)
+        assert 0.2999 < pair_of(noise, 200).mu <= 0.3 * (1 + 1e-9)
+
+    def test_means_of_neighbours_differ_by_less_than_the_noise_is_made_for(self) -> None:
+        # The same noise, so what is left is what one user moves: at most 1/200.
+        one = np.full(200, 0.3)
+        other = one.copy()
+        other[7] = np.nan
+        noise = noise_for(0.3, 200)
+        moved = private_mean(one, noise, SeededNoise(1)) - private_mean(other, noise, SeededNoise(1))
+        assert abs(moved - 0.3 / 200) < 1e-9
+
+
+class TestSelectionOfAnything:
+    @staticmethod
+    def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
+        keep = Keep(folder / "run", ledger=folder / "lifetime.sqlite")
+        given = {"users": 600, "privacy": Privacy(4.0, 1e-5), "effort": FEW, "keep": keep} | more
+        return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
+
+    @staticmethod
+    def trial(setting: dict[str, float], at: quoron.Trial) -> tuple[float, np.ndarray]:
+        def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+            assert not set(users.tolist()) & set(at.held_out.tolist())
+            return point - np.stack([np.sin(users), np.cos(users)], axis=1)
+
+        method = Method(clip_norm=setting["clip"], radius=2.0)
+        weights = at.train(rows, dimension=2, method=method)
+        return at.score(np.full(len(at.held_out), 0.5)), weights
+
+    def test_is_charged_once_and_read_again_without_a_trial(self, tmp_path: Path) -> None:
+        done = self.of(tmp_path, self.trial)
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+        assert done.model.shape == (2,)
+        assert not (tmp_path / "run" / "private").exists()
+        again = self.of(tmp_path, lambda *_: pytest.fail("a search that is over tries nothing"))
+        assert np.array_equal(again.model, done.model)
+        assert again.candidate == done.candidate
+        with pytest.raises(ConfigError, match=r"quoron\.select"):
+            quoron.resume(tmp_path / "run")
+
+    def test_a_trial_that_trains_or_scores_twice_is_refused(self, tmp_path: Path) -> None:
+        def greedy(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            at.score(np.zeros(len(at.held_out)))
+            return at.score(np.zeros(len(at.held_out))), np.zeros(2)
+
+        with pytest.raises(UsageError, match="paid for once"):
+            self.of(tmp_path, greedy)
+
+    def test_a_method_that_is_no_gaussian_is_refused(self, tmp_path: Path) -> None:
+        def sampled(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            method = Method("dp-sgd-wor", {"rounds": 20, "rate": 0.1, "step_size": 0.1}, clip_norm=1.0, radius=1.0)
+            return 0.0, at.train(lambda users, _: np.zeros((len(users), 2)), dimension=2, method=method)
+
+        with pytest.raises(ConfigError, match="Gaussian as a whole"):
+            self.of(tmp_path, sampled, privacy=Privacy(4.0, 1e-5, simulation_seed=1))
+
+    def test_of_a_declared_base_costs_what_the_price_says_or_is_refused(self, tmp_path: Path) -> None:
+        base = Pair.gaussian(0.2)
+        least = price_of(2, base, 1e-5, FEW)
+
+        def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
+            return float(noise), np.array([noise])
+
+        refused, done = ({"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01))
+        with pytest.raises(Infeasible, match="cost epsilon"):
+            self.of(tmp_path / "refused", trial, **refused)
+        chosen = self.of(tmp_path, trial, **done)
+        assert chosen.score == chosen.model[0]
+        assert "its declared pair" in chosen.statement
+
+    def test_best_of_many_equals_the_best_that_was_tried(self, tmp_path: Path) -> None:
+        seen: list[float] = []
+
+        def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            seen.append(float(at.noise.stream("own").uniform(1)[0]))
+            return seen[-1], np.zeros(1)
+
+        privacy = Privacy(4.0, 1e-5, simulation_seed=4)
+        assert self.of(tmp_path, trial, users=None, base=Pair.gaussian(0.2), privacy=privacy).score == max(seen)
+        assert not (tmp_path / "lifetime.sqlite").exists()
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def files(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+        table().to_csv(tmp_path / "t.csv", index=False)
+        return [
+            *("tune", "t.csv", "--user", "user", "--label", "y", "--numeric", "a=0:1", "--numeric", "b=-1:1"),
+            *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "4"),
+            *("--vary", "loss.ridge=[0, 1]", "--out", "run"),
+        ]
+
+    def test_shows_the_price_first_and_then_the_choice(self, files: list[str], tmp_path: Path) -> None:
+        shown = CliRunner().invoke(app, [*files, "--dry-run"])
+        assert shown.exit_code == 0, shown.output
+        assert "the whole search" in shown.output
+        assert not (tmp_path / "lifetime.sqlite").exists()
+        done = CliRunner().invoke(app, [*files, "--json"])
+        assert done.exit_code == 0, done.output
+        said = json.loads(done.stdout)
+        assert said["choice"]["name"].startswith("one-pass-dp-sgd loss.ridge=")
+        assert invoke(["resume", "run", "--json"]) == 0
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+
+    def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
+        with pytest.raises(Killed), dying(PrivateState, "write", "after", 1):
+            invoke([*files, "--json"])
+        assert (tmp_path / "run" / private_state.FOLDER).is_dir()
+        assert invoke(["resume", "run", "--json"]) == 0
+        assert not (tmp_path / "run" / private_state.FOLDER).exists()
+        assert charges(tmp_path) == [(4.0, 1e-5)]
+
+
+def test_trials_use_rows_of_one_table_under_every_setting(tmp_path: Path) -> None:
+    """Settings that encode rows differently are read as they say, in whatever order they come."""
+    kinds = {"domain.radius": [1.0, 5.0], "population.unit_rows": [True, False]}
+    found = quoron.plan_tuning(table(), **asked(tmp_path, vary=kinds))
+    rows = Table(found)
+    widths = {rows.of(each).encoding.unit_rows for each in found.candidates}
+    assert widths == {True, False}
