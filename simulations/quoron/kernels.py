@@ -40,7 +40,7 @@ from quoron_client.data.gathering import Gathering
 from quoron_client.data.misfits import Tally
 from quoron_client.protocol.domains import Box
 from quoron_privacy.kernels.compiled import Pointwise
-from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, fits, here
+from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
 
 # So generous a promise that filters and lotteries are feasible with these users.
@@ -83,25 +83,38 @@ def compile_all(part: int = 0, parts: int = 1) -> None:
 
 def ship() -> None:
     """Compile everything into the installation, for a level of processors where this is one of it; once a source."""
-    packages = [Path(package.__path__[0]) for package in (quoron_privacy, quoron_client, quoron_server, quoron)]
-    level = next((name for name in LEVELS if fits((here()[0], name, ""), here())), None)
-    target = here() if level is None else (here()[0], level, "")
-    sources = b"".join(path.read_bytes() for root in packages for path in sorted(root.rglob("*.py")))
-    made_of = f"{sha256(sources).hexdigest()} for {' '.join(target)}\n"
-    done = SHIPPED / "made-of"
-    if done.exists() and done.read_text() == made_of:
+    if shipped():
         return
     rmtree(SHIPPED, ignore_errors=True)
-    _, name, features = target
+    _, name, features = _target()
     with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
-        environment = {"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
-        _on_all_processors(environment)
-        for root in packages:
+        _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
+        for root in _packages():
             for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
                 kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
                 if kept.is_dir():
                     copytree(kept, SHIPPED / ".".join(folder.relative_to(root.parent).parts))
-    done.write_text(made_of)
+    (SHIPPED / "made-of").write_text(_made_of())
+
+
+def shipped() -> bool:
+    """Whether what the installation has was compiled of its source, for this processor's level."""
+    done = SHIPPED / "made-of"
+    return done.exists() and done.read_text() == _made_of()
+
+
+def _made_of() -> str:
+    sources = b"".join(path.read_bytes() for root in _packages() for path in sorted(root.rglob("*.py")))
+    return f"{sha256(sources).hexdigest()} for {' '.join(_target())}\n"
+
+
+def _packages() -> list[Path]:
+    return [Path(package.__path__[0]) for package in (quoron_privacy, quoron_client, quoron_server, quoron)]
+
+
+def _target() -> Target:
+    level = next((name for name in LEVELS if fits((here()[0], name, ""), here())), None)
+    return here() if level is None else (here()[0], level, "")
 
 
 def _on_all_processors(environment: Mapping[str, str]) -> None:
@@ -147,9 +160,9 @@ def _gather_and_train(folder: Path) -> None:
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The client's, but what belongs to Flower."""
+    """The client's, but what belongs to a network."""
     for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
-        if ".flower" not in found.name:
+        if ".flower" not in found.name and ".federation" not in found.name:
             yield importlib.import_module(found.name)
 
 
