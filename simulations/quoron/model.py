@@ -271,9 +271,7 @@ class Model:
                 raise ValueError("weights that are no numbers")
             weights = np.array(contents["weights"], np.float64)
             shares = contents["label_shares"]
-            shares = (
-                None if shares is None else LabelShares(tuple(shares["shares"]), **model_text.without(shares, "shares"))
-            )
+            shares = None if shares is None else LabelShares(**{**shares, "shares": tuple(shares["shares"])})
             forecast = contents["forecast"]
             if forecast is not None and not (isinstance(forecast, str) and forecast.isprintable()):
                 raise ValueError("a forecast that is no line of text")
