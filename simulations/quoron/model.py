@@ -271,7 +271,7 @@ class Model:
                 raise ValueError("weights that are no numbers")
             weights = np.array(contents["weights"], np.float64)
             shares = contents["label_shares"]
-            shares = None if shares is None else LabelShares(**shares | {"shares": tuple(shares["shares"])})
+            shares = None if shares is None else LabelShares(**{**shares, "shares": tuple(shares["shares"])})
             forecast, why_not = contents["forecast"], contents["no_interval"]
             for words in (forecast, why_not):
                 if words is not None and not (isinstance(words, str) and words.isprintable()):
