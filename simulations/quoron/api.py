@@ -136,7 +136,9 @@ def tune(
     """
     from quoron.tuning import run as tuning
 
-    search, name = _search("tune", source, columns, settings, (privacy, method, keep, epsilon), vary, algorithms, effort)
+    search, name = _search(
+        "tune", source, columns, settings, (privacy, method, keep, epsilon), vary, algorithms, effort
+    )
     folder = claim(search.config, name)
     with folder.resumable():
         return tuning.carry_out(search, folder)

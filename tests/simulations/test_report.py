@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("planned_once")
 SUMMARY = Summary(**EXAMPLE)
 HOSTILE = ('<script>alert("1")</script>', 'it\'s "quoted" & <b>', "\u202eoidar\u202c عمر", "x" * 400)
 FIGURES = (
-    Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "always the majority", useless=False),
+    Figure("accuracy", "user", 0.69, 0.66, 0.72, 0.63, "majority", useless=False),
     Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
     Figure("AUC", "item", 0.6, 0.1, 1.1, 0.5, "chance", useless=True),
 )
@@ -133,6 +133,14 @@ def test_a_training_report_says_what_the_files_of_its_folder_hold(trained: Any) 
     ]
 
 
+def test_a_training_report_draws_nothing_but_releases_whatever_stands_beside_them(trained: Any) -> None:
+    done = result.stored(RunFolder(trained.directory))
+    text = training.html(RunFolder(trained.directory), done.summary, done.model, ROWS)
+    assert [each for each in drawn(text) if "round" in each] == [RADII]
+    public = [{key: row[key] for key in ("round", "asked", "public.radius", "public.spread")} for row in ROWS]
+    assert training.html(RunFolder(trained.directory), done.summary, done.model, public) == text
+
+
 def test_a_report_is_written_again_to_the_same_bytes(trained: Any) -> None:
     before = (trained.directory / "report.html").read_bytes()
     assert quoron.report(trained.directory).read_bytes() == before
@@ -144,12 +152,12 @@ def test_an_evaluation_is_shown_with_intervals_baselines_and_verdicts(trained: A
     text = training.html(RunFolder(trained.directory), summary, done.model, [])
     page, facts = Page(text), Page(text).facts()
     check_loads_nothing(text)
-    assert facts["AUC per user"] == "0.742 0.711 to 0.773 0.5, chance higher is better"
-    assert facts["accuracy per user"] == "0.69 0.66 to 0.72 0.63, always the majority higher is better"
+    assert facts["AUC per user"] == "0.742 0.711 to 0.773 0.5 (chance) higher is better"
+    assert facts["accuracy per user"] == "0.69 0.66 to 0.72 0.63 (majority) higher is better"
     assert facts["AUC per item"].endswith("too wide to say anything")
     assert page.texts("b")[0] == "0.742"  # first of all
-    assert "95 %: 0.711 to 0.773; chance 0.5" in text
-    assert "left: ε = 2, δ = 1e-06" in text
+    assert "95 %: 0.711 to 0.773; chance 0.5" in page.texts("span")
+    assert "left: ε = 2, δ = 1e-06" in page.texts("span")
     assert "Observed against predicted chances" in drawn(text)
     assert EVALUATION.statement in " ".join(page.texts("blockquote"))
     assert "Observed against predicted chances" not in drawn((trained.directory / "report.html").read_text())

@@ -67,7 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         done = quoron.train(frame, **told | said(out=place / "trained", algorithm="one-pass-dp-sgd"))
     figures = (
         Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
-        Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "always the mean", useless=True, unit=" €"),
+        Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
     )
     bins = (Bin(0.2, 0.25, 0.1, 0.4), Bin(0.7, 0.6, 0.5, 0.8))
     evaluated = Evaluation(figures, bins, 1000, 1.0, 1e-6, "A promise of its own.", ("A remark.",))

@@ -60,9 +60,10 @@ def document(name: str, *, lead: str, parts: Iterable[str], simulated: bool, foo
 <style>{STYLE}</style>
 </head>
 <body>
-<header><div><h1><bdi>{text(name)}</bdi></h1>{paragraph(lead, soft=True)}</div>
+<header><h1><bdi>{text(name)}</bdi></h1>
 <button type="button" id="theme" hidden aria-pressed="false">Dark</button></header>
 <main>
+{paragraph(lead, soft=True)}
 {banner}
 {"".join(parts)}
 </main>
@@ -123,7 +124,7 @@ def cards(every: Sequence[Card]) -> Raw:
         f"<span>{text(each.beside)}</span></li>"
         for each in every
     )
-    return Raw(f'<ul class="cards">\n{drawn}\n</ul>')
+    return Raw(f'<ul class="cards">\n{drawn}\n</ul>'.replace(" %", "&nbsp;%"))
 
 
 def facts(lines: Sequence[Fact]) -> Raw:

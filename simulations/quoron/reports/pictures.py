@@ -5,11 +5,10 @@
 """
 
 import math
-from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Literal
 
 Point = tuple[float, float]
@@ -18,7 +17,7 @@ Kind = Literal["line", "dashed", "dots", "band", "bars"]
 Scale = Callable[[float], float]
 
 WIDTH, HEIGHT, LINE = 360, 210, 20  # of a picture without its legend, and of a line of text in it
-LABEL = 118  # width of a ranking's names
+LABEL = 150  # width of a ranking's names, at most
 WIDTHS = dict.fromkeys("fijltrI.,:;'|!()[] ", 4.4) | dict.fromkeys("mwMWOQGD@%—…", 11.5)  # of letters in these pictures
 COLOURS = 12  # then they begin again, dashed
 ALONE = """<style>svg{font-family:sans-serif;background:#fff}text{font-size:12px;fill:#4a5662}.end{text-anchor:end}
@@ -107,7 +106,8 @@ def ranking(title: str, rows: Sequence[tuple[str, float, Reach, str]], *, log: b
     ends = [each for each in ends if each > 0] if log else [*ends, 0.0]
     right = WIDTH - 12 - 6.6 * max(len(words) for *_, words in rows)
     low, high = _reach(Axis("", log=log), ends)
-    place = _scale(low, high, LABEL, right, log=log)
+    label = min(LABEL, 12 + max(_wide(name) for name, *_ in rows))
+    place = _scale(low, high, label, right, log=log)
     bottom, drawn = LINE * len(rows) + 4, []
     for tick in _ticks(low, high, log=log, many=3):
         x = place(tick)
@@ -115,14 +115,14 @@ def ranking(title: str, rows: Sequence[tuple[str, float, Reach, str]], *, log: b
         drawn.append(f'<text class="mid" x="{x:.1f}" y="{bottom + 14}">{number(tick)}</text>')
     for index, (name, value, (least, most), words) in enumerate(rows):
         y = LINE * index + 14
-        drawn.append(f'<text class="end" x="{LABEL - 8}" y="{y}">{_text(name, LABEL - 10)}</text>')
+        drawn.append(f'<text class="end" x="{label - 8:.1f}" y="{y}">{_text(name, label - 10)}</text>')
         if most is not None:
-            start = LABEL if least is None or (log and least <= 0) else place(least)
+            start = label if least is None or (log and least <= 0) else place(least)
             drawn.append(f'<line class="c0" x1="{start:.1f}" x2="{place(most):.1f}" y1="{y - 4}" y2="{y - 4}"/>')
         if reached:
             drawn.append(f'<circle class="c0 dot" cx="{place(value):.1f}" cy="{y - 4}" r="4"/>')
         else:
-            a, b = sorted((LABEL if log else place(0.0), place(value)))
+            a, b = sorted((label if log else place(0.0), place(value)))
             drawn.append(f'<rect class="c0 bar" x="{a:.1f}" y="{y - 9}" width="{max(b - a, 1):.1f}" height="10"/>')
         drawn.append(f'<text x="{right + 8:.1f}" y="{y}">{_text(words)}</text>')
     return _svg(title, "\n".join(drawn), bottom + 20)
@@ -209,12 +209,20 @@ def _svg(title: str, drawn: str, height: float) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">\n{drawn}\n</svg>'
 
 
+def _wide(text: str) -> float:
+    """About how much room a text takes."""
+    return sum(WIDTHS.get(letter, 7.6 if letter.isascii() else 9.0) for letter in text)
+
+
 def _text(text: str, room: float = WIDTH) -> str:
-    """A text, shortened to about so much room; the whole of it is told to whoever points at it."""
-    ends = list(accumulate(WIDTHS.get(letter, 7.6 if letter.isascii() else 9.0) for letter in text))
-    if not ends or ends[-1] <= room:
+    """A text, shortened in its middle to about so much room; the whole of it is told to whoever points at it."""
+    if _wide(text) <= room:
         return escape(text)
-    return f"{escape(text[: bisect(ends, room - WIDTHS['…'])])}…<title>{escape(text)}</title>"
+    kept = int(len(text) * room / _wide(text))
+    while kept > 3 and _wide(text[: kept - kept // 3] + "…" + text[-(kept // 3) :]) > room:
+        kept -= 1
+    kept = max(kept, 3)
+    return f"{escape(text[: kept - kept // 3])}…{escape(text[-(kept // 3) :])}<title>{escape(text)}</title>"
 
 
 def _path(points: Sequence[Point]) -> str:

@@ -4,7 +4,7 @@ Nothing is drawn where there is nothing to see: a line that does not move is lef
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # whoever has one brings it
     from quoron.reports.summary import Summary
 
 Rows = Sequence[Mapping[str, Any]]
+SIMULATED = ("simulation.", "network.")  # columns of rounds.parquet that are figures of private data
 FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
     "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model "
@@ -77,8 +78,11 @@ def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
     )
 
 
-def evaluation(found: "Evaluation | None") -> Raw:
-    """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none."""
+def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> Raw:
+    """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none.
+
+    What the page says `elsewhere` is not said again.
+    """
     if found is None:
         return Raw("")
     rows: list[list[str | Raw]] = []
@@ -89,7 +93,7 @@ def evaluation(found: "Evaluation | None") -> Raw:
         drawn = Raw(gauge(each.value, (each.low, each.high), ends, beside=each.baseline))
         name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
         value, low, high = (_told(one) for one in (each.value, each.low, each.high))
-        beside = "" if each.baseline is None else f"{_told(each.baseline)}, {each.baseline_name}"
+        beside = "" if each.baseline is None else f"{_told(each.baseline)} ({each.baseline_name})"
         verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
         rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
     listed = table(
@@ -103,9 +107,9 @@ def evaluation(found: "Evaluation | None") -> Raw:
     return section(
         "How good the model is",
         listed,
-        bullets(found.remarks),
+        bullets(each for each in found.remarks if each not in elsewhere),
         _calibration(found.calibration),
-        formal(found.statement),
+        "" if found.statement in elsewhere else formal(found.statement),
     )
 
 
@@ -167,10 +171,10 @@ def coefficients(model: "Model | None") -> Raw:
     more = len(names) - FEATURES
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
+    said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
-    return section(
-        "What the model says", side_by_side("".join(paragraph(each) for each in said), _moved(model)), listed
-    )
+    told = Raw("".join(paragraph(each) for each in said) + listed)
+    return section("What the model says", side_by_side(told, _moved(model)))
 
 
 def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
@@ -224,6 +228,8 @@ def _moved(model: "Model") -> Raw:
 
 def rounds(rows: Rows, summary: "Summary | None" = None) -> Raw:
     """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
+    if summary is None:  # of a real run nothing else may be shown, whatever there is
+        rows = [{key: value for key, value in row.items() if not key.startswith(SIMULATED)} for row in rows]
     drawn = [_radius(rows), _cohort(rows), _scores(rows), _time(rows)]
     if summary is not None:
         drawn.insert(0, _risk(summary, rows))
@@ -335,7 +341,7 @@ def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
         told = (folder.path / "config.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         told = ""
-    name = "train" if real else "simulate"
+    name = "tune" if folder.is_search else "train" if real else "simulate"
     again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
     command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
     shown = folded("The configuration, as it was", verbatim(told)) if told else ""

@@ -15,7 +15,7 @@ from quoron.run_folder import RunFolder
 if TYPE_CHECKING:
     from quoron.training.result import TrainingSummary
 
-UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see `quoron evaluate`."
+UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
 FOOTER = (
     "Made by quoron. All that this page says of the table was released with noise within the promise, or is public: "
     "it may be shown to anybody."
@@ -38,7 +38,7 @@ def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequ
         lead=f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}.",
         parts=[
             page.cards(_cards(summary, odds)),
-            sections.evaluation(summary.evaluation),
+            sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
             page.section("To take care of", page.bullets(care)),
             sections.coefficients(model),
             sections.privacy(summary.statement, summary.adjacency, odds),
@@ -69,7 +69,7 @@ def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
     best = None if summary.evaluation is None else sections.best_figure(summary.evaluation)
     if best is None:
         best = Card("how good is it?", "not measured", summary.foretold() or UNMEASURED)
-    left = f"left: {summary.group_left}" if summary.group_left else "no limit is set: `quoron ledger limit` sets one"
+    left = f"left: {summary.group_left}" if summary.group_left else "no limit is set; “quoron ledger limit” sets one"
     return [
         best,
         sections.risked(odds),
@@ -80,7 +80,7 @@ def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
 
 def _charged(summary: "TrainingSummary") -> list[Fact]:
     """This run's charge, and the account that it went to."""
-    after = Odds(summary.group_epsilon, summary.group_delta)
+    after = Odds(summary.group_epsilon, summary.group_delta, summary.group_mu, summary.group_variation)
     worth = f", μ = {summary.mu:.4g}" if summary.mu is not None else ""
     so_far = f"ε = {summary.group_epsilon:.4g} at δ = {summary.group_delta:.3g}: a guess about one person is right in "
     charged = [

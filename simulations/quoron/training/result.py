@@ -68,6 +68,8 @@ class TrainingSummary:
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
     mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
     variation: float = 0.0
+    group_mu: float | None = None  # of everything charged to the group, where all of it is Gaussian
+    group_variation: float = 0.0
     group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
     version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
@@ -203,6 +205,7 @@ def _summary(
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
         spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
+        gaussian = all(each.mu is not None for each in ledger.charges(group))
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
@@ -244,6 +247,8 @@ def _summary(
         evaluation=measured,
         mu=None if charge is None else charge.mu,
         variation=0.0 if charge is None else charge.variation,
+        group_mu=spent.mu if gaussian else None,
+        group_variation=spent.variation if gaussian else 0.0,
         group_left="" if account is None else account.left_words(),
         version=__version__,
     )

@@ -51,11 +51,16 @@ class Choice:
         said = self.price
         return [
             ("chosen", self.name),
-            (f"its {self.score_name}", f"{self.score:.4g} ± {self.score_noise:.2g} (the best of several: rather too high)"),
+            (
+                f"its {self.score_name}",
+                f"{self.score:.4g} ± {self.score_noise:.2g} (the best of several: rather too high)",
+            ),
             ("the whole search", f"ε = {said['epsilon']:.4g} at δ = {said['delta']:g}; trials: {said['trials']}"),
             ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ"),
-            ("in the open", f"{said['candidates']:,} settings shown one after the other: "
-             f"ε = {said['open_search_epsilon']:.4g}"),
+            (
+                "in the open",
+                f"{said['candidates']:,} settings shown one after the other: ε = {said['open_search_epsilon']:.4g}",
+            ),
         ]
 
 
@@ -156,7 +161,9 @@ def resume(folder: RunFolder) -> Tuned:
 def stored(folder: RunFolder) -> Tuned:
     """A complete search as its folder keeps it."""
     done = result.stored(folder)
-    return Tuned(done.model, done.weights, done.statement, done.directory, done.summary, Choice(**folder.read_json(CHOICE)))
+    return Tuned(
+        done.model, done.weights, done.statement, done.directory, done.summary, Choice(**folder.read_json(CHOICE))
+    )
 
 
 def _said(search: TableSearch) -> dict[str, Any]:
@@ -185,8 +192,11 @@ def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> T
         search.price.as_json(),
     )
     remarks = (*planned.remarks, *search.remarks)
-    scene = Curated(replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
-                    search.identity, UNLOOKED)
+    scene = Curated(
+        replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),
+        search.identity,
+        UNLOOKED,
+    )
     prepared = Prepared(search.config, scene, replace(planned, remarks=remarks), "", search.identity.run)
     folder.write_json("plan.json", prepared.planned.as_json() | {"search": search.as_json()})
     folder.write_text(CHOSEN, candidate.cell.config.as_toml())
