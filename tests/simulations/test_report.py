@@ -164,16 +164,16 @@ def test_an_evaluation_is_shown_with_intervals_baselines_and_verdicts(trained: A
 
 
 def test_intervals_of_coefficients_are_shown_where_the_model_has_some(trained: Any) -> None:
-    class Uncertain(type(trained.model)):  # type: ignore[misc, name-defined]
-        uncertainty = tuple((float(value) - 1, float(value) + 1) for value in trained.model.coef_)
-
-    model = object.__new__(Uncertain)
-    for name in trained.model.__dataclass_fields__:
-        object.__setattr__(model, name, getattr(trained.model, name))
+    ends = tuple((float(value) - 1, float(value) + 1) for value in (*trained.model.coef_, trained.model.intercept_))
+    model = replace(trained.model, uncertainty=ends, no_interval=None)
     text = training.html(RunFolder(trained.directory), trained.summary, model, [])
     check_loads_nothing(text)
     low, high = trained.model.coef_[0] - 1, trained.model.coef_[0] + 1
     assert f"{low:.3g} to {high:.3g}" in Page(text).facts()[HOSTILE[0]]
+    why = training.html(
+        RunFolder(trained.directory), trained.summary, replace(model, uncertainty=None, no_interval="w<y"), []
+    )
+    assert "Without intervals: w&lt;y" in why
 
 
 def test_a_simulation_shows_what_its_summary_and_its_rounds_hold(page: Any) -> None:

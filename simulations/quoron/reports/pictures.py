@@ -87,8 +87,8 @@ def chart(
         drawn.append(f'<line class="grid" x1="{margin:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
         drawn.append(f'<text class="end" x="{margin - 6:.1f}" y="{y + 4:.1f}">{_text(up.words(tick))}</text>')
     for tick in _ticks(*left, log=across.log):
-        place = min(max(x_of(tick), margin + 8), right - 8)
-        drawn.append(f'<text class="mid" x="{place:.1f}" y="{bottom + 16}">{_text(across.words(tick))}</text>')
+        x = min(max(x_of(tick), margin + 8), right - 8)
+        drawn.append(f'<text class="mid" x="{x:.1f}" y="{bottom + 16}">{_text(across.words(tick))}</text>')
     drawn.append(f'<text class="mid" x="{(margin + right) / 2:.1f}" y="{bottom + 34}">{_text(across.label)}</text>')
     for place, line in enumerate(lines):
         drawn.append(_line(line, place, x_of, y_of, bottom))

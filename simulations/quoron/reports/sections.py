@@ -173,8 +173,10 @@ def coefficients(model: "Model | None") -> Raw:
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
     said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
-    told = Raw("".join(paragraph(each) for each in said) + listed)
-    return section("What the model says", side_by_side(told, _moved(model)))
+    told = Raw("".join(paragraph(each) for each in said))
+    if len(heads) > 4:  # needs the whole width
+        return section("What the model says", side_by_side(told, _moved(model)), listed)
+    return section("What the model says", side_by_side(Raw(told + listed), _moved(model)))
 
 
 def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
