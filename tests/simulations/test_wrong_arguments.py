@@ -124,6 +124,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
         *({"nope": {}}, {"privacy": 3}, {"privacy": {"nope": 1}}, {"privacy": {"delta": THING}}, {3: {}}),
     ),
     "observers": (3, "x", [3], [print], THING),
+    "evaluate": ("x", 0, 1, -0.1, 2, float("nan"), [0.1], True, THING),
     "progress": ("yes", 3, []),
     "engine": ("nope", 3, None, [], True),
     "simulation_seed": ("x", -1, 1.5, 2**70, True, [1], THING),

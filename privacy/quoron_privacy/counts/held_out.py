@@ -242,7 +242,7 @@ class HeldMeans:
 
     @property
     def _weights(self) -> Vector:
-        return np.sqrt(np.array([_HERE] + [(1 - _HERE) / self.figures] * self.figures))
+        return np.asarray(np.sqrt(np.array([_HERE] + [(1 - _HERE) / self.figures] * self.figures)), np.float64)
 
 
 def verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
