@@ -3,10 +3,10 @@
     >>> from quoron_privacy.accounts.gdp import mu_for
     >>> law = Trials.negative_binomial(40.0)
     >>> round(Selection(law, (Pair.gaussian(mu_for(1.0, 1e-6)),)).epsilon(1e-6), 2)
-    1.93
+    1.88
 
 That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
-open, they would cost 6.5. `verified` is a second evaluation of the same theorem, which shares no function with this
+open, they would cost 5.2. `verified` is a second evaluation of the same theorem, which shares no function with this
 one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
 docs/privacy/selection.md#se2 in place of one worst loss for all ranks.
 """
