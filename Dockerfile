@@ -17,6 +17,7 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes --r
     && python -m venv /opt/quoron \
     && /opt/quoron/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
 COPY pyproject.toml README.md LICENSE ./
+COPY core core
 COPY protos protos
 COPY privacy privacy
 COPY client client
@@ -41,12 +42,11 @@ RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin
         /trial/superlink /trial/proxy /trial/server $(seq -f /trial/node-%g 1 20) $(seq -f /trial/app-%g 1 20) \
     && install -d -o quoron -g quoron -m 0755 /trial/database
 COPY --from=build /opt/quoron /opt/quoron
-# Compiled here once; a processor unlike this one compiles its own at run time, into /tmp.
-RUN NUMBA_CACHE_DIR=/opt/quoron/kernels /opt/quoron/bin/python -m quoron.kernels
+# Compiled here once, for most processors; another compiles its own at run time, into /tmp.
+RUN /opt/quoron/bin/python -m quoron.kernels --ship
 # Everything written at run time is in a volume or in /tmp.
 ENV PATH=/opt/quoron/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba \
-    QUORON_KERNELS=/opt/quoron/kernels NUMBA_CACHE_LOCATOR_CLASSES=quoron.shipped_kernels.ShippedKernels
+    HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba
 USER 10001:10001
 WORKDIR /var/lib/quoron
 ENTRYPOINT ["quoron"]

@@ -1,7 +1,7 @@
 """What `auto` leaves of what there is to learn, on made tables of many shapes and sizes, beside methods that ever win.
 
     python benchmarks/default.py > lines.jsonl         # all parts but the large cells, draw 1: within the hour
-    python benchmarks/default.py --large > large.jsonl           # thirty named large cells: hours, and 16 GB
+    python benchmarks/default.py --large --into large.jsonl      # thirty named large cells: hours, and 16 GB
     python benchmarks/default.py --summary lines.jsonl large.jsonl       # the table of docs/few-users.md
     python benchmarks/default.py --part growth
     python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0
@@ -16,12 +16,15 @@
     classes   the tables of `classes.py` that come with quoron and scikit-learn, beside one against the rest
 
 One JSON object for a cell and method, with what `cells.py` says of each name; shapes are those of `shapes.py`. A method
-is left out where its plan has more than 15 million gradients, unless it is asked for by name. `--memory` tells by how
-much the process grew beyond what it was when users were made, in megabytes, and the processor time of a run, for which
-give one cell and method alone; with `--files` rows lie in Parquet, and items on disk.
+is left out, and its line says so, where its plan has more than 15 million gradients (60 million in a large cell),
+unless it is asked for by name. `--into` appends each line to a file as it is found and carries out nothing that the
+file has lines of, so that what was interrupted goes on. `--memory` tells by how much the process grew beyond what it
+was when users were made, its peak in all, both in megabytes, and the processor time of a run, for which give one cell
+and method alone; with `--files` rows lie in Parquet, and items on disk.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -66,6 +69,7 @@ LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("single", 1_000_000, 10, 1.0), ("rare", 1_000_000, 10, 4.0), ("plain", 1_000_000, 100, 1.0)),
 )
 Line = dict[str, Any]
+Name = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -88,41 +92,53 @@ class Job:
     files: bool = False
 
 
-def carried_out(job: Job) -> list[Line]:
-    """A line for each cell and method."""
-    lines = []
+def carried_out(job: Job, done: frozenset[Name] = frozenset()) -> Iterator[Line]:
+    """A line for each cell and method, but for those that are done."""
+
+    def todo(*about: Any) -> tuple[str, ...]:
+        return tuple(asked for asked in job.algorithms if (job.part, job.shape, *about, asked) not in done)
+
     if job.part == "growth":
-        return grown(job)
-    if job.part == "mean":
-        return list(private_means.mean_cells((job.shape,), bounds=(FAR_BOUND,)))
-    if job.memory:
-        return [grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons]
-    if job.part == "classes":
-        asked = [(epsilon, method) for epsilon in job.epsilons for method in job.algorithms]
-        found = [classes.measured(job.shape, epsilon, method, job.seeds) for epsilon, method in asked]
-        return [{"part": job.part, "asked": method} | each for (_, method), each in zip(asked, found, strict=True)]
-    for users in job.users:
+        found = {name[:4] for name in done}
+        users = tuple(each for each in job.users if (job.part, job.shape, each, job.columns) not in found)
+        yield from grown(replace(job, users=users)) if users else ()
+    elif job.part == "mean":
+        names = {name[:5] for name in done}
+        sizes = [each for each in private_means.SIZES if (job.part, job.shape, *each, 1.0) not in names]
+        yield from private_means.mean_cells((job.shape,), tuple(sizes), bounds=(FAR_BOUND,))
+    elif job.memory:
+        yield from (grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons)
+    elif job.part == "classes":
         for epsilon in job.epsilons:
-            if nu(users, job.columns, min(epsilon, 1.0) if job.part == "epsilon" else epsilon) <= job.least_nu:
-                continue
-            began = time.perf_counter()
-            found = cell(
-                *(job.shape, users, job.columns, epsilon),
-                draw=job.draw,
-                algorithms=job.algorithms,
-                seeds=job.seeds,
-                radius=job.radius,
-                rounds=job.rounds,
-                most_gradients=job.most_gradients,
-            )
-            about: Line = {"seconds": round(time.perf_counter() - began, 1)}
-            lines += [{"part": job.part} | line | about for line in found]
-    return lines
+            for method in todo(0, 0, epsilon):
+                yield {"part": job.part, "asked": method} | classes.measured(job.shape, epsilon, method, job.seeds)
+    else:
+        for users in job.users:
+            for epsilon in job.epsilons:
+                least = min(epsilon, 1.0) if job.part == "epsilon" else epsilon
+                if nu(users, job.columns, least) > job.least_nu and (left := todo(users, job.columns, epsilon)):
+                    began = time.perf_counter()
+                    for line in cell(
+                        *(job.shape, users, job.columns, epsilon),
+                        draw=job.draw,
+                        algorithms=left,
+                        seeds=job.seeds,
+                        radius=job.radius,
+                        rounds=job.rounds,
+                        most_gradients=job.most_gradients,
+                    ):
+                        yield {"part": job.part} | line | {"seconds": round(time.perf_counter() - began, 1)}
 
 
-def grown(job: Job) -> list[Line]:
+def name_of(line: Line) -> Name:
+    """By which a line is found again."""
+    what = (line.get("shape") or line.get("task"), line.get("users", 0), line.get("columns", 0), line["epsilon"])
+    return (line["part"], *what, line.get("asked", ""))
+
+
+def grown(job: Job) -> Iterator[Line]:
     """What a model scores on the same held-out users, by how many of a pool it learnt from."""
-    pool, lines = table(job.shape, POOL, job.columns, job.draw), []
+    pool = table(job.shape, POOL, job.columns, job.draw)
     orders = [np.random.default_rng(number).permutation(pool.users) for number in range(RESAMPLED)]
     for users in job.users:
         scores: list[float] = []
@@ -131,8 +147,7 @@ def grown(job: Job) -> list[Line]:
             plan = plan_of(people, "auto", job.epsilons[0])
             scores.append(round(score(people.test_metrics(model(people, plan, number))), 5))
         values: Line = {"part": "growth", "shape": job.shape, "columns": job.columns, "epsilon": job.epsilons[0]}
-        lines.append(values | {"users": users, "algorithm": plan.algorithm, "auc": scores})
-    return lines
+        yield values | {"users": users, "algorithm": plan.algorithm, "auc": scores}
 
 
 def grown_by(job: Job, users: int, epsilon: float) -> Line:
@@ -145,7 +160,7 @@ def grown_by(job: Job, users: int, epsilon: float) -> Line:
         plan = plan_of(people, job.algorithms[0], epsilon, job.radius, job.rounds)
         before, began = _peak(), time.process_time()
         models = [model(people, plan, seed) for seed in range(job.seeds)]
-        values: Line = {"megabytes more": _peak() - before}
+        values: Line = {"megabytes more": _peak() - before, "megabytes": _peak()}
         values["processor seconds"] = round((time.process_time() - began) / job.seeds)
         start = start_excess(people)
         left = [short(100 * people.excess_risk(each) / start) for each in models]
@@ -179,7 +194,7 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
             for shape in private_means.SHAPES:
                 yield Job(part, shape, 0, (), ())
         elif part == "large":
-            for shape, users, columns, epsilon in LARGE:
+            for shape, users, columns, epsilon in sorted(LARGE, key=lambda each: each[1] * each[2] ** 2):
                 more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
                 yield Job(part, shape, columns, (users,), (epsilon,), **more)
 
@@ -217,6 +232,7 @@ def main() -> None:
     parser.add_argument("--radius", type=float)
     parser.add_argument("--rounds", type=int, help="of a budget")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--into", type=Path, metavar="LINES", help="append to this file what it lacks")
     parser.add_argument("--draw", type=int, default=1, help="of the tables; 0 is for whoever chooses a constant")
     parser.add_argument("--memory", action="store_true", help="tell what a run takes, of one cell")
     parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
@@ -224,16 +240,21 @@ def main() -> None:
     parser.add_argument("--turn", default="0/1", help=argparse.SUPPRESS)  # every so many of the jobs, from one on
     chosen = parser.parse_args()
     if chosen.summary:
-        texts = (path.read_text(encoding="utf-8") for path in chosen.summary)
-        print(summary([json.loads(line) for text in texts for line in text.splitlines()]))
+        print(summary([line for path in chosen.summary for line in read(path)]))
         return
     named = (chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm)
-    single = any((*named, chosen.radius, chosen.rounds))
+    single = any((*named, chosen.radius, chosen.rounds)) and not chosen.large
     todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
+    if chosen.large and chosen.algorithm:
+        todo = [replace(job, algorithms=tuple(chosen.algorithm)) for job in todo]
     if single or chosen.large or chosen.workers == 1:
         first, many = map(int, chosen.turn.split("/"))
-        for job in todo[first::many]:
-            told(carried_out(job))
+        done = frozenset(map(name_of, read(chosen.into))) if chosen.into and chosen.into.exists() else frozenset()
+        with contextlib.nullcontext(sys.stdout) if chosen.into is None else chosen.into.open("a") as file:
+            for job in todo[first::many]:
+                for line in carried_out(job, done):
+                    file.write(json.dumps(line) + "\n")
+                    file.flush()
         return
     turns = [f"{first}/{chosen.workers}" for first in range(chosen.workers)]
     command = [sys.executable, *sys.argv, "--workers", "1"]
@@ -243,9 +264,9 @@ def main() -> None:
         sys.exit("Expected all lines, got a process that failed.")
 
 
-def told(lines: Iterable[Line]) -> None:
-    for line in lines:
-        print(json.dumps(line), flush=True)
+def read(path: Path) -> list[Line]:
+    """Of a file of lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ def by_cell(lines: Iterable[Line]) -> dict[Cell, dict[str, Line]]:
     """What was asked of each cell."""
     cells: dict[Cell, dict[str, Line]] = {}
     for line in lines:
+        if "left out" in line:
+            continue
         cells.setdefault((line["shape"], line["users"], line["columns"], line["epsilon"]), {})[line["asked"]] = line
     return cells
 

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,6 +11,7 @@ import written
 from typer.models import ArgumentInfo
 
 from quoron.cli.app import app
+from quoron.cli.groups import GROUPS
 
 PAGE = Path(__file__).parent.parent / "docs" / "command-reference.md"
 HEAD = """# Commands
@@ -25,8 +26,15 @@ Every command has `--help`. Exit codes: 0 done, 1 the run failed, 2 the request 
 def page() -> str:
     """The whole page."""
     commands = [*_commands(typer.main.get_command(app), "quoron")]
-    index = "\n".join(f"* [`{name}`](#{name.replace(' ', '-')}): {_first_line(each)}" for name, each in commands)
-    return "\n".join([HEAD, index, "", *(_section(name, each) for name, each in commands)])
+    index = "\n".join(_index(heading, commands) for heading in GROUPS)
+    return "\n".join([HEAD, index, *(_section(name, each) for name, each in commands)])
+
+
+def _index(heading: str, commands: Sequence[tuple[str, click.Command]]) -> str:
+    """The commands of a group, each with its first line."""
+    held = [(name, each) for name, each in commands if name.split()[1] in GROUPS[heading]]
+    lines = [f"* [`{name}`](#{name.replace(' ', '-')}): {_first_line(each)}" for name, each in held]
+    return "\n".join([f"**{heading}**", "", *lines, ""])
 
 
 def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

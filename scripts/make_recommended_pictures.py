@@ -12,14 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import quoron
 from quoron import Keep, Method
-from quoron.reports.plots import BLUE, GREY, ORANGE, STYLE
+from quoron.reports.pictures import Axis, Line, alone, chart
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import setup
@@ -29,7 +26,6 @@ from quoron_client.protocol.questions import Question
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"
 PRESETS = {"one-pass": "alike users", "one-pass-heterogeneous": "users who differ"}
-SHADES = {"pilot": "#e4e7eb", "warm-up": "#fdf0e6", "main": "#eef4fa"}
 LOOKED_AT = 4_000  # users whose true spread is measured
 
 
@@ -60,60 +56,43 @@ def true_spread(result: RunResult) -> float:
     return float(unit * np.sqrt(np.mean(np.sum(answers**2, axis=1))))
 
 
-def draw_risk(axes: Axes, shown: Shown) -> None:
+def risk_lines(shown: Shown) -> list[Line]:
     """Excess risk of the model after every round."""
     known = [row for row in shown.rounds if row.get("simulation.excess_risk") is not None]
-    risks = [row["simulation.excess_risk"] for row in known]
-    axes.plot([row["round"] + 1 for row in known], risks, color=BLUE, marker="o", markersize=3, label="excess risk")
+    lines = [Line("excess risk", [(row["round"] + 1, row["simulation.excess_risk"]) for row in known])]
     predicted = shown.result.summary.predicted_excess_risk
-    if predicted is not None:
-        axes.axhline(predicted, color=ORANGE, linestyle="--", label="predicted by the plan")
-    axes.set_yscale("log")
-    axes.set_ylabel("excess risk")
+    return lines if predicted is None else [*lines, _level("predicted by the plan", shown, predicted)]
 
 
-def draw_radius(axes: Axes, shown: Shown) -> None:
+def radius_lines(shown: Shown) -> list[Line]:
     """Radius and spread as released, and the true spread."""
     known = [row for row in shown.rounds if row.get("public.spread") is not None]
-    places = [row["round"] + 1 for row in known]
-    axes.plot(places, [row["public.radius"] for row in known], color=BLUE, marker="o", markersize=3, label="radius")
-    spread = [row["public.spread"] for row in known]
-    axes.plot(places, spread, color=GREY, marker="o", markersize=3, label="private estimate of the spread")
-    axes.axhline(shown.true_spread, color=ORANGE, linestyle="--", label="true spread at the best model")
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("distance from the centre")
+    radius = Line("radius", [(row["round"] + 1, row["public.radius"]) for row in known])
+    spread = Line("private estimate of the spread", [(row["round"] + 1, row["public.spread"]) for row in known])
+    return [radius, spread, _level("true spread at the best model", shown, shown.true_spread)]
 
 
-def shade(axes: Axes, shown: Shown) -> None:
-    """A background for each phase, named at the top."""
+def _level(name: str, shown: Shown, value: float) -> Line:
+    return Line(name, [(1, value), (len(shown.rounds), value)], "dashed")
+
+
+def shades(shown: Shown) -> list[tuple[str, float, float]]:
+    """A ground for each phase, named at the top."""
+    phases = []
     for phase, rows in groupby(shown.rounds, key=lambda row: row["public.phase"]):
         numbers = [row["round"] + 1 for row in rows]
-        axes.axvspan(numbers[0] - 0.5, numbers[-1] + 0.5, color=SHADES[phase], zorder=0, linewidth=0)
-        axes.text(
-            (numbers[0] + numbers[-1]) / 2,
-            1.01,
-            phase,
-            transform=axes.get_xaxis_transform(),
-            ha="center",
-            va="bottom",
-            fontsize=8,
-        )
-    axes.set_xlim(0.5, len(shown.rounds) + 0.5)
-    axes.set_xlabel("rounds")
+        phases.append((phase, numbers[0] - 0.5, numbers[-1] + 0.5))
+    return phases
 
 
-def picture(name: str, runs: dict[str, Shown], draw: Callable[[Axes, Shown], None]) -> Path:
+def picture(name: str, runs: dict[str, Shown], lines: Callable[[Shown], list[Line]], up: str, *, log: bool) -> Path:
     """One panel a run, side by side."""
-    # Text as outlines and a white ground: the picture looks the same wherever it is shown.
-    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": name}):
-        figure = Figure(figsize=(10.0, 3.8), layout="constrained", facecolor="white")
-        for axes, (preset, shown) in zip(figure.subplots(1, len(runs), sharey=True), runs.items(), strict=True):
-            draw(axes, shown)
-            shade(axes, shown)
-            axes.set_title(f"{preset}: {PRESETS[preset]}", loc="left", fontsize=11, pad=18)
-        axes.legend()
-        path = IMAGES / f"{name}.svg"
-        figure.savefig(path, format="svg", metadata={"Date": None})
+    drawn = [
+        chart(preset, lines(shown), Axis(f"rounds, {PRESETS[preset]}"), Axis(up, log=log), shades=shades(shown))
+        for preset, shown in runs.items()
+    ]
+    path = IMAGES / f"{name}.svg"
+    path.write_bytes(alone(drawn))
     return path
 
 
@@ -122,8 +101,8 @@ def main() -> int:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         runs = {preset: carry_out(preset, Path(folder)) for preset in PRESETS}
-    for name, draw in (("recommended-risk", draw_risk), ("recommended-radius", draw_radius)):
-        print(picture(name, runs, draw))
+    print(picture("recommended-risk", runs, risk_lines, "excess risk", log=True))
+    print(picture("recommended-radius", runs, radius_lines, "distance from the centre", log=False))
     return 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import quoron
 from quoron import Method
-from quoron.reports import plots
+from quoron.reports.curve import rounds_svg
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
@@ -17,7 +17,7 @@ def main() -> int:
     curves = {name: each.curve for name, each in planned.items() if each.curve is not None}
     chosen = {name: planned[name].plan.cost.rounds for name in curves}
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_bytes(plots.rounds_svg(curves, chosen=chosen))
+    PICTURE.write_bytes(rounds_svg(curves, chosen=chosen))
     print(PICTURE)
     return 0
 

@@ -119,12 +119,6 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports without their plots, which take longer than a small run; test_report.py draws them all."""
-    monkeypatch.setattr("quoron.reports.plots.PLOTS", ())
-
-
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[private.PostgresServer]:
     """A private PostgreSQL server of this test session."""

@@ -29,7 +29,7 @@ for package in ("quoron_privacy", "quoron_client", "quoron_server", "quoron"):
     root = importlib.import_module(package)
     assert root.__file__.startswith(wheel), root.__file__
     for each in pkgutil.walk_packages(root.__path__, package + "."):
-        if not each.name.startswith(("quoron.torch", "quoron.jax", "quoron.sklearn", "quoron.reports.plots")) and (
+        if not each.name.startswith(("quoron.torch", "quoron.jax", "quoron.sklearn")) and (
             each.name not in ("quoron.cli.health", "quoron_client.protocol.flower_records", "quoron.__main__")
         ):
             importlib.import_module(each.name)

@@ -1,6 +1,7 @@
 """The house rules that keep the five packages apart."""
 
 import ast
+import re
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
@@ -213,7 +214,7 @@ def test_no_statement_needs_a_compiler() -> None:
         module
         for package in ("quoron_privacy", "quoron_server")
         for module in modules(package)
-        if any(within(name, {"numba", "llvmlite"}) for name in imported(module))
+        if any(within(name, {"numba", "llvmlite", "quoron_privacy.kernels.shipped"}) for name in imported(module))
     }
     beside = {module for module in compiled if module.name.endswith("_loops.py")}
     named = {"samplers.py", "gaussian_proposals.py"}  # behind the streams
@@ -221,6 +222,12 @@ def test_no_statement_needs_a_compiler() -> None:
     left = {"/".join(module.parts[-2:]) for module in compiled - beside - kernels if module.name not in named}
     assert left == WITH_LOOPS
     assert all(module.with_name(module.name.replace("_loops", "")).is_file() for module in beside)
+
+
+def test_every_loop_is_looked_for_among_those_that_an_installation_brings() -> None:
+    taken = re.compile(r"^from numba import .*\b(njit|cfunc)\b|\bnumba\.(njit|cfunc)\b", re.MULTILINE)
+    own = {path for package in FOLDERS for path in modules(package) if taken.search(path.read_text(encoding="utf-8"))}
+    assert {path.name for path in own} == {"shipped.py"}
 
 
 def test_who_reads_a_run_reads_no_account_of_it() -> None:

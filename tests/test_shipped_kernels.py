@@ -1,4 +1,4 @@
-"""Kernels that come with an image are used by whoever may not write them; what does not fit is compiled elsewhere."""
+"""Kernels that come with an installation are used wherever they fit, by whoever may not write them."""
 
 import os
 import re
@@ -9,21 +9,31 @@ from pathlib import Path
 
 import pytest
 
+from quoron_privacy.kernels.shipped import LEVELS, fits
+
 ROOT = Path(__file__).parent.parent
-LOCATOR = "quoron.shipped_kernels.ShippedKernels"
 MODULE = """
-from numba import njit
+from quoron_privacy.kernels.shipped import njit
 
 @njit(cache=True)
 def twice(number):
     return 2 * number
 """
-CALL = "import kernel; print(kernel.twice({argument}))"
+CALL = """
+import sys
+from pathlib import Path
+from quoron_privacy.kernels import shipped
+shipped.SHIPPED = Path("shipped")
+import kernel
+print(*[kernel.twice(eval(each)) for each in sys.argv[1:]])
+"""
+LEVEL = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""}
+ABLE = ",".join(f"+{each}" for each in (*LEVELS["x86-64-v3"], "avx512f"))
 
 
-def call(place: Path, argument: str, own: Path, **environment: str) -> str:
-    """What a fresh process, which may write nothing but `own`, says of a function's result."""
-    command = [sys.executable, "-c", CALL.format(argument=argument)]
+def call(place: Path, own: str, *arguments: str, **environment: str) -> str:
+    """What a fresh process, which may write nothing but the folder `own` of `place`, says of a function's results."""
+    command = [sys.executable, "-c", CALL, *arguments]
     if os.geteuid() == 0 and shutil.which("setpriv") is not None:
         # Root may write anywhere; without its capabilities it may not, and still reads what is its own.
         command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *command]
@@ -31,7 +41,7 @@ def call(place: Path, argument: str, own: Path, **environment: str) -> str:
     variables = {**kept, "PYTHONPATH": f"{place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **environment}
     done = subprocess.run(
         command,
-        env={**variables, "NUMBA_CACHE_DIR": str(own)},
+        env={**variables, "NUMBA_CACHE_DIR": str(place / own)},
         cwd=place,
         capture_output=True,
         text=True,
@@ -41,56 +51,88 @@ def call(place: Path, argument: str, own: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
-def files(folder: Path) -> list[Path]:
-    """What was compiled into a folder: files, not links."""
-    return [path for path in folder.rglob("*.nb?") if not path.is_symlink()]
+def compiled(folder: Path) -> list[str]:
+    """What numba has compiled itself, by the number that it gives to a file; what was shipped has a digest."""
+    return [path.name for path in folder.rglob("*.nbc") if re.search(r"\.\d{1,3}\.nbc$", path.name)]
 
 
-@pytest.fixture
-def shipped(tmp_path: Path) -> Path:
-    """A read-only folder of kernels compiled for a whole number."""
-    (tmp_path / "kernel.py").write_text(MODULE)
-    folder = tmp_path / "shipped"
-    assert call(tmp_path, "21", folder) == "42"
-    assert files(folder)
-    for path in (folder, *folder.iterdir()):
+def ship(place: Path, *arguments: str, **environment: str) -> Path:
+    """A read-only folder of kernels compiled for some arguments, in their order."""
+    (place / "kernel.py").write_text(MODULE)
+    shutil.rmtree(place / "shipped", ignore_errors=True)
+    call(place, "made", *arguments, **environment)
+    (folder,) = (place / "made").iterdir()
+    assert len(compiled(folder)) == len(arguments)
+    shutil.move(folder, place / "shipped")
+    shutil.rmtree(place / "made")
+    for path in (place / "shipped", *(place / "shipped").iterdir()):
         path.chmod(0o555)
-    return folder
+    return place / "shipped"
 
 
 @pytest.mark.programs
-def test_a_second_start_compiles_nothing_and_a_miss_is_compiled_elsewhere(shipped: Path, tmp_path: Path) -> None:
-    own, before = tmp_path / "own", files(shipped)
-    variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(shipped)}
-    assert call(tmp_path, "21", own, **variables) == "42"
-    assert files(own) == []
-    assert [path for path in own.rglob("*.nbi") if path.is_symlink()]
-    assert call(tmp_path, "2.5", own, **variables) == "5.0"  # another signature, as for another processor
-    assert len(files(own)) == 2, "an index and a kernel"
-    assert call(tmp_path, "21", own, **variables) == "42"
-    assert len(files(own)) == 2, "the links are followed beside what was compiled"
-    assert files(shipped) == before
+def test_a_second_start_compiles_nothing_and_a_miss_is_compiled_elsewhere(tmp_path: Path) -> None:
+    shipped = ship(tmp_path, "21")
+    before = sorted(shipped.iterdir())
+    assert call(tmp_path, "own", "21") == "42"
+    assert compiled(tmp_path / "own") == []
+    assert call(tmp_path, "own", "2.5") == "5.0"  # another signature
+    assert len(compiled(tmp_path / "own")) == 1
+    assert call(tmp_path, "own", "21", "2.5") == "42 5.0"
+    assert len(compiled(tmp_path / "own")) == 1
+    assert sorted(shipped.iterdir()) == before
+
+
+@pytest.mark.programs
+def test_what_was_numbered_otherwise_in_an_older_installation_is_not_taken_for_it(tmp_path: Path) -> None:
+    ship(tmp_path, "21", "2.5")
+    assert call(tmp_path, "own", "21") == "42"
+    ship(tmp_path, "2.5", "21", "True")
+    assert call(tmp_path, "own", "21", "2.5", "True") == "42 5.0 2"
+    assert compiled(tmp_path / "own") == []
 
 
 @pytest.mark.slow
-def test_another_processor_compiles_its_own(shipped: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(shipped), "NUMBA_CPU_NAME": "generic"}
-    assert call(tmp_path, "21", own, **variables) == "42"
-    assert len(files(own)) == 2
+def test_what_was_compiled_for_a_level_serves_every_processor_of_it(tmp_path: Path) -> None:
+    ship(tmp_path, "21", **LEVEL)
+    assert call(tmp_path, "own", "21") == "42"
+    assert compiled(tmp_path / "own") == []
 
 
 @pytest.mark.slow
-def test_without_shipped_kernels_there_is_numbas_own_folder(shipped: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(tmp_path / "absent")}
-    assert call(tmp_path, "21", own, **variables) == "42"
-    assert len(files(own)) == 2
+def test_another_processor_or_source_compiles_its_own(tmp_path: Path) -> None:
+    ship(tmp_path, "21", **LEVEL)
+    assert call(tmp_path, "own", "21", NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="") == "42"
+    assert len(compiled(tmp_path / "own")) == 1
+    (tmp_path / "kernel.py").write_text(MODULE.replace("2 * number", "3 * number"))
+    assert call(tmp_path, "another", "21") == "63"
+    assert len(compiled(tmp_path / "another")) == 1
 
 
-def test_the_image_compiles_where_its_programs_look() -> None:
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    final = text[text.rindex("\nFROM ") :]
-    (compiled,) = re.findall(r"^RUN NUMBA_CACHE_DIR=(\S+) \S+ -m quoron\.kernels$", final, flags=re.MULTILINE)
-    assert f"QUORON_KERNELS={compiled}" in final
-    assert f"NUMBA_CACHE_LOCATOR_CLASSES={LOCATOR}" in final
+@pytest.mark.slow
+def test_where_somebody_says_where_numba_looks_it_looks_there_alone(tmp_path: Path) -> None:
+    ship(tmp_path, "21")
+    assert call(tmp_path, "own", "21", NUMBA_CACHE_LOCATOR_CLASSES="UserProvidedCacheLocator") == "42"
+    assert len(compiled(tmp_path / "own")) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "processor", "carried_out"),
+    [
+        (("linux", "x86-64-v3", ""), ("linux", "znver4", ABLE), True),
+        (("linux", "znver4", ABLE), ("linux", "znver4", ABLE), True),
+        (("linux", "x86-64-v3", ""), ("linux", "znver4", ABLE.replace("+fma", "-fma")), False),
+        (("linux", "x86-64-v3", ""), ("darwin", "znver4", ABLE), False),
+        (("linux", "znver4", ABLE), ("linux", "rocketlake", ABLE), False),
+        (("linux", "x86-64-v3", ""), ("linux", "nehalem", ""), False),
+    ],
+)
+def test_only_what_a_processor_can_do_fits(
+    made: tuple[str, str, str], processor: tuple[str, str, str], carried_out: bool
+) -> None:
+    assert fits(made, processor) is carried_out
+
+
+def test_the_image_and_the_set_up_compile_before_anybody_waits() -> None:
+    for path in ("Dockerfile", "scripts/_environment", "scripts/build-core"):
+        assert "-m quoron.kernels --ship" in (ROOT / path).read_text(encoding="utf-8"), path

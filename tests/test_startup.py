@@ -12,7 +12,6 @@ HEAVY = {
     "dp_accounting",
     "flwr",
     "grpc",
-    "matplotlib",
     "numba",
     "numpy",
     "pyarrow",
@@ -35,7 +34,6 @@ NUMBERS = {"lazy-loader", "llvmlite", "numba", "numpy", "scipy"}
 BOOKS = {"SQLAlchemy", "cryptography", "platformdirs", "protobuf", "typing-extensions"}
 SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-inspection"}
 FRAMES = {"pandas", "pyarrow", "python-dateutil", "six"}
-PICTURES = {"cycler", "fonttools", "kiwisolver", "matplotlib", "packaging", "pillow", "pyparsing"}
 MADE_UP = """
 import os, sys, tempfile
 os.chdir(tempfile.mkdtemp())
@@ -43,7 +41,6 @@ os.environ["QUORON_LEDGER"] = "lifetime.sqlite"
 import numpy as np
 import quoron
 """
-UNDRAWN = "sys.modules['matplotlib'] = None\n"  # as where it is not installed
 MEAN = "quoron.private_mean(np.ones((2000, 2)), 1.0, 1e-6, bound=1.0)"
 ROWS = """
 privacy, method = quoron.Privacy(8.0, 1e-4), quoron.Method(options={"rounds": 2}, radius=1.0, clip_norm=1.0)
@@ -61,8 +58,7 @@ DOORS = {  # the distributions that each brings, by name: no gRPC, no Flower, no
     "import": ("import quoron", {"lazy-loader"}),
     "private_mean": (MADE_UP + MEAN, NUMBERS | {"cryptography"}),
     "train_rows": (MADE_UP + ROWS, NUMBERS | BOOKS | SETTINGS | FRAMES),
-    "train": (MADE_UP + UNDRAWN + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
-    "train, with its pictures": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"} | PICTURES),
+    "train": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
 }
 
 
@@ -118,9 +114,9 @@ def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
 
 
 @pytest.mark.programs
-def test_a_plan_brings_no_database_no_table_no_pictures_and_no_network() -> None:
+def test_a_plan_brings_no_database_no_table_and_no_network() -> None:
     held = loaded(run("plan", "quickstart", "--json"))
-    assert held & {"sqlalchemy", "matplotlib", "grpc", "flwr", "pyarrow", "dp_accounting"} == set()
+    assert held & {"sqlalchemy", "grpc", "flwr", "pyarrow", "dp_accounting"} == set()
 
 
 def test_every_public_name_is_found_where_the_stub_says() -> None:

@@ -14,7 +14,7 @@ from packaging.version import Version
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {"image": ("plots", "postgres"), "image-ray": ("plots", "postgres", "ray"), "ci": ("test", "docs")}
+EXTRAS = {"image": ("postgres",), "image-ray": ("postgres", "ray"), "ci": ("test", "docs")}
 LOCKS = (*EXTRAS, "build")
 # The systems of the image, and of whoever runs the tests.
 PYTHONS = [

@@ -4,9 +4,14 @@
 
     trained = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
     trained.model.predict(new_visits)
+    quoron.load("runs/visits-1").predict(new_visits)  # elsewhere, later
 
-    run = quoron.simulate("quickstart", epsilon=2.0)
-    print(run.summary)
+    quoron.private_mean(days, 1.0, 1e-6, bound=1000.0).value  # of numbers, a row a user
+    quoron.train_rows(gradients, users=100_000, dimension=50, privacy=quoron.Privacy(2.0))  # a model of your own
+
+    quoron.simulate("quickstart", epsilon=2.0).summary  # what it would reach, on made-up or shipped users
+    quoron.compare("scorecard", seeds=3)  # every method there, with intervals
+    quoron.plan("flights").plan.guarantee  # what a run would promise, before any data is touched
 
 What is imported here is public; everything else may change.
 """

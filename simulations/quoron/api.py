@@ -24,7 +24,7 @@ from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
 from quoron.reports.summary import from_json
 from quoron.run_folder import FRAME, MODEL, RunFolder, as_parquet, claim, write
-from quoron.sections import Keep, Method, Privacy, door, only, sections
+from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
@@ -32,15 +32,12 @@ from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError
-from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
-    from quoron.evaluating.evaluation import Evaluation
     from quoron.model import Model
-    from quoron.training import measured
     from quoron.training.result import TrainedTable
 
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
@@ -123,87 +120,6 @@ def plan_training(
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
     return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))
-
-
-@door
-def evaluate(
-    model: "Model | str | Path",
-    source: Any,
-    *,
-    user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
-    keep: Keep | None = None,
-) -> "Evaluation":
-    """How good a model is for the users of a table, with intervals, private for every user as a whole.
-
-    Args:
-        model: a `Model`, its file, or the folder of a run.
-        source: a table with one item a row: its path, a folder of Parquet files, a DataFrame, or `quoron.opened(...)`.
-        user: the column that says whose a row is.
-        epsilon, delta: the promise, which is charged beside whatever was charged before; short for `privacy`.
-        privacy: the same, with `adjacency`, `allow_large_delta`, and `simulation_seed` for data of nobody.
-        items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.
-        users: under zero-out the most users that the table may hold.
-        keep: `group` and `ledger`: whose lifetime account is charged, before any value is looked at.
-
-    Users that the model was trained on flatter it: give it others, or `evaluate=0.1` to `train`. Proof:
-    docs/privacy/evaluation.md.
-
-    Raises:
-        QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
-    """
-    from quoron.training import measured
-
-    prepared = _evaluation(model, source, user, epsilon, delta, privacy, items_per_user, users)
-    kept = keep or Keep()
-    only("evaluate", ("group", "ledger"), kept)
-    seed = None if privacy is None else privacy.simulation_seed
-    return measured.carry_out(prepared, group=kept.group, ledger=kept.ledger, simulation_seed=seed)
-
-
-def plan_evaluation(
-    model: "Model | str | Path",
-    source: Any,
-    *,
-    user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
-) -> str:
-    """How wide the intervals of `evaluate`, called so, would be, in words. Nothing is charged or looked at."""
-    return _evaluation(model, source, user, epsilon, delta, privacy, items_per_user, users).foretold()
-
-
-def _evaluation(
-    model: "Model | str | Path",
-    source: Any,
-    user: str,
-    epsilon: float | None,
-    delta: float | None,
-    privacy: Privacy | None,
-    items_per_user: int,
-    users: int | None,
-) -> "measured.Prepared":
-    from quoron.training import measured
-
-    said = privacy or Privacy()
-    only("evaluate", ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed"), said)
-    asked = replace(said, epsilon=epsilon or said.epsilon, delta=delta or said.delta or 1e-6).needed("evaluate")
-    return measured.prepare(
-        load(model) if isinstance(model, str | Path) else model,
-        source,
-        user=user,
-        privacy=PlanPrivacy(*asked, adjacency=said.adjacency),
-        cap=items_per_user,
-        users=users,
-        allow_large_delta=said.allow_large_delta,
-    )
 
 
 @door

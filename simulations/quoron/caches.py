@@ -1,8 +1,8 @@
-"""Where libraries keep what they make once: beside the source or at home, and for an account without either in a folder
-of its own among the temporary files.
+"""Where numba keeps what it compiles: beside the source or at home, and for an account without either in a folder of
+its own among the temporary files.
 
-Numba and matplotlib look for such places by themselves. Numba ends with an error where it finds none, which is how a
-service account without a home would hear of it.
+Numba looks for such places by itself. It ends with an error where it finds none, which is how a service account without
+a home would hear of it.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import quoron_protos
 
-_NUMBA, _MATPLOTLIB = "NUMBA_CACHE_DIR", "MPLCONFIGDIR"
+_NUMBA = "NUMBA_CACHE_DIR"
 
 
 def ensure(environment: MutableMapping[str, str]) -> None:
@@ -26,9 +26,7 @@ def ensure(environment: MutableMapping[str, str]) -> None:
     home = Path(environment.get("XDG_CACHE_HOME") or Path("~").expanduser() / ".cache")
     if _NUMBA in environment or _may_write(source) or _may_write(home):
         return
-    folder = _own_folder(Path(tempfile.gettempdir()))
-    environment[_NUMBA] = str(folder / "numba")
-    environment.setdefault(_MATPLOTLIB, str(folder / "matplotlib"))
+    environment[_NUMBA] = str(_own_folder(Path(tempfile.gettempdir())) / "numba")
 
 
 def _may_write(folder: Path) -> bool:

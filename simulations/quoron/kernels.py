@@ -1,30 +1,46 @@
-"""Compile the loops of quoron before anybody waits for them: `python -m quoron.kernels`, as the container image does.
+"""Compile the loops of quoron before anybody waits for them, on all processors: `python -m quoron.kernels`.
 
 Loops are compiled when they are first called and kept on disk, in NUMBA_CACHE_DIR or beside the source. Here every
 algorithm runs once over a few made-up users, every loss is made ready, and what only far more users reach is called.
+With `--ship` that is done for a level of processors, into the installation itself (`quoron_privacy.kernels.shipped`):
+what a wheel carries, the container image, and what `scripts/quickstart` sets up.
 """
 
 import importlib
+import os
 import pkgutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numba.core.caching import UserProvidedCacheLocator
 
+import quoron
 import quoron_client
+import quoron_privacy
+import quoron_server
 from quoron import api
 from quoron.populations import Cube
+from quoron.processors import processors
 from quoron.sections import Keep, Method
+from quoron.table_columns import TableColumns
+from quoron.training.examples import write_example
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs, Weight
 from quoron_client.data.gathering import Gathering
 from quoron_client.data.misfits import Tally
 from quoron_client.protocol.domains import Box
 from quoron_privacy.kernels.compiled import Pointwise
+from quoron_privacy.kernels.shipped import LEVELS, SHIPPED, Target, fits, here
 from quoron_server.algorithms import ALGORITHMS, slots
 
 # So generous a promise that filters and lotteries are feasible with these users.
@@ -42,19 +58,92 @@ VARIANTS = (  # what reaches loops that the default options do not
     ("mean-sgd", ("algorithm.options.estimator='range'", "algorithm.options.rounds=2")),
     ("one-pass-dp-sgd", ("population.outlier_fraction=0.05",)),
 )
+TRAINED: tuple[tuple[str | None, str, TableColumns], ...] = (  # a preset, or the shipped table as a person has it
+    ("scorecard", "auto", {}),
+    ("storms", "auto", {}),
+    ("scorecard", "one-round-least-squares", {}),
+    ("storms", "tracking-srgd", {}),
+    (None, "auto", {"user": "unitid", "label": "earnings_med"}),
+    (None, "auto", {"user": "unitid", "label": "pred_degree_awarded_ipeds"}),
+)
 
 
-def compile_all() -> None:
-    """Compile what a client, a coordinator and a simulation use."""
+def compile_all(part: int = 0, parts: int = 1) -> None:
+    """Compile what a client, a coordinator, a simulation and a run on a table use: one of so many parts of it."""
+    with TemporaryDirectory(prefix="quoron-kernels-") as folder:
+        runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
+        works = [
+            _make_all_ready,
+            partial(_gather_and_train, Path(folder, "tables")),
+            *(partial(_simulate, Path(folder, str(number)), *run) for number, run in enumerate(runs)),
+        ]
+        for work in works[part::parts]:
+            work()
+
+
+def ship() -> None:
+    """Compile everything into the installation, for a level of processors where this is one of it; once a source."""
+    if shipped():
+        return
+    rmtree(SHIPPED, ignore_errors=True)
+    _, name, features = _target()
+    with TemporaryDirectory(prefix="quoron-kernels-") as compiled:
+        _on_all_processors({"NUMBA_CACHE_DIR": compiled, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features})
+        for root in _packages():
+            for folder in [root, *(each for each in root.rglob("*") if each.is_dir())]:
+                kept = Path(compiled, UserProvidedCacheLocator.get_suitable_cache_subpath(str(folder / "module.py")))
+                if kept.is_dir():
+                    copytree(kept, SHIPPED / ".".join(folder.relative_to(root.parent).parts))
+    (SHIPPED / "made-of").write_text(_made_of())
+
+
+def shipped() -> bool:
+    """Whether what the installation has was compiled of its source, for this processor's level."""
+    done = SHIPPED / "made-of"
+    return done.exists() and done.read_text() == _made_of()
+
+
+def _made_of() -> str:
+    sources = b"".join(path.read_bytes() for root in _packages() for path in sorted(root.rglob("*.py")))
+    return f"{sha256(sources).hexdigest()} for {' '.join(_target())}\n"
+
+
+def _packages() -> list[Path]:
+    return [Path(package.__path__[0]) for package in (quoron_privacy, quoron_client, quoron_server, quoron)]
+
+
+def _target() -> Target:
+    level = next((name for name in LEVELS if fits((here()[0], name, ""), here())), None)
+    return here() if level is None else (here()[0], level, "")
+
+
+def _on_all_processors(environment: Mapping[str, str]) -> None:
+    """Both halves of a machine with two processors, and so on; raises where one of them fails."""
+    parts = processors()
+    command = [sys.executable, "-m", "quoron.kernels"]
+    variables = os.environ | environment
+    begun = [subprocess.Popen([*command, str(part), str(parts)], env=variables) for part in range(parts)]
+    ended = [each.wait() for each in begun]
+    if any(ended):
+        raise RuntimeError("The loops were not all compiled: see above.")
+
+
+def _simulate(folder: Path, name: str, options: tuple[str, ...]) -> None:
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
+    settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
+    api.simulate("quickstart", method=Method(name), keep=Keep(folder), settings=settings)
+
+
+def _make_all_ready() -> None:
     for module in _modules():
         for held in vars(module).values():
             _make_ready(held)
-    runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
-    with TemporaryDirectory(prefix="quoron-kernels-") as folder:
-        for number, (name, options) in enumerate(runs):
-            zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].promises.adjacency == ("zero-out",) else ()
-            settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
-            api.simulate("quickstart", method=Method(name), keep=Keep(Path(folder) / str(number)), settings=settings)
+    Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
+    slots.partition(seed=0, users=slots.MANY)
+
+
+def _gather_and_train(folder: Path) -> None:
+    """Rows of every kind, in an order that has to be changed, and runs on tables by what `auto` chooses."""
     rules = Encoding((Numeric("a", 0, 1), Categorical("b", ("x",))), Signs("c"), weight=Weight("d", 1.0))
     rows = Gathering(rules, "b", most=1)
     for kind in (pa.string(), pa.float64()):
@@ -62,14 +151,18 @@ def compile_all() -> None:
         rows.add(pa.table({"a": number, "b": ["y", "y", "x"], "c": number, "d": number}))
     Tally(rules, 2).add((gathered := rows.end()).owners, gathered.marks)
     gathered.items(2)
-    Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
-    slots.partition(seed=0, users=slots.MANY)
+    folder.mkdir()
+    table, _ = write_example("scorecard", folder)
+    for number, (source, algorithm, columns) in enumerate(TRAINED):
+        keep = Keep(folder / str(number), ledger=folder / "lifetime.sqlite")
+        given = table if source is None else source
+        api.train(given, epsilon=8.0, method=Method(algorithm), keep=keep, progress=False, **columns)
 
 
 def _modules() -> Iterator[ModuleType]:
-    """The client's, but what belongs to Flower."""
+    """The client's, but what belongs to a network."""
     for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
-        if ".flower" not in found.name:
+        if ".flower" not in found.name and ".federation" not in found.name:
             yield importlib.import_module(found.name)
 
 
@@ -83,5 +176,15 @@ def _make_ready(held: Any) -> None:
                 _ = member.compiled
 
 
+def main(arguments: Sequence[str]) -> None:
+    """`--ship`, a part and how many there are, or nothing: all of it, into numba's own folder."""
+    if arguments == ["--ship"]:
+        ship()
+    elif arguments:
+        compile_all(*map(int, arguments))
+    else:
+        _on_all_processors({})
+
+
 if __name__ == "__main__":
-    compile_all()
+    main(sys.argv[1:])

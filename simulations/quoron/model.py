@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron import model_text
 from quoron.evaluating.evaluation import Evaluation
 from quoron.run_folder import write
 from quoron_client.data import tables
@@ -33,8 +34,7 @@ from quoron_server.serial import dumps
 from quoron_server.specification import digest
 from quoron_server.wording import sentence
 
-FORMAT = "quoron model 4"
-LONGEST = 1 << 30  # bytes of a file
+FORMAT = "quoron model 5"
 Vector = NDArray[np.float64]
 Threshold = float | Literal["share"]
 
@@ -79,6 +79,10 @@ class Model:
     label_shares: LabelShares | None = None  # None: nobody looked, or the label is a number
     threshold: Threshold = 0.5  # what `predict` decides by where nothing else is said
     evaluation: Evaluation | None = None  # what held-out users said of it; None: nobody was held out
+    uncertainty: model_text.Intervals | None = (
+        None  # (low, high) of each coefficient, the intercept last, in their units, 95 %
+    )
+    no_interval: str | None = None  # why there are none, in words
     forecast: str | None = None  # how far it is off the best model at most, in words, as was foretold and released
 
     @classmethod
@@ -204,7 +208,7 @@ class Model:
         if len(blocks) == 1:
             blocks = np.concatenate([np.zeros_like(blocks), blocks])
         for place, value in enumerate(self.classes_):
-            lead = self._least(np.delete(blocks[place] - blocks, place, axis=0))
+            lead = self.least(np.delete(blocks[place] - blocks, place, axis=0))
             margin = lead - np.delete(needed[place] - needed, place)
             if np.all(margin > 0) or (len(blocks) == 2 and place == 0 and np.all(margin >= 0)):
                 return value
@@ -232,11 +236,13 @@ class Model:
             "label_shares": None if self.label_shares is None else asdict(self.label_shares),
             "threshold": self.threshold,
             "forecast": self.forecast,
+            "uncertainty": self.uncertainty,
+            "no_interval": self.no_interval,
             "evaluation": None if self.evaluation is None else self.evaluation.as_json(),
             "weights": self.weights.tolist(),
         }
         plain = json.loads(dumps(contents))
-        plain["digest"] = _digest(plain)
+        plain["digest"] = model_text.digest(plain)
         text = json.dumps(plain, indent=1, ensure_ascii=False)
         short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
         return (short if json.loads(short) == plain else text) + "\n"  # a name may hold brackets itself
@@ -250,12 +256,12 @@ class Model:
     @classmethod
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `save` or a run wrote. DataError for anything else."""
-        contents = _read(Path(path))
+        contents = model_text.read(Path(path), FORMAT)
         if contents.get("format") != FORMAT:
             raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
         try:
             stated = contents.pop("digest")
-            if stated != _digest(contents):
+            if stated != model_text.digest(contents):
                 raise ValueError("its digest is that of another")
             bounds = dict(contents["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
@@ -265,13 +271,16 @@ class Model:
                 raise ValueError("weights that are no numbers")
             weights = np.array(contents["weights"], np.float64)
             shares = contents["label_shares"]
-            shares = None if shares is None else LabelShares(tuple(shares["shares"]), **_without(shares, "shares"))
+            shares = (
+                None if shares is None else LabelShares(tuple(shares["shares"]), **model_text.without(shares, "shares"))
+            )
             forecast = contents["forecast"]
             if forecast is not None and not (isinstance(forecast, str) and forecast.isprintable()):
                 raise ValueError("a forecast that is no line of text")
             told = contents["evaluation"]
             measured = None if told is None else Evaluation.from_json(told)
-            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], measured, forecast)
+            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], measured, forecast=forecast)
+            model = replace(model, **model_text.intervals_read(contents["uncertainty"], contents["no_interval"]))
             model.check_threshold()
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -321,8 +330,8 @@ class Model:
                 "Use decision_function."
             )
 
-    def _least(self, blocks: Vector) -> Vector:
-        """The least score (k,) of any row by weights (k, p) of encoded rows."""
+    def least(self, blocks: Vector) -> Vector:
+        """The least score (k,) of any row that there can be by weights (k, p) of encoded rows."""
         place, least = 0, np.zeros(len(blocks))
         scaled = blocks * (1.0 if self.encoding.unit_rows else self.encoding.scale)
         for feature in self.encoding.features:
@@ -384,47 +393,6 @@ class Model:
         if self._range is not None:
             coef, shift = coef * self._range.unit, shift * self._range.unit + self._range.middle
         return (coef, shift) if self._scores > 1 else (coef[0], float(shift[0]))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, each key once and all numbers finite; DataError for anything else."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LONGEST + 1)
-    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
-        raise DataError(
-            f"Expected a model file at {str(path)!r}, got: {getattr(error, 'strerror', None) or error}."
-        ) from None
-    if len(data) > LONGEST:
-        raise DataError(f"Expected a model file of at most {LONGEST:,} bytes at {str(path)!r}, got a longer one.")
-    try:
-        contents = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        contents = None
-    if not isinstance(contents, dict):
-        raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
-    return contents
-
-
-def _without(found: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in found.items() if key != name}
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key that is there twice")
-    return found
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _digest(contents: Mapping[str, Any]) -> str:
-    """Of all that a file says, however it is laid out."""
-    text = json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _promised(fields: Mapping[str, Any]) -> Promise:

@@ -126,8 +126,7 @@ class TestWithoutAUmask:
         ):
             assert open_to_others(folder) == []
 
-    def test_nothing_of_a_run_folder_is_open_to_others(self, tmp_path: Path, no_pictures: None) -> None:
-        del no_pictures
+    def test_nothing_of_a_run_folder_is_open_to_others(self, tmp_path: Path) -> None:
         make_folder(tmp_path / "a")
         (tmp_path / "small.toml").write_text(small_run.TOML)
         simulate(str(tmp_path / "small.toml"), keep=Keep(tmp_path / "a" / "runs" / "one"))

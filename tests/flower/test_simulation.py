@@ -29,7 +29,6 @@ from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
 from quoron.prepared import Prepared
-from quoron.reports import page as report_page
 from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
@@ -51,14 +50,6 @@ SMALL = (
 )
 
 LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _without_pictures() -> Iterator[None]:
-    """A report's pictures take a second, and are tested elsewhere."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(report_page, "page", lambda *_, **__: "a report")
-        yield
 
 
 @pytest.fixture(autouse=True)

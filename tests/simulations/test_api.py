@@ -19,7 +19,7 @@ from said import said
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 
 @pytest.fixture(autouse=True)

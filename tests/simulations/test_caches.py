@@ -37,7 +37,6 @@ def test_an_account_without_a_place_gets_one_of_its_own_and_the_same_again(tempo
     own = temporary / f"quoron-{os.geteuid()}"
     assert found[0] == found[1]
     assert found[0]["NUMBA_CACHE_DIR"] == str(own / "numba")
-    assert found[0]["MPLCONFIGDIR"] == str(own / "matplotlib")
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
 
 

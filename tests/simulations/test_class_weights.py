@@ -35,7 +35,7 @@ from quoron_privacy.errors import ConfigError, DataError, QuoronError, UsageErro
 from quoron_server.books.ledger import Ledger
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "ledger")
+pytestmark = pytest.mark.usefixtures("ledger")
 
 USERS = 1500
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}

@@ -8,9 +8,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
-from quoron.cli.app import invoke
+from quoron.cli.app import app, invoke
+from quoron.cli.groups import GROUPS
 from quoron.reports import progress
 from quoron.run_folder import RunFolder
 from quoron_privacy.accounts import exports
@@ -19,7 +22,7 @@ from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 FIELDS = {
     "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
@@ -351,6 +354,26 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))
+
+
+def test_every_command_stands_under_what_people_come_for() -> None:
+    named = [name for names in GROUPS.values() for name in names]
+    commands = typer.main.get_command(app)
+    assert isinstance(commands, click.Group)
+    assert list(commands.commands) == named, "a new command joins by its name in quoron.cli.groups"
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["in boxes", "as plain text"])
+def test_help_shows_the_groups_in_order_with_their_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    monkeypatch.setattr(app, "rich_markup_mode", None if plain else "rich")
+    assert invoke(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = [word for heading, names in GROUPS.items() for word in (heading, *names)]
+    beginnings = [line.strip(" │╭╮─:").split("  ")[0] for line in lines]
+    assert [each for each in beginnings if each in words] == words
+    assert "Commands" not in beginnings, "nothing is left over"
 
 
 def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 

@@ -29,7 +29,6 @@ from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
 DECLARED: dict[str, Any] = {**QUICK, "bounds": ((0, 0), (100, 5)), "items_per_user": 3}
 SEEDED = pytest.mark.filterwarnings("ignore::quoron.sklearn.NoiseFromSeed")

@@ -24,7 +24,6 @@ from quoron.sklearn import (
 )
 from quoron.training import lifetime
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 SMALL: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "one-pass-dp-sgd", "rounds": 2, "bounds": (0, 1)}
 draw = np.random.Generator(np.random.Philox(2))
 X, USERS = draw.uniform(size=(120, 2)), np.repeat(np.arange(40), 3)

@@ -1,30 +1,58 @@
 """Compiled once, loops are not compiled again: what the container image relies on, and first runs."""
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numba
 import pytest
 
+from quoron import kernels
 from quoron.simulation import first_use
 from quoron_client.compute.gradients import gradient_loop
 
+ALONE = {"NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}  # nothing that is shipped
+TABLE = ("train", "scorecard.csv", "--user", "unitid", "--epsilon", "4", "--label")
+FIRST = {  # what people begin with
+    "a description": ("train", "scorecard.toml", "--evaluate", "0.1"),
+    "a number, undeclared": (*TABLE, "earnings_med"),
+    "classes, undeclared": (*TABLE, "pred_degree_awarded_ipeds"),
+    "yes or no": ("train", "storms"),
+    "a simulation": ("simulate", "--quiet"),
+}
 
-def carry_out(folder: Path, *words: str) -> set[Path]:
+
+def carry_out(folder: Path, *words: str, environment: Mapping[str, str] = ALONE) -> set[Path]:
     """What is compiled in a folder after one more command there."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kernels")}
-    subprocess.run([sys.executable, "-m", *words], env=environment, cwd=folder, check=True, capture_output=True)
+    own = {"NUMBA_CACHE_DIR": str(folder / "kernels"), "QUORON_LEDGER": str(folder / "lifetime.sqlite")}
+    variables = os.environ | own | environment
+    subprocess.run([sys.executable, "-m", *words], env=variables, cwd=folder, check=True, capture_output=True)
     return set((folder / "kernels").rglob("*.nbc"))
+
+
+@pytest.mark.programs
+def test_a_first_train_compiles_nothing_where_kernels_are_shipped(tmp_path: Path) -> None:
+    if not kernels.shipped():
+        pytest.skip("nothing is compiled of this source: python -m quoron.kernels --ship")
+    carry_out(tmp_path, "quoron", "example", "scorecard")
+    for what in ("a description", "a number, undeclared"):
+        held = carry_out(tmp_path, "quoron", *FIRST[what], environment={})
+        assert len(held) > 50, what
+        # Numba numbers what it compiles; what was shipped has a digest in its name.
+        assert {path.name for path in held if re.search(r"\.\d{1,3}\.nbc$", path.name)} == set(), what
 
 
 @pytest.mark.slow
 def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> None:
     compiled = carry_out(tmp_path, "quoron.kernels")
     assert len(compiled) > 50
-    for preset in ("quickstart", "flights"):
-        assert carry_out(tmp_path, "quoron", "simulate", preset, "--quiet", "--out", preset) == compiled, preset
+    carry_out(tmp_path, "quoron", "example", "scorecard")
+    assert carry_out(tmp_path, "quoron", "simulate", "flights", "--quiet") == compiled
+    for what, words in FIRST.items():
+        assert carry_out(tmp_path, "quoron", *words) == compiled, what
 
 
 @pytest.mark.slow

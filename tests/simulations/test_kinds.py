@@ -27,7 +27,6 @@ from quoron_client.losses import Logistic
 from quoron_privacy.errors import ConfigError, DataError
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS = 400
 COLUMNS: dict[str, Any] = {
     "user": "who",

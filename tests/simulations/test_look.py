@@ -31,8 +31,6 @@ from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.books.ledger import Ledger
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 USERS = 1000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}

@@ -32,7 +32,7 @@ from quoron_server.problem import Wide
 from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, describe, make_plan
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 USERS, ITEMS, SEED = 3000, 4, 7
 MANY = {"soft-filtered-sgd": 30_000, "local-model": 8_000}  # users that these need

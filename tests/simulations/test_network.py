@@ -248,7 +248,6 @@ def test_a_run_is_projected_round_by_round(small: Path) -> None:
     assert any(label == "projected time" for label, _ in result.summary.rows())
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
     result = quoron.simulate("small.toml", keep=Keep(small / "run"))
     assert result.summary.network is None
@@ -256,7 +255,6 @@ def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
     assert "network.total" not in RunFolder(small / "run").rounds()[0]
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
     planned = quoron.plan("small.toml", settings=[{"run": {"network": text}}])
@@ -271,7 +269,6 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     assert planned.as_json()["network"]["seconds"]["waiting"] == pytest.approx(8 * 0.08)
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_dropouts_are_missing_in_the_run_and_the_links_speed_changes_no_bit(small: Path) -> None:
     models = [
         quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / str(number))).model
@@ -300,7 +297,6 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
     assert not InlineEngine(population, seed=5).ask(Question(0, users, task)).status.any()
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_resumed_run_keeps_its_network(small: Path) -> None:
     text = "rtt=80ms,dropout=5%,ends=early"
     quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))

@@ -26,7 +26,7 @@ from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, rows
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 
 @dataclass(frozen=True)

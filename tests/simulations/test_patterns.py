@@ -21,7 +21,6 @@ from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS, WIDE = 400, 150
 NAMES = tuple(f"x{each}" for each in range(WIDE))
 QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "items_per_user": 2}

@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.planning.plans import choose
 from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
-from quoron.reports import plots
+from quoron.reports import curve as curve_plot
 from quoron.sections import Method
 from quoron.simulation.asking import accuracy_of, ask, risk_of
 from quoron.simulation.scene import setup
@@ -200,7 +200,7 @@ def test_nothing_feasible_is_no_picture() -> None:
     curve = epsilon_curve(NAMED, SCENE.problem, (1.0,))
     points = [replace(point, predicted_excess_risk=None, guessed_excess_risk=None) for point in curve]
     with pytest.raises(ConfigError, match="feasible to draw"):
-        plots.epsilon_svg(points)
+        curve_plot.epsilon_svg(points)
 
 
 def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(

@@ -11,8 +11,6 @@ from quoron.sections import Privacy
 from quoron_privacy.errors import ConfigError, DataError
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 USERS = 1000
 
 

@@ -12,8 +12,6 @@ from quoron_client.losses import LeastSquares, make_loss
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_privacy.errors import ConfigError
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 USERS, ROWS = 40, 400
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
 

@@ -15,8 +15,6 @@ from quoron_privacy.errors import LedgerError
 from quoron_server.books.ledger import Ledger
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -20,7 +20,7 @@ BASE = [
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """Run an algorithm on `BASE` and further settings: each run once for the whole file, and without its pictures."""
+    """Run an algorithm on `BASE` and further settings: each run once for the whole file, with its seed."""
     place = tmp_path_factory.mktemp("risk")
 
     @cache
@@ -30,9 +30,7 @@ def ran(tmp_path_factory):
             method=Method(algorithm, seed=seed), keep=Keep(out), simulation_seed=seed, settings=[*BASE, *settings]
         )
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("quoron.reports.plots.PLOTS", ())
-        yield carried_out
+    return carried_out
 
 
 @pytest.fixture(scope="module")

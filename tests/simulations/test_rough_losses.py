@@ -7,7 +7,7 @@ import pytest
 import quoron
 from quoron.sections import Keep, Method, Privacy
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 USERS = 4000
 

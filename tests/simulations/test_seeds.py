@@ -194,7 +194,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
 
 
-@pytest.mark.usefixtures("no_pictures", "planned_once")
+@pytest.mark.usefixtures("planned_once")
 @pytest.mark.parametrize("door", by_default(SAID, [each for each in SAID if each != "quoron.compare"]))
 def test_what_is_promised_over_a_seed_begins_with_simulated(door: str, tmp_path: Path) -> None:
     for seed in (7, None):

@@ -46,7 +46,7 @@ from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+pytestmark = pytest.mark.usefixtures("planned_once")
 
 D = 3
 

@@ -25,8 +25,6 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 

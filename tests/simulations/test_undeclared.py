@@ -23,8 +23,6 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingRel
 from said import said
 from undeclared import QUICK, TABLE, USERS, charges, crowd, train
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def people() -> pd.DataFrame:

@@ -25,8 +25,6 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.wording import domain_words, reach_words
 from said import said
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 ONLY = {"whitened-tracking": ALGORITHMS["whitened-tracking"]}
 USERS, FEATURES = 5_000, 4
 

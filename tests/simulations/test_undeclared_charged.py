@@ -21,8 +21,6 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.plan import BOUGHT
 from undeclared import TABLE, bought, charges, crowd, train
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def people() -> pd.DataFrame:

@@ -23,8 +23,6 @@ from quoron_privacy.errors import ConfigError, DataError, NothingReleased
 from quoron_privacy.noise.sources import SeededNoise
 from undeclared import crowd
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def people() -> pd.DataFrame:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from quoron_client.data.items import Items
 from quoron_privacy.kernels.compiled import SUMS, read_only
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import all_threads, at_once
 
 _SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another
@@ -47,12 +48,12 @@ class UserLoop:
 
     def kept(self) -> bool:
         """Whether kernels of this loop are on disk; they may be of an older source or of another processor."""
-        folder = str(numba.njit(cache=True)(self._function).stats.cache_path)
+        folder = str(njit(cache=True)(self._function).stats.cache_path)
         return any(Path(folder).glob(f"*.{self._function.__qualname__}-*.nbi"))
 
     def _compile(self, element: Any) -> Any:
         batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1), read_only(int64, 1))
-        return numba.njit(types.void(*batch, *self._arguments, int64, int64), **SUMS)(self._function)
+        return njit(types.void(*batch, *self._arguments, int64, int64), **SUMS)(self._function)
 
     def __call__(self, batch: Items, *arguments: Any, threads: int | None = None) -> None:
         """Run over all users of `batch` on `threads` threads.

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import int64, uint8, void
 
 from quoron_privacy.kernels.compiled import read_only, writable
+from quoron_privacy.kernels.shipped import njit
 
 NONE = -(2**62)  # no day, no time, no offset
 # What stands at a place of a declared format; a sign that stands for itself is its own number.
@@ -23,7 +23,7 @@ _T, _W, _Z = ord("t"), ord("w"), ord("z")
 
 
 def _helper(function: Any) -> Any:
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
 @_helper
@@ -293,7 +293,7 @@ def _by_format(data: Any, at: int, end: int, form: Any) -> Any:
     return (NONE, NONE, NONE) if seconds == NONE else (number, seconds, ahead)
 
 
-@numba.njit(
+@njit(
     void(
         read_only(uint8, 1),
         read_only(int64, 1),

@@ -6,8 +6,10 @@ What does not fit is marked with it, a few bits a row (`fused`). Loops of the sa
 from typing import Any
 
 import numpy as np
-from numba import carray, literal_unroll, njit, types  # type: ignore[attr-defined]
+from numba import carray, literal_unroll, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
+
+from quoron_privacy.kernels.shipped import njit
 
 _LONG, _NUMBERS = 256, 1 << 16  # rows of a tile, and numbers: it stays in a processor's cache
 _APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache

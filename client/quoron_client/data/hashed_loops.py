@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import int64, uint8, uint64, void
 
 from quoron_privacy.kernels.compiled import read_only, writable
+from quoron_privacy.kernels.shipped import njit
 
 _WORD = np.uint64
 _C0, _C1 = _WORD(0x736F6D6570736575), _WORD(0x646F72616E646F6D)
@@ -14,12 +14,12 @@ _C2, _C3 = _WORD(0x6C7967656E657261), _WORD(0x7465646279746573)
 _FINAL = _WORD(0xFF)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _turned(word: Any, by: int) -> Any:
     return (word << _WORD(by)) | (word >> _WORD(64 - by))
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True, inline="always")
 def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
     a, c = a + b, c + d
     b, d = _turned(b, 13) ^ a, _turned(d, 16) ^ c
@@ -29,7 +29,7 @@ def _round(a: Any, b: Any, c: Any, d: Any) -> Any:
     return a, b, _turned(c, 32), d
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def sip(data: Any, first: int, last: int, key: Any, other: Any) -> Any:
     """The hash of bytes `first` to `last` of `data` under a key of two words, little-endian as in the paper."""
     a, b, c, d = key ^ _C0, other ^ _C1, key ^ _C2, other ^ _C3
@@ -55,9 +55,7 @@ def sip(data: Any, first: int, last: int, key: Any, other: Any) -> Any:
     return a ^ b ^ c ^ d
 
 
-@numba.njit(
-    void(read_only(uint8, 1), read_only(int64, 1), uint64, uint64, int64, writable(int64, 1)), cache=True, nogil=True
-)
+@njit(void(read_only(uint8, 1), read_only(int64, 1), uint64, uint64, int64, writable(int64, 1)), cache=True, nogil=True)
 def buckets(data: Any, ends: Any, key: Any, other: Any, many: int, out: Any) -> None:
     """Into `out` (N,) the bucket of each text, bytes ends[i] to ends[i + 1] of `data`, below `many`."""
     for i in range(len(out)):

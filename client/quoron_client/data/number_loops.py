@@ -16,12 +16,12 @@ Source: Lemire (2021), Number parsing at a gigabyte per second, sections 5 to 8;
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import int64, types, uint8, uint64, void
 
 from quoron_privacy.kernels.calls import run
 from quoron_privacy.kernels.compiled import SUMS, helper, read_only, writable
+from quoron_privacy.kernels.shipped import cfunc, njit
 
 LEAST, MOST = -342, 308  # powers of ten that there are
 _DIGITS = 19  # of a number below 2^64
@@ -188,12 +188,12 @@ def _loop(
 
 _CPointer: Any = types.CPointer
 _POINTERS: Any = [_CPointer(kind) for kind in (int64, uint8, uint64, uint64, uint8)]
-_ADDRESS: Any = numba.cfunc(void(*_POINTERS[:3], int64, int64, *_POINTERS[3:], int64, int64), cache=True)(_loop).address
+_ADDRESS: Any = cfunc(void(*_POINTERS[:3], int64, int64, *_POINTERS[3:], int64, int64), cache=True)(_loop).address
 _ARRAYS: Any = [read_only(int64, 1), read_only(uint8, 1), read_only(uint64, 1)]
 _RESULTS: Any = [writable(uint64, 1), writable(uint8, 1)]
 
 
-@numba.njit(void(int64, *_ARRAYS, int64, int64, *_RESULTS, int64, int64), **SUMS)
+@njit(void(int64, *_ARRAYS, int64, int64, *_RESULTS, int64, int64), **SUMS)
 def _call(
     at: int, offsets: Any, data: Any, powers: Any, point: int, group: int, out: Any, unsure: Any, first: int, last: int
 ) -> None:

@@ -8,9 +8,10 @@ taken as ±700. NaN gives NaN.
 from math import factorial
 from typing import Any
 
-import numba
 from numba import float64, int64
 from numba.extending import intrinsic
+
+from quoron_privacy.kernels.shipped import njit
 
 _SHIFT = 1.5 * 2.0**52  # adding it rounds to an integer, which is then in the lowest bits
 _LOG2_HIGH = float.fromhex("0x1.62e42fefa0000p-1")  # log 2 in two parts: k · _LOG2_HIGH is exact
@@ -44,4 +45,4 @@ def _exponential(t: float) -> float:
 
 
 # No reordering: it would cancel the shift.
-exponential = numba.njit(cache=True, nogil=True, error_model="numpy")(_exponential)
+exponential = njit(cache=True, nogil=True, error_model="numpy")(_exponential)

@@ -11,11 +11,11 @@ a vector that one user moves by up to 2 radius (docs/privacy/local-model.md#r2).
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.gaussian_proposals import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 

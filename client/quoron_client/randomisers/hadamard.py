@@ -9,10 +9,10 @@ are public and come with the question; the coordinator rotates back with the sam
 """
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.shipped import njit
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -18,10 +18,10 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import RunError
+from quoron_privacy.kernels.shipped import njit
 
 Words = NDArray[np.uint64]
 Users = NDArray[np.int64]

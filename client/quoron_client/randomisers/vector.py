@@ -9,12 +9,12 @@ only. Proof: docs/privacy/local-model.md#r2.
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.streams import GRID_BITS
 
 Matrix = NDArray[np.float64]

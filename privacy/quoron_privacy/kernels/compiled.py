@@ -4,12 +4,12 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
 from numba import float64, intp, types
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.kernels.calls import run
+from quoron_privacy.kernels.shipped import cfunc, njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +39,7 @@ def helper(function: F) -> F:
 
     Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
     """
-    compiled: F = numba.njit(**SUMS, forceinline=True)(function)  # a call that stays one counts references
+    compiled: F = njit(**SUMS, forceinline=True)(function)  # a call that stays one counts references
     return compiled
 
 
@@ -57,13 +57,13 @@ class Pointwise:
             for i in range(count):
                 out[i] = scalar(predictions[i], labels[i], parameters[i])
 
-        scalar: Any = numba.njit(**_FLAGS | {"cache": False})(function)
+        scalar: Any = njit(**_FLAGS | {"cache": False})(function)
         return cls(loop, kept=False)
 
     @cached_property
     def compiled(self) -> Any:
         """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
-        return numba.cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
+        return cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
     def once(self, prediction: float, label: float, parameter: float) -> float:
         """One value, with nothing compiled."""

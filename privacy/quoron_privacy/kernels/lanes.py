@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import float64, intp, njit, types
+from numba import float64, intp, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
+
+from quoron_privacy.kernels.shipped import njit
 
 WIDTH = 4
 STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its own

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
+from numba import carray, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.calls import run
@@ -27,6 +27,7 @@ from quoron_privacy.kernels.lanes import (
     sums_of,
     times,
 )
+from quoron_privacy.kernels.shipped import cfunc, njit
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, keep, lanes, plus, times
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.means.clipping_loops import shrink
 
@@ -94,7 +94,9 @@ def _room(transform):  # type: ignore[no-untyped-def]
     """L filled up with zeros, and room for a factor, U L and a moment."""
     d = len(transform)
     filled = aligned(d, d)
-    filled[:, :d] = transform
+    for row in range(d):  # a whole assignment is checked by what takes three seconds to compile
+        for column in range(d):
+            filled[row, column] = transform[row, column]
     return filled, np.empty(d * (d + 1) // 2), aligned(d, d), aligned(d, d)
 
 

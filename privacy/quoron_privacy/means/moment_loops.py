@@ -1,9 +1,9 @@
 """The loop of `moment`: sums of the second moments of triangular factors, exact in integers (private-mean#m1)."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.clipping_loops import shrink
 
 Matrix = NDArray[np.float64]

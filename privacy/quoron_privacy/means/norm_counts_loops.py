@@ -1,9 +1,9 @@
 """The loops of `norm_counts`: exact sums of clipped vectors, with what their norms say (free-presence#p3)."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.means.clipping_loops import added
 from quoron_privacy.means.clipping_loops import clipped_sum as clipped_sum
 from quoron_privacy.means.free_presence_loops import whiten

@@ -1,7 +1,8 @@
 """The loops of `private_range`, and of `winsorised_mean`, which clamps around what it chooses."""
 
 import numpy as np
-from numba import njit
+
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True)

@@ -7,8 +7,10 @@ split until a block fits the first cache. Rows go one after the other: the bits 
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from quoron_privacy.kernels.shipped import njit
 
 _REGISTER = 64  # bytes
 _BLOCK = 4096  # numbers of a row in work at once: 32 KiB of float64

@@ -9,8 +9,8 @@ from functools import cache
 from itertools import accumulate
 
 import numpy as np
-from numba import njit
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.streams import GRID_BITS, Steps, Words
 
 SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin

@@ -13,9 +13,9 @@ from itertools import accumulate, takewhile
 from math import isqrt
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.noise.gaussian_proposals import SETTLING, accept_gaussian, gaussian_bins, settle_gaussian
 from quoron_privacy.noise.streams import Steps, Words
 

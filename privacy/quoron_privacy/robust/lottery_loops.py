@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from quoron_privacy.kernels.shipped import njit
 
 _GRID = 2.0**53  # chances are whole multiples of 2⁻⁵³: a coin of exactly that chance can be tossed
 

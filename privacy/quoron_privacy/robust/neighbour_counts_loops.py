@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.robust.gram_counts import counts_by_gram, middle
 from quoron_privacy.robust.neighbour_counts import Integers, Mask, Matrix, Vector, distance_slack
 

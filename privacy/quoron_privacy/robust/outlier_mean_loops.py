@@ -1,8 +1,8 @@
 """The loops of `outlier_mean`: a weighted sum of answers about one of them, in whole steps; all heights of a ramp."""
 
 import numpy as np
-from numba import njit
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.robust.outlier_mean import Integers, Matrix, Vector
 
 

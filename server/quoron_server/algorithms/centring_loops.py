@@ -3,7 +3,8 @@
 import math
 
 import numpy as np
-from numba import njit
+
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True)

@@ -1,9 +1,9 @@
 """The loop of `slots`: exchanges of a public random order, with memory asked for ahead."""
 
 import numpy as np
-from numba import njit
 
 from quoron_privacy.kernels.lanes import prefetch
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -91,6 +91,26 @@ def _resolved(whole: Matrix, s: float, base: float, room: float) -> tuple[Vector
     return np.maximum(base + values, 0.0) + max(min(FLOOR * edge, room), FLOOR * base), basis, edge
 
 
+def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:
+    """The same metric in coordinates that are directions of the features themselves, those that vary most first.
+
+    That of a `constant` feature stays the last.
+    """
+    own, turn = len(transform) - constant, np.eye(len(transform))
+    turn[:own, :own] = np.linalg.svd(transform[:own, :own])[2][::-1].T
+    return transform @ turn, doubt @ turn**2
+
+
+def along(transform: Matrix, *, constant: bool) -> Vector:
+    """Features' variance along directions of an aligned metric, (d,), over the largest; a `constant` one: the mean."""
+    own = len(transform) - constant
+    if not own:
+        return np.ones(1)
+    lengths = np.sum(transform[:own, :own] ** 2, axis=0)
+    found = lengths.min() / lengths
+    return np.append(found, [found.mean()] * constant)
+
+
 def curvature_share(sigmoid: bool, square: float, mean: float = 0.0) -> float:
     """κ: mean curvature over its bound, for predictions N(mean, square)."""
     if not sigmoid:

@@ -45,8 +45,10 @@ from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.evaluate import evaluate
+from quoron.cli.groups import Grouped
 from quoron.cli.health import health
 from quoron.cli.index import index
+from quoron.cli.statistics import statistics
 from quoron.cli.tune import tune
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
@@ -55,7 +57,8 @@ if TYPE_CHECKING:
     from quoron.engines import EngineChoice
 
 app = typer.Typer(
-    help="User-level private federated optimisation, simulated on one machine or run over a federation.",
+    cls=Grouped,
+    help="Models of tables in which people have many rows: everything that one of them holds is protected at once.",
     pretty_exceptions_enable=False,
 )
 
@@ -272,6 +275,7 @@ app.command()(compare)
 app.command()(tune)
 app.command()(health)
 app.command()(declare)
+app.command()(statistics)
 app.command()(index)
 
 

@@ -20,7 +20,7 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
-from quoron.reports.page import pictures
+from quoron.reports.pictures import number
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
@@ -89,10 +89,17 @@ def show_trained(trained: "TrainedTable", *, as_json: bool, details: bool = Fals
         _say(out, one_screen.promise(summary.epsilon, summary.delta, summary.adjacency))
         out.print(one_screen.pairs(one_screen.figures(summary)))
     shown = len(coefficients) if details else one_screen.COEFFICIENTS
-    listed = table("feature", f"{one_screen.coefficient(trained.model)}, in the column's units", dense=not details)
-    for name, value in coefficients[:shown]:
-        listed.add_row(escape(name), escape(value))
+    heads, intervals = [f"{one_screen.coefficient(trained.model)}, in the column's units"], trained.model.uncertainty
+    if details and intervals is not None:
+        heads.append("95 %: noise and sampling")
+    listed = table("feature", *heads, dense=not details)
+    for place, (name, value) in enumerate(coefficients[:shown]):
+        listed.add_row(
+            escape(name), escape(value), *([_ends(intervals[place])] if intervals and len(heads) > 1 else [])
+        )
     out.print(listed)
+    if details and trained.model.no_interval is not None:
+        _say(out, f"Coefficients have {trained.model.no_interval}.", style="dim")
     if len(coefficients) > shown:
         _say(out, f"and {len(coefficients) - shown:,} more in the model's file.", style="dim")
     warnings = summary.warnings if details else one_screen.fitting(summary, out.width)
@@ -121,6 +128,10 @@ def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
         out.print(listed)
     for remark in evaluation.remarks:
         _say(out, remark[:1].upper() + remark[1:], style="yellow")
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "not determined" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
 
 
 def show_dry_run(planned: Planned, *, as_json: bool, details: bool = False) -> None:
@@ -168,7 +179,7 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
-            cost = [f"{row['rounds']:,.4g}", compared.short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            cost = [f"{row['rounds']:,.4g}", number(row["gradient_evaluations"]), size(row["bytes_up"])]
             listed.add_row(
                 *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
             )
@@ -295,7 +306,7 @@ def show_presets() -> None:
 
 def draw_epsilons(picture: Path, answers: Advice) -> None:
     """Write what ε buys as a picture."""
-    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
@@ -303,7 +314,7 @@ def draw(picture: Path, planned: Planned) -> None:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    drawing = curve_plot.rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
 
 

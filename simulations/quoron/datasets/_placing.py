@@ -7,7 +7,8 @@ index and the order alone, before any value is read. A row that is left out make
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

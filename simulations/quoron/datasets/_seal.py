@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from quoron_privacy.kernels.shipped import njit
 
 BLOCK = 2048  # words of four bytes
 _HALF = BLOCK // 2

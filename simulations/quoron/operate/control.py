@@ -187,7 +187,7 @@ def _words(event: dict[str, Any]) -> str:
         return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
     if event["kind"] == "awaits":
         return _awaited(event)
-    public = " ".join(f"{key}={value}" for key, value in event["public"].items())
+    public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
     return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
 
 

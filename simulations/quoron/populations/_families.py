@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron.populations.streams import Purpose, fill_normals, fill_uniforms
 from quoron_privacy.kernels.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
+from quoron_privacy.kernels.shipped import njit
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23

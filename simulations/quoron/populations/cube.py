@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 
 from quoron.populations._made_up import MadeUp
 from quoron.populations._risk import LinearRisk
@@ -29,6 +28,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain
 from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
+from quoron_privacy.kernels.shipped import njit
 
 _VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
 

@@ -16,8 +16,9 @@ nanosecond. This is simulated *data*; privacy noise never comes from here.
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from quoron_privacy.kernels.shipped import njit
 
 
 class Purpose(IntEnum):

@@ -1,7 +1,7 @@
 """Predicted excess risk against rounds, or against ε, drawn for a terminal and as an SVG picture."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.table import Table
@@ -9,7 +9,10 @@ from rich.table import Table
 from quoron.planning.choosing import risk_words
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
+from quoron.reports.pictures import Axis, Line, alone, chart
+from quoron_privacy.errors import ConfigError
 
+AT_MOST, GUESSED = "predicted excess risk, at most", "guessed: nobody has measured it"
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -50,6 +53,42 @@ def epsilon_table(points: Sequence[EpsilonPoint]) -> Table:
             words = f"{point.algorithm}, {point.rounds:,} rounds"
         shown.add_row(*cells, words)
     return shown
+
+
+def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
+    """A picture of predicted excess risk against ε, and of accuracy where there is one. Equal points, equal bytes.
+
+    Feasible points only; ConfigError where there are none.
+    """
+    feasible = [point for point in points if point.risk is not None]
+    if not feasible:
+        raise ConfigError("Expected an ε that is feasible to draw, got none. See the reasons with `quoron plan`.")
+    every = [(point.epsilon, point.risk or 0.0) for point in feasible]
+    guesses = [(point.epsilon, point.risk or 0.0) for point in feasible if point.predicted_excess_risk is None]
+    lines, across = [Line(AT_MOST, every)], Axis("ε", log=True)
+    drawn = [
+        chart(AT_MOST, [*lines, Line(GUESSED, guesses, "dots")] if guesses else lines, across, Axis(AT_MOST, log=True))
+    ]
+    accuracies = [(point.epsilon, 100 * point.accuracy) for point in feasible if point.accuracy is not None]
+    if len(accuracies) == len(feasible):
+        label = "accuracy in %, simulation only"
+        drawn.append(chart(label, [Line(label, accuracies)], across, Axis(label)))
+    return alone(drawn)
+
+
+def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> bytes:
+    """A picture of a curve for each algorithm, with the planned numbers of rounds marked. Equal curves, equal bytes."""
+    lines = [
+        Line(name if curve.measured else f"{name} ({GUESSED})", curve.points, "line" if curve.measured else "dashed")
+        for name, curve in curves.items()
+    ]
+    if len(curves) == 1:
+        (curve,) = curves.values()
+        ends, least = (curve.points[0][0], curve.points[-1][0]), 1.05 * min(risk for _, risk in curve.points)
+        lines.append(Line("within 5 % of the best", [(end, least) for end in ends], "dashed"))
+    places = [(rounds, dict(curves[name].points)[rounds]) for name, rounds in chosen.items() if name in curves]
+    lines.append(Line("the plan", places, "dots", colour=7))
+    return alone([chart(AT_MOST, lines, Axis("rounds", log=True), Axis(AT_MOST, log=True))])
 
 
 def bar(value: float, least: float, most: float, width: int = WIDTH) -> str:

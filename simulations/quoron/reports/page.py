@@ -1,128 +1,182 @@
-"""One self-contained HTML page for a run: the promise, the summary, and plots. Nothing is loaded from elsewhere."""
+"""The parts of a report: one HTML page that loads nothing, and reads well by people, by machines and on paper.
 
-from collections.abc import Mapping, Sequence
+Whatever is text here is escaped here. `Raw` is what these functions made.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from html import escape
-from importlib.util import find_spec
-from string import Template
-from typing import Any, Protocol
+from importlib.metadata import PackageNotFoundError, metadata
 
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.kernels.on_first_use import OnFirstUse
-
-Rows = Sequence[Mapping[str, Any]]
-Lines = Sequence[tuple[str, str]]
-
-WITHOUT = "Plots are drawn where matplotlib is: pip install 'quoron[plots]'."
-plots = OnFirstUse("quoron.reports.plots")
+from quoron.reports.style import POLICY, SCRIPT, STYLE
 
 
-class Reported(Protocol):
-    """What every report begins with."""
+class Raw(str):
+    """HTML that functions here made; all else is text, and escaped."""
 
-    @property
-    def statement(self) -> str:
-        """The promise, in one sentence."""
-
-    @property
-    def choice(self) -> str | None:
-        """Why the algorithm was chosen; None when it was named."""
-
-    @property
-    def epsilon(self) -> float | None:
-        """ε; None without privacy."""
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and text of each line."""
+    __slots__ = ()
 
 
-def page(
-    summary: Reported,
-    rounds: Rows,
-    *,
-    name: str,
-    tables: Sequence[tuple[str, Lines]] = (),
-    remarks: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-) -> str:
-    """The report as HTML text. `rounds` are the rows of rounds.parquet; `name` is the run's name.
-
-    `tables` are further ones, each a title and its lines; `remarks` what is amiss, by a look at private data;
-    `warnings` the same by what is public or released.
-    """
-    figures = plots.figures(summary, rounds) if drawing() else f"<p>{escape(WITHOUT)}</p>"
-    further = "\n".join(f"<h2>{escape(title)}</h2>\n<table>\n{_lines(lines)}\n</table>" for title, lines in tables)
-    choice = "" if summary.choice is None else f"<p>Chosen {escape(summary.choice)}</p>"
-    statement, mark = escape(summary.statement), '<span class="mark">simulation only</span>'
-    lines = _lines(summary.rows())
-    amiss = "\n".join(f"<p>{mark} {escape(remark)}</p>" for remark in remarks)
-    amiss += "\n".join(f"<p>{escape(warning[:1].upper() + warning[1:])}</p>" for warning in warnings)
-    return PAGE.substitute(
-        name=escape(name),
-        statement=statement,
-        choice=choice,
-        rows=lines,
-        remarks=amiss,
-        tables=further,
-        figures=figures,
-    )
+_PROOF = re.compile(r"docs/([\w-]+(?:/[\w-]+)?)\.md(#\w+)?")
+BADGE = Raw('<span class="badge">simulation only</span>')
+SIMULATED = (
+    "A simulation: its noise comes from a seed, so nothing on this page protects anybody. What is marked “simulation "
+    "only” depends on private data besides, and no real run could show it."
+)
 
 
-def _lines(lines: Lines) -> str:
-    return "\n".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in lines)
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A line of a summary; `private` where it depends on private data outside of releases."""
+
+    label: str
+    text: str | Raw
+    private: bool = False
 
 
-def drawing() -> bool:
-    """Whether there is what draws plots: the extra `plots`."""
-    return find_spec("matplotlib") is not None
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What one should know first: a few words, a number, and what it is read beside."""
+
+    label: str
+    figure: str
+    beside: str
+    private: bool = False
 
 
-def pictures() -> Any:
-    """`quoron.reports.plots`; ConfigError where nothing can be drawn."""
-    if not drawing():
-        raise ConfigError("Expected matplotlib for a picture, got none. Install it: pip install 'quoron[plots]'.")
-    return plots
-
-
-PAGE = Template("""<!doctype html>
+def document(name: str, *, lead: str, parts: Iterable[str], simulated: bool, footer: str) -> str:
+    """The page as HTML text."""
+    banner = f'<p class="simulated" role="note">{text(SIMULATED)}</p>' if simulated else ""
+    return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$name · quoron</title>
-<style>
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 64rem; padding: 2rem 1.25rem 4rem; background: #fbfbfa; color: #1f2933;
-       font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
-h1 { margin: 0 0 .25rem; font-size: 1.6rem; font-weight: 600; }
-h2 { margin: 0 0 .5rem; font-size: 1.05rem; font-weight: 600; }
-.statement { margin: 1rem 0 2rem; padding: .9rem 1.1rem; border-left: 4px solid #2b6cb0; background: #eef4fa;
-             overflow-wrap: anywhere; }
-table { width: 100%; border-collapse: collapse; margin-bottom: 2.5rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .4rem .6rem .4rem 0; border-bottom: 1px solid #e4e7eb; text-align: left; vertical-align: top; }
-th { width: 40%; font-weight: 500; color: #52606d; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.5rem; }
-figure { margin: 0; padding: 1.1rem; background: #fff; border: 1px solid #e4e7eb; border-radius: 10px; }
-figure svg { display: block; width: 100%; height: auto; }
-figcaption { margin-top: .5rem; font-size: .88rem; color: #52606d; }
-.mark { padding: .1rem .5rem; border-radius: 1rem; background: #fdf0e6; color: #8a3d10; white-space: nowrap;
-        font-size: .75rem; font-weight: 500; }
-footer { margin-top: 2rem; font-size: .88rem; color: #52606d; }
-</style>
+<meta name="referrer" content="no-referrer">
+<title>{text(name)} · quoron</title>
+<style>{STYLE}</style>
 </head>
 <body>
-<h1>$name</h1>
-<p class="statement">$statement</p>
-$choice
-<table>
-$rows
-</table>
-$remarks
-$tables
-<div class="figures">
-$figures
-</div>
-<footer>Made by quoron. What is marked “simulation only” depends on private data; no deployment may show it.</footer>
+<header><h1><bdi>{text(name)}</bdi></h1>
+<button type="button" id="theme" hidden aria-pressed="false">Dark</button></header>
+<main>
+{paragraph(lead, soft=True)}
+{banner}
+{"".join(parts)}
+</main>
+<footer>{paragraph(footer)}</footer>
+<script>{SCRIPT}</script>
 </body>
 </html>
-""")
+"""
+
+
+def text(words: object) -> str:
+    """Words as they may stand anywhere in the page; half a character of a pair, which no file can hold, is replaced."""
+    return escape(str(words).encode("utf-8", "replace").decode(), quote=True)
+
+
+def paragraph(words: str, *, soft: bool = False, private: bool = False) -> Raw:
+    """A paragraph."""
+    opening = '<p class="soft">' if soft else "<p>"
+    return Raw(f"{opening}{_marked(private)}{text(words)}</p>")
+
+
+def formal(words: str) -> Raw:
+    """A promise, whose proofs are links where the package says where its documentation is."""
+    found, where = text(words), documentation()
+    if where:
+        found = _PROOF.sub(rf'<a href="{text(where)}/\1.html\2" rel="noreferrer">\g<0></a>', found)
+    return Raw(f"<blockquote><p>{found}</p></blockquote>")
+
+
+@cache
+def documentation() -> str | None:
+    """The address of the documentation, as the installed package has it; None where it has none."""
+    try:
+        named = metadata("quoron").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return None
+    known = [address.strip() for name, _, address in (each.partition(",") for each in named) if name == "Documentation"]
+    return known[0].rstrip("/") if known else None
+
+
+def section(title: str, *parts: str, private: bool = False) -> Raw:
+    """A part of the page under its heading; nothing where there is nothing in it."""
+    inner = "\n".join(part for part in parts if part)
+    head = f"<h2>{_marked(private)}{text(title)}</h2>"
+    return Raw(f"<section>\n{head}\n{inner}\n</section>\n" if inner else "")
+
+
+def bullets(lines: Iterable[str], *, private: bool = False) -> Raw:
+    """A list."""
+    drawn = "\n".join(f"<li>{_marked(private)}{text(line)}</li>" for line in lines)
+    return Raw(f"<ul>\n{drawn}\n</ul>" if drawn else "")
+
+
+def cards(every: Sequence[Card]) -> Raw:
+    """What one should know first."""
+    drawn = "\n".join(
+        f"<li>{_marked(each.private)}<span>{text(each.label)}</span><b>{text(each.figure)}</b>"
+        f"<span>{text(each.beside)}</span></li>"
+        for each in every
+    )
+    return Raw(f'<ul class="cards">\n{drawn}\n</ul>'.replace(" %", "&nbsp;%"))
+
+
+def facts(lines: Sequence[Fact]) -> Raw:
+    """Labels and what stands for each, below one another on a phone."""
+    drawn = "\n".join(
+        f'<tr><th scope="row"><bdi>{text(each.label)}</bdi></th><td>{_marked(each.private)}{_cell(each.text)}</td></tr>'
+        for each in lines
+    )
+    return Raw(f'<table class="facts">\n<tbody>\n{drawn}\n</tbody>\n</table>' if drawn else "")
+
+
+def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str | Raw]]) -> Raw:
+    """A table whose rows begin with their names; on a narrow page it moves within its own frame."""
+    if not rows:
+        return Raw("")
+    head = "".join(f'<th scope="col">{text(each)}</th>' for each in heads)
+    lines = []
+    for row in rows:
+        rest = "".join(f"<td>{_cell(each)}</td>" for each in row[1:])
+        lines.append(f'<tr><th scope="row"><bdi>{_cell(row[0])}</bdi></th>{rest}</tr>')
+    drawn = "\n".join(lines)
+    return Raw(
+        f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}"><table>\n<caption>{text(caption)}'
+        f"</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{drawn}\n</tbody>\n</table></div>"
+    )
+
+
+def figure(title: str, drawn: str, *, below: str = "", private: bool = False) -> Raw:
+    """A picture under its heading, with what it means."""
+    said = f"<figcaption>{text(below)}</figcaption>" if below else ""
+    return Raw(f"<figure><h3>{_marked(private)}{text(title)}</h3>{drawn}{said}</figure>")
+
+
+def side_by_side(*parts: str) -> Raw:
+    """Parts beside each other where there is room."""
+    inner = "\n".join(f"<div>{part}</div>" for part in parts if part)
+    return Raw(f'<div class="beside">{inner}</div>' if inner else "")
+
+
+def folded(title: str, inner: str) -> Raw:
+    """What is there for whoever wants to see it."""
+    return Raw(f"<details><summary>{text(title)}</summary>{inner}</details>" if inner else "")
+
+
+def verbatim(words: str) -> Raw:
+    """A file's text."""
+    return Raw(f'<pre tabindex="0">{text(words)}</pre>')
+
+
+def _marked(private: bool) -> str:
+    return f"{BADGE} " if private else ""
+
+
+def _cell(words: str | Raw) -> str:
+    return words if isinstance(words, Raw) else text(words)

@@ -13,7 +13,20 @@ from quoron_server.wording import sentence
 
 if TYPE_CHECKING:  # a stored summary needs no population
     from quoron.populations.users import Beside
+    from quoron_server.parameters import GaussianPromise
 
+OF_RELEASES = frozenset(  # labels of rows that follow from what is public or released; all others are of private data
+    {
+        "algorithm",
+        "privacy of one user",
+        "rounds",
+        "users asked",
+        "messages",
+        "bytes up, down",
+        "gradient evaluations",
+        "that was predicted to be",
+    }
+)
 NOTICED = 1e-3  # share of the excess risk from which on it is said what a bound costs
 
 
@@ -57,6 +70,8 @@ class Summary:
     network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
+    mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
+    variation: float = 0.0
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
 
     @classmethod
@@ -76,6 +91,7 @@ class Summary:
         traffic: Sequence[Mapping[str, Any]] = (),
         network: Mapping[str, Any] | None = None,
         users_held_out: int = 0,
+        worth: "GaussianPromise | None" = None,
     ) -> "Summary":
         """The summary of a complete run from its ledger's events."""
         last = events[-1] if events else {}
@@ -118,6 +134,8 @@ class Summary:
             wire_down=sum(row.get("wire_down", 0) for row in traffic),
             network=network,
             users_held_out=users_held_out,
+            mu=None if worth is None else worth.mu,
+            variation=0.0 if worth is None else worth.variation,
         )
 
     @property

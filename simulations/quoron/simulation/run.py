@@ -17,11 +17,12 @@ from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.prepared import Prepared
-from quoron.reports import page
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import MODEL, RunFolder, as_parquet, flat
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, problem_for_real, setup
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # planning needs neither
     from quoron_server.books.ledger import Ledger
 
 
+simulated = OnFirstUse("quoron.reports.simulated")
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.health), where the method is "
     "Gaussian as a whole: this plan does not."
@@ -125,9 +127,7 @@ def _written(
 
 def write_report(folder: RunFolder, summary: Summary, model: "Model | None", rows: Sequence[Mapping[str, Any]]) -> Path:
     """Write report.html, and return its path."""
-    tables = () if model is None else (("Coefficients", model.table()),)
-    name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
-    folder.write_text("report.html", page.page(summary, rows, name=name, tables=tables, remarks=remarks))
+    folder.write_text("report.html", simulated.html(folder, summary, model, rows))
     return folder.path / "report.html"
 
 
@@ -199,6 +199,7 @@ def _results(
         choice=prepared.planned.choice,
         traffic=traffic,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
+        worth=ALGORITHMS[plan.algorithm].gaussian(plan),
         users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]

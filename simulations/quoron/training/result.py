@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron import __version__, uncertainty
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import Meaning, meaning
 from quoron.prepared import Prepared
-from quoron.reports import page
 from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import MODEL, RunFolder, public_row
 from quoron.training import lifetime, look
@@ -25,12 +24,14 @@ from quoron.training.trained import Trained
 from quoron_client.data.labels import seen
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.schedule import MAIN_FACTOR
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
+report = OnFirstUse("quoron.training.report")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700
@@ -65,6 +66,12 @@ class TrainingSummary:
     forecast: Mapping[str, Any] | None = None  # what the predicted risk means for the label (planning.meaning)
     afterwards: Mapping[str, Any] | None = None  # the same of a bound that a method made of what it released
     class_weights: str | None = None  # what a row counts by its class, in words; None: all alike
+    mu: float | None = None  # all that it releases is μ-GDP up to `variation`; None where nothing of the kind is proved
+    variation: float = 0.0
+    group_mu: float | None = None  # of everything charged to the group, where all of it is Gaussian
+    group_variation: float = 0.0
+    group_left: str = ""  # what still fits the group's limit, in words; "" without a limit
+    version: str = ""  # of quoron
     evaluation: Evaluation | None = None  # how good the model is for users that were held out; None: nobody was
 
     def as_json(self) -> dict[str, Any]:
@@ -158,11 +165,12 @@ def write(
     shares = look.label_shares(held.encoding, plan.guarantee.health, seen)
     model = Model.released(weights, held.encoding, held.declared.loss, plan, made=made, shares=shares)
     summary = _summary(prepared, model, events, seen, measured)
-    model = replace(model, forecast=summary.foretold(), evaluation=measured)
+    intervals, why_not = uncertainty.of(model, plan, events)
+    model = replace(model, forecast=summary.foretold(), evaluation=measured, uncertainty=intervals, no_interval=why_not)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
-    write_report(folder, summary, model, rows)
+    report.write(folder, summary, model, rows)
     folder.write_text(MODEL, model.as_text())
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
@@ -177,19 +185,6 @@ def stored(folder: RunFolder) -> TrainedTable:
     summary = TrainingSummary(**contents | said)
     model = Model.load(folder.path / MODEL)
     return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
-
-
-def write_report(folder: RunFolder, summary: TrainingSummary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write report.html, and return its path."""
-    tables = [("Coefficients", model.table())]
-    if summary.bought:
-        tables.append(("What was bought of the table", [(each.column, each.text()) for each in summary.bought]))
-    if summary.health is not None:
-        tables.append(("How the table fits its declarations: means over users, with noise", summary.health.table()))
-    said = [*summary.warnings, summary.unseen]
-    text = page.page(summary, rows, name=folder.path.resolve().name, tables=tables, warnings=said)
-    folder.write_text("report.html", text)
-    return folder.path / "report.html"
 
 
 def _summary(
@@ -209,7 +204,8 @@ def _summary(
     problem, left = _with_rate(plan.problem, model), events[-1]["public"].get("left") if events else None
     means, after = meaning(problem, plan.predicted_excess_risk), meaning(problem, left)
     with lifetime.opened(lifetime.place(told.ledger)) as ledger:
-        spent, account = ledger.spent(group), ledger.account(group)
+        spent, account, charge = ledger.spent(group), ledger.account(group), ledger.charged(prepared.name)
+        gaussian = all(each.mu is not None for each in ledger.charges(group))
     return TrainingSummary(
         run=prepared.name,
         algorithm=plan.algorithm,
@@ -249,6 +245,12 @@ def _summary(
         afterwards=None if after is None else after.as_json(),
         class_weights=in_classes(model.encoding),
         evaluation=measured,
+        mu=None if charge is None else charge.mu,
+        variation=0.0 if charge is None else charge.variation,
+        group_mu=spent.mu if gaussian else None,
+        group_variation=spent.variation if gaussian else 0.0,
+        group_left="" if account is None else account.left_words(),
+        version=__version__,
     )
 
 

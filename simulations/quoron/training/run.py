@@ -338,7 +338,8 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
 def report(folder: RunFolder) -> Path:
     """Write report.html of a complete run again, and return its path."""
     done = result.stored(folder)
-    return result.write_report(folder, done.summary, done.model, folder.rounds())
+    written: Path = result.report.write(folder, done.summary, done.model, folder.rounds())
+    return written
 
 
 def _released(folder: RunFolder) -> NDArray[np.float64] | None:

@@ -77,6 +77,27 @@ def test_most_of_what_there_is_to_learn_of_classes_is_learnt(classes, ridge):
     np.testing.assert_allclose(model.reshape(classes, -1).sum(axis=0), 0, atol=1e-9)  # nothing along all classes
 
 
+@pytest.mark.parametrize("ridge", [0.0, 0.001])
+def test_steps_among_many_classes_do_not_overshoot(ridge):
+    """Between ten classes some directions bend more than twice as much as their mean: whole steps end at 0.3 to 0.6."""
+    rng, classes = np.random.default_rng(0), 10
+    rows = np.hstack([rng.normal(size=(6000, 9)) / 13, np.full((6000, 1), 1 / 3)])
+    scores = rows[:, :9] @ rng.normal(size=(9, classes)) * 11
+    labels = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(float)
+    batch, known = ItemBatch(rows, labels, np.arange(3001) * 2), Softmax(classes=classes, ridge=ridge)
+
+    def risk(model):
+        return float(average_loss(known, batch, model).mean())
+
+    def slope(model):
+        whole = known.slope(rows @ model.reshape(classes, -1).T, labels).T @ rows / len(rows)
+        return whole.ravel() + ridge * model
+
+    start = np.zeros(classes * 10)
+    best = optimize.minimize(risk, start, jac=slope, method="L-BFGS-B").fun
+    assert (risk(learnt(batch, plan_of(batch, classes, ridge))) - best) / (risk(start) - best) < 0.1
+
+
 def test_gaussian_samples_are_those_of_contrasts(monkeypatch):
     drawn, honest = [], RandomStream.gaussian_steps
     monkeypatch.setattr(
@@ -162,6 +183,22 @@ class TestLaw:
         np.testing.assert_allclose(
             Law(1 / 3, True, 3, intercept).gradient(point.ravel()).reshape(2, 3), expected, atol=0.02
         )
+
+    @pytest.mark.parametrize("intercept", [False, True])
+    def test_passes_lead_to_the_point_that_has_a_gradient_and_no_farther_than_they_may(self, intercept):
+        rng, law = np.random.default_rng(7), Law(1 / 4, True, 4, intercept)
+        point, pull = rng.normal(size=(3, 5)), np.diag(rng.uniform(0.01, 0.1, 5))
+        for pulled in (0 * pull, pull):
+            wanted = (law.gradient(point.ravel()).reshape(3, 5) + point @ pulled).ravel()
+            off = [np.linalg.norm(point)]
+            near = np.zeros(15)
+            for _ in range(6):
+                near = law.approached(wanted, 1e-9, 100.0, near, pulled)
+                off.append(np.linalg.norm(near - point.ravel()))
+            assert (np.diff(off) < 0).all()
+            assert off[-1] < 0.1 * off[0]
+        short = law.approached(100 * rng.normal(size=15), 1e-9, 3.0, np.zeros(15), 0 * pull)
+        assert np.linalg.norm(short) == pytest.approx(3.0)
 
     def test_a_class_that_is_rare_has_less_variety(self):
         law = Law(1 / 3, True, 3)

@@ -24,7 +24,7 @@ from quoron_server.algorithms.whitened.estimates import (
 from quoron_server.algorithms.whitened.forecast import FORECAST_FROM, Seen, after, before
 from quoron_server.algorithms.whitened.law import Law
 from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
-from quoron_server.algorithms.whitening import typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -298,28 +298,61 @@ class TestEstimates:
         expected = z * sum(w * t / (t + variances) for w, t in zip(weights / weights.sum(), scales, strict=True))
         np.testing.assert_allclose(shrunk(z, variances), expected, rtol=1e-10)
 
+    def test_shrinking_learns_whether_there_is_more_where_features_vary_more(self):
+        """Over 40 draws: less than four fifths of the risk, and where features say nothing nearly what it was."""
+        rng, signal = np.random.default_rng(1), np.geomspace(1, 1e-3, 60)
+        deviation = np.sqrt(signal / signal.mean())
+        found, plain, even = [], [], []
+        for _ in range(40):
+            truth, noise = 2 * deviation * rng.normal(size=60), rng.normal(size=60)
+            found.append(np.sum((shrunk(truth + noise, np.ones(60), signal) - truth) ** 2))
+            plain.append(np.sum((shrunk(truth + noise, np.ones(60)) - truth) ** 2))
+            truth = rng.normal(size=60)  # as much everywhere
+            z = truth + noise
+            even.append(np.linalg.norm(shrunk(z, np.ones(60), signal) - shrunk(z, np.ones(60))))
+        assert np.mean(found) < 0.8 * np.mean(plain)
+        assert np.mean(even) < 0.5 * np.sqrt(60)
+
+    def test_a_metric_is_aligned_with_the_features_and_remains_the_same(self):
+        rng = np.random.default_rng(3)
+        transform = np.zeros((5, 5))
+        transform[:, :4], transform[4, 4] = rng.normal(size=(5, 4)), 2.0
+        found, doubt = aligned(transform, np.arange(5.0), constant=True)
+        np.testing.assert_allclose(found @ found.T, transform @ transform.T, atol=1e-12)
+        own = found[:4, :4]
+        np.testing.assert_allclose(own.T @ own, np.diag(np.diag(own.T @ own)), atol=1e-12)
+        assert doubt[4] == 4.0
+        assert doubt.sum() == pytest.approx(10.0)
+        variance = along(found, constant=True)
+        assert (np.diff(variance[:4]) < 0).all()
+        assert variance[0] == 1.0
+        assert variance[4] == pytest.approx(variance[:4].mean())
+        np.testing.assert_array_equal(along(np.ones((1, 1)), constant=True), [1.0])
+
     def test_what_is_lost_in_noise_is_shrunk_away(self):
         rng = np.random.default_rng(4)
         noise = 0.1 * rng.normal(size=20)
         assert np.linalg.norm(shrunk(noise, np.full(20, 0.01))) < 0.1 * np.linalg.norm(noise)
         assert np.linalg.norm(shrunk(noise, np.full(20, 1e-6))) > 0.99 * np.linalg.norm(noise)
 
-    def test_mean_gradients_of_gaussian_predictions_are_nearly_those_of_an_integral(self):
+    def test_mean_gradients_of_gaussian_predictions_are_those_of_an_integral_also_where_labels_are_rare(self):
         law = Law(0.25, True, intercept=True)
-        for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0)):
+        for mean, length in ((0.0, 1.0), (-3.0, 1.5), (1.0, 0.2), (-8.0, 6.0), (-9.0, 0.1)):
 
             def over(function, mean=mean, length=length):
                 return integrate.quad(lambda u: norm.pdf(u) * function(mean + length * u, u), -9, 9, limit=200)[0]
 
             found = law.gradient(np.array([0.6 * length, 0.8 * length, mean]))
             along = over(lambda score, u: u * special.expit(score))
-            np.testing.assert_allclose(found[:2], [0.6 * along, 0.8 * along], atol=0.01)
-            assert found[2] == pytest.approx(over(lambda score, _: special.expit(score)) - 0.5, abs=0.015)
+            np.testing.assert_allclose(found[:2], [0.6 * along, 0.8 * along], atol=1e-4, rtol=2e-3)
+            assert found[2] == pytest.approx(over(lambda score, _: special.expit(score)) - 0.5, abs=1e-4)
+            if mean < -5:
+                assert found[2] + 0.5 == pytest.approx(over(lambda score, _: special.expit(score)), rel=0.01)
             curved = over(lambda score, _: special.expit(score) * special.expit(-score))
-            assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=0.015)
+            assert law.at(np.array([length, mean]))[0] == pytest.approx(curved, abs=1e-4)
             centred = Law(0.25, True).gradient(np.array([0.0, length]))
             spread = integrate.quad(lambda u: norm.pdf(u) * u * special.expit(length * u), -9, 9)[0]  # noqa: B023
-            np.testing.assert_allclose(centred, [0, spread], atol=0.01)
+            np.testing.assert_allclose(centred, [0, spread], atol=1e-4)
 
     @pytest.mark.parametrize("intercept", [True, False])
     def test_a_mean_gradient_is_solved_for_its_point_and_noise_says_how_far(self, intercept):

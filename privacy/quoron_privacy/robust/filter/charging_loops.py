@@ -1,6 +1,6 @@
 """The loop of `charging`: the fixed points of the game, level by level."""
 
-from numba import njit
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True)

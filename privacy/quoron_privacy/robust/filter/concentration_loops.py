@@ -8,9 +8,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.robust.filter.concentration import Matrix, Norm, Vector
 

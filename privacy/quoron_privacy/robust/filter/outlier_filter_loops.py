@@ -5,7 +5,7 @@ Nothing here bears on privacy: a wrong proposal is refused or merely noisy.
 
 import math
 
-from numba import njit
+from quoron_privacy.kernels.shipped import njit
 
 _DEPTHS = 40  # bins of the own user's noise, on the scale of λ
 

@@ -3,9 +3,9 @@
 from functools import partial
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.robust.filter.concentration import Matrix, Vector
 from quoron_privacy.robust.filter.concentration_loops import decay

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.shipped import njit
 
 Vector = NDArray[np.float64]
 Lengths = NDArray[np.int64]

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.shipped import njit
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]

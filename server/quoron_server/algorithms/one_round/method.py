@@ -23,6 +23,7 @@ from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
+MOST_COLUMNS = 128  # of which the moment is told, as it was released: coefficients' intervals are made of it
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 
@@ -104,7 +105,8 @@ class OneRoundLeastSquares:
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
         diagnostics = {"answered": sums.answered}
-        return Update(OneRoundState(1, model), (mechanism.entry(),), {}, diagnostics)
+        told = {"moment": moment[np.triu_indices(d + 1)].tolist()} if d <= MOST_COLUMNS else {}
+        return Update(OneRoundState(1, model), (mechanism.entry(),), told, diagnostics)
 
     def model(self, state: OneRoundState) -> Vector:
         """Zero, then the solution."""

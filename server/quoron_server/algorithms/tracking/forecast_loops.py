@@ -1,7 +1,8 @@
 """The loop of `forecast`: predicted risks of many candidates, round by round."""
 
 import numpy as np
-from numba import njit
+
+from quoron_privacy.kernels.shipped import njit
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})  # sums in any order, so that the processor adds several at once

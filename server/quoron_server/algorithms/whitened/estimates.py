@@ -22,6 +22,7 @@ LEARNT = 0.5  # deviation of a linear function of the expected gradient, which i
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
+POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
 GRID = 60  # scales of what there is to learn
 
 
@@ -85,13 +86,18 @@ class GradientModel:
         return taken, (1 + span**2 @ (change * (2 + change))).reshape(h.shape) / h**2
 
 
-def shrunk(z: Vector, variances: Vector) -> Vector:
-    """The mean of what z (d,) is an estimate of, whose coordinates are N(0, τ²), τ² = 0 or one of a grid."""
+def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector:
+    """The mean of what z (d,) is an estimate of, whose coordinates are N(0, τ² p), τ² = 0 or one of a grid.
+
+    p is 1, or with `signal` (d,) one of its POWERS, of a mean of 1.
+    """
     top = float(np.mean(z * z)) + 1e-300
-    scales = np.concatenate([[0.0], top * np.geomspace(1e-4, 4, GRID)])[:, None]
+    grid = top * np.geomspace(1e-4, 4, GRID)[:, None]
+    shapes = [np.ones(1)] if signal is None else [signal**power / np.mean(signal**power) for power in POWERS]
+    scales = np.concatenate([np.zeros((1, len(shapes[0]))), *(grid * shape for shape in shapes)])
     spread = scales + variances
     logs = -0.5 * np.sum(np.log(spread) + z * z / spread, axis=1)
-    logs[1:] -= math.log(GRID) + NULL_ODDS
+    logs[1:] -= math.log(len(scales) - 1) + NULL_ODDS
     weights = np.exp(logs - logs.max())
     moved: Vector = z * ((weights / weights.sum())[:, None] * scales / spread).sum(axis=0)
     return moved

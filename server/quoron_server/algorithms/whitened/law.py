@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from quoron_server.algorithms.whitening import WIDTH, mean_chance
 
@@ -22,8 +23,60 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
+STEPS, HALVINGS = 6, 40  # by which predictions are found
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
+PASSES = 3  # of `approached`
+DAMPED = 0.5  # share of a pass that is gone, as γ may be more than twice as steep as its mean curvature
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
+
+
+@cache
+def _widths() -> tuple[Vector, Vector]:
+    """Widths (24,) and weights of the normal laws of which the logistic one is a mixture.
+
+    The logistic law is that of 2K Z, K of Kolmogorov's law and Z normal: Andrews & Mallows (1974), Scale mixtures of
+    normal distributions. Midpoints of the range of K beyond which less than 10⁻¹⁰ lies.
+    """
+    k, j = np.linspace(0.25, 3.6, 49)[1::2], np.arange(1, 40)[:, None]
+    weights = np.sum((-1.0) ** (j + 1) * j**2 * np.exp(-2 * j**2 * k**2), axis=0) * k
+    return 2 * k, weights / weights.sum()
+
+
+def mean_slope(mean: float, variance: float) -> tuple[float, float]:
+    """Means of the logistic function and of its derivative over predictions N(mean, variance), to 10⁻⁴.
+
+    >>> chance, slope = mean_slope(-3.0, 4.0)
+    >>> round(chance, 4), round(slope, 4)
+    (0.1093, 0.0591)
+    """
+    widths, weights = _widths()
+    whole = np.sqrt(widths**2 + variance)
+    ratio = mean / whole
+    slope = np.exp(-0.5 * ratio**2) / (whole * math.sqrt(2 * math.pi))
+    return float(weights @ ndtr(ratio)), float(weights @ slope)
+
+
+def predictions(chance: float, covariance: float, limit: float) -> tuple[float, float]:
+    """(m, s) of the predictions m + s x, x normal, whose mean chance is that, and whose chances' covariance with x.
+
+    s is at most `limit`. The covariance grows with s while the mean chance stays, up to φ(Φ⁻¹(chance)).
+    """
+    odds, mean = math.log(chance / (1 - chance)), 0.0
+
+    def found(deviation: float) -> tuple[float, float]:
+        mean = odds * math.sqrt(1 + (deviation / WIDTH) ** 2)
+        for _ in range(STEPS):
+            share, slope = mean_slope(mean, deviation**2)
+            share = min(max(share, 1e-300), 1 - 1e-16)
+            mean -= (math.log(share / (1 - share)) - odds) * share * (1 - share) / max(slope, 1e-300)
+        return mean, deviation * slope
+
+    low, high = 0.0, limit
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if found(middle)[1] < covariance else (low, middle)
+    mean, _ = found(high)
+    return mean, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +146,7 @@ class Law:
     def at(self, x: Vector) -> tuple[Vector, Matrix]:
         """Mean curvatures (q,) at x (q d,), and the directions (q, q) among parts, as columns, that they are of."""
         if self.outputs == 1:
-            ratio, width = self._level(x)
-            return np.array([4 * self.curvature * _NORMAL.pdf(ratio) / width if self.sigmoid else self.curvature]), _ONE
+            return np.array([4 * self.curvature * self._even(x)[1] if self.sigmoid else self.curvature]), _ONE
         values, basis = np.linalg.eigh(self._mean(x)[0])
         return np.maximum(values, LEAST_CURVATURE * self.curvature), basis
 
@@ -103,10 +155,10 @@ class Law:
         if self.outputs == 1:
             if not self.sigmoid:
                 return self.curvature * x
-            ratio, width = self._level(x)
-            found = _NORMAL.pdf(ratio) / width * x
+            chance, bend = self._even(x)
+            found = bend * x
             if self.intercept:
-                found[-1] = _NORMAL.cdf(ratio) - 0.5
+                found[-1] = chance - 0.5
             return 4 * self.curvature * found
         spread, shares = self._mean(x)
         found = spread @ x.reshape(self.parts, -1)
@@ -127,18 +179,35 @@ class Law:
         if self.intercept:
             others[-1] = 0.0
         length = float(np.linalg.norm(others))
-        reach = min(length / density, max(1 - far / density, 0.5))
-        width = WIDTH / math.sqrt(1 - reach**2)
-        found = others * (reach * width / max(length, 1e-300))
+        mean, deviation = predictions(_NORMAL.cdf(ratio), min(length, max(density - far, 0.5 * density)), limit)
+        found = others * (deviation / max(length, 1e-300))
         if self.intercept:
-            found[-1] = ratio * width
+            found[-1] = mean
         return found * min(1.0, limit / max(float(np.linalg.norm(found)), 1e-300))
 
-    def _level(self, x: Vector) -> tuple[float, float]:
-        """Of predictions N(m, v) at x: m over the width √(WIDTH² + v), and that width."""
+    def approached(self, gradient: Vector, deviation: float, limit: float, start: Vector, pull: Matrix) -> Vector:
+        """Of several classes: x of at most the length `limit` with γ(x) + x pull = gradient, nearly, (q d,).
+
+        By a few passes from `start`, each by the mean curvature where it is, so that little is gone where γ is flat. No
+        class is taken to be rarer than the `deviation` of a coordinate.
+        """
+        wanted, x = gradient.reshape(self.parts, -1).copy(), start.reshape(self.parts, -1)
+        if self.intercept:
+            contrasts, even = Contrasts(1, self.outputs).matrix(), 1 / self.outputs
+            shares = np.maximum(even + contrasts @ wanted[:, -1], min(deviation, 0.5 * even))
+            wanted[:, -1] = contrasts.T @ (shares / shares.sum())
+        bends, turn = np.linalg.eigh(pull)
+        for _ in range(PASSES):
+            values, basis = self.at(x.ravel())
+            rest = wanted - self.gradient(x.ravel()).reshape(x.shape) - x @ pull
+            x = x + DAMPED * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T
+            x = x * min(1.0, limit / max(float(np.linalg.norm(x)), 1e-300))
+        return x.ravel()
+
+    def _even(self, x: Vector) -> tuple[float, float]:
+        """Mean chance and mean slope of it at x."""
         mean = float(x[-1]) if self.intercept else 0.0
-        width = math.sqrt(WIDTH**2 + max(float(x @ x) - mean**2, 0.0))
-        return mean / width, width
+        return mean_slope(mean, max(float(x @ x) - mean**2, 0.0))
 
     def _mean(self, x: Vector) -> tuple[Matrix, Vector]:
         """E Qᵀ (diag(p) - p pᵀ) Q and E Qᵀ p over the predictions at x: docs/privacy/whitened-tracking.md#w3."""

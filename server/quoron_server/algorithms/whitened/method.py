@@ -44,7 +44,7 @@ from quoron_server.algorithms.whitened.forecast import Seen
 from quoron_server.algorithms.whitened.forecast import after as bound_after
 from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
-from quoron_server.algorithms.whitening import typical_length, whitening
+from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
 from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
@@ -54,6 +54,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
+CLIPPED = 0.05  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
@@ -195,6 +196,8 @@ class WhitenedTracking:
             found = whitening(moment, presence.share, mechanism.scale * radius, typical, constant=p.intercept)
             transform, doubt = transform @ found.transform, found.doubt
             entries += (length.entry(), mechanism.entry())
+        if p.outputs > 1:
+            transform, doubt = aligned(transform, doubt, constant=p.intercept)
         logs = vector_logs(gradients.values, transform)
         released = length.release(logs, answered, self._bound, noise.stream("length", 2))
         presence = presence.seen(released.presence, length.presence_deviation)
@@ -227,7 +230,8 @@ class WhitenedTracking:
 
         points, walks = extended(state.points, theta), extended(state.walks, state.walk)
         gradients = extended(state.gradients, c + radius * released.mean / share)
-        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
+        off = CLIPPED * radius * max(0.0, 1 - released.within / share)  # clipping moves it, too
+        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2 + off**2 / d)
         so_far = slice(0, t + 1)
         model = GradientModel.of(
             points[so_far],
@@ -266,13 +270,30 @@ class WhitenedTracking:
         known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
         if p.sigmoid and p.outputs == 1 and not p.ridge:
             trusted = 1 / (1 + DOUBT * state.doubt)
-            wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
+            fall, variances = model.step((trusted * gradient)[None, :], np.ones((1, len(theta))), np.ones((1, 1)))
+            wanted = shrunk(known - fall.ravel(), variance * trusted**2 * variances.ravel())
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
+        elif p.outputs > 1:
+            following = self._approached(state, gradient, error, model)
         else:
             following = self._stepped(state, gradient, variance, model)
         following = within(following, self._largest)
         following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
+
+    def _approached(self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel) -> Vector:
+        """Of several classes: where γ is what it should be, by what rounds have learnt of its slope."""
+        p, theta, parts = self.parameters, state.point, self._contrasts.parts
+        trusted = np.tile(1 / (1 + DOUBT * state.doubt), parts)
+        even = np.ones((parts, len(state.doubt)))
+        fall, taken = model.step((trusted * gradient).reshape(even.shape), even, np.eye(parts))
+        variance = (error + state.spread / (len(theta) * p.cohort_size)) * trusted**2 * taken.ravel()
+        signal = np.tile(along(state.transform, constant=p.intercept), parts)
+        wanted = shrunk(self._law.gradient(theta) - fall.ravel(), variance, signal)
+        limit = 2 * max(math.sqrt(p.width), float(np.linalg.norm(theta)))
+        return self._law.approached(
+            wanted, math.sqrt(error), limit, theta, p.ridge * state.transform.T @ state.transform
+        )
 
     def _stepped(self, state: WhitenedState, gradient: Vector, variance: float, model: GradientModel) -> Vector:
         """By the curvature at θ_t."""

@@ -1,0 +1,203 @@
+"""Every user spreads one weight over cells, and how much each cell has is released: counts, shares, means, quantiles.
+
+    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> wards = Spread.for_mu(users=1000, groups=2, cells=1, mu=0.2)
+    >>> owners, ward = np.repeat(np.arange(1000), 2), np.tile([0, 1], 1000)  # each has been in both
+    >>> held = wards.held(owners, ward, wards.weights(owners))
+    >>> held.ravel().tolist(), round(wards.scale, 2)
+    ([500.0, 500.0], 7.07)
+    >>> wards.release(held, SeededNoise(1).stream("wards")).round(1).tolist()
+    [[507.4], [520.8]]
+
+A user with r items that count gives each of them 1/r; where up to K items are to count, 1/max(r, K), in units of K. All
+of it is whole numbers of steps, so that sums are exact and a user has one weight at most, however many items it holds.
+What is released is C times the weights of each group: C is the identity, or the root of the matrix of ones, which makes
+all running sums of a group's cells nearly as exact as its cells are.
+
+Statement, proof and symbols: docs/privacy/statistics.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from quoron_privacy.accounts import moved
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.errors import ConfigError, VerificationError, count
+from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_slack
+from quoron_privacy.noise.streams import RandomStream, total_variation
+from quoron_privacy.prefix.factorisations import sqrt_coefficients
+from quoron_privacy.release import Adjacency, Release
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+MOST_CELLS = 1 << 12  # of a group, whose running sums are made one by one
+_BITS, _SUM_BITS = 40, 61  # of one weight, at most, and of the sum of all
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Noise on how much weight each of `cells` cells has in each of `groups` groups.
+
+    Formal guarantee: a release is `effective_mu`-GDP with exact noise under `adjacency`, for whatever users hold
+    (statistics#st1).
+
+    | input                               | what happens                                      |
+    | ----------------------------------- | ------------------------------------------------- |
+    | a user with a million items         | weighs as much as any other, or as `most` items   |
+    | an item outside the cells           | adds nothing                                      |
+    | a user without an item that counts  | adds nothing, like one who is not there           |
+    """
+
+    users: int  # n, at most: sets the steps of a weight, and nothing of the noise
+    groups: int
+    cells: int  # k, of each group
+    scale: float  # standard deviation of a released number, in weights of one user
+    running: bool = False  # C: the root of the matrix of ones, in place of the identity
+    most: int = 1  # K: items that weigh as much as one user does
+    adjacency: Adjacency = "replace-one"
+
+    def __post_init__(self) -> None:
+        count(users=self.users, groups=self.groups, cells=self.cells, most=self.most)
+        if self.cells > MOST_CELLS or self.most > 1 << 20:
+            raise ConfigError(
+                f"Expected cells <= {MOST_CELLS} and most <= {1 << 20}, got cells={self.cells} and most={self.most}."
+            )
+        self._noise()
+
+    @classmethod
+    def for_mu(
+        cls,
+        *,
+        users: int,
+        groups: int,
+        cells: int,
+        mu: float,
+        running: bool = False,
+        most: int = 1,
+        adjacency: Adjacency = "replace-one",
+    ) -> "Spread":
+        """The least noise for one μ-GDP release. Infeasible where rounding alone costs μ."""
+        free = cls(users, groups, cells, 1.0, running, most, adjacency)
+        noise = GaussianNoise.for_mu(sensitivity=free.sensitivity, mu=mu, dimension=groups * cells)
+        return cls(users, groups, cells, noise.scale, running, most, adjacency)
+
+    @property
+    def sensitivity(self) -> float:
+        """Of what is released, rounding included: √2, or 1 for zero-out, whatever the number of cells and groups."""
+        return acute_sensitivity(1.0, 1, self.adjacency) * (1 + self.cells * mean_slack(self.users))
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of a release."""
+        return self._noise().effective_mu(self.groups * self.cells)
+
+    @property
+    def variation(self) -> float:
+        """How far its noise is from exact, in total variation."""
+        return total_variation(gaussians=self.groups * self.cells)
+
+    @property
+    def pair(self) -> Pair:
+        """What a release costs, by its scale alone and by C written out."""
+        far = moved.acute(_longest_column(self.cells) if self.running else 1.0, 1, self.adjacency)
+        far *= 1 + self.cells * (64 * self.users + 4) * 2.0**-51
+        return Pair.gaussian(moved.mu(far, self.scale, self.groups * self.cells), self.variation)
+
+    def weights(self, owners: Integers) -> Integers:
+        """Of each item in steps, (N,), item i being of user owners[i]: those of one user add up to `one` at most."""
+        rows = np.bincount(owners, minlength=1)
+        found: Integers = self.one // np.maximum(rows, self.most)[owners]
+        return found
+
+    @property
+    def one(self) -> int:
+        """Steps in the whole weight of a user."""
+        return 1 << min(_BITS, _SUM_BITS - self.users.bit_length())
+
+    def held(self, owners: Integers, cells: Integers, weights: Integers) -> Floats:
+        """How much each cell has, (groups, k), in weights of one user: private.
+
+        Weight i is for cell cells[i], of the first group's cells, then the next one's, ..., by user owners[i]; outside
+        of them it is for none. ConfigError where a user has more than its weight.
+        """
+        own = np.zeros(int(owners.max(initial=-1)) + 1, np.int64)
+        np.add.at(own, owners, weights)
+        if len(own) > self.users or own.max(initial=0) > self.one or weights.min(initial=0) < 0:
+            raise ConfigError(f"Expected {self.users} users at most and at most one weight of each, got more.")
+        inside = (cells >= 0) & (cells < self.groups * self.cells)
+        total = np.zeros(self.groups * self.cells, np.int64)
+        np.add.at(total, cells[inside], weights[inside])
+        return (total / self.one).reshape(self.groups, self.cells)
+
+    def release(self, held: Floats, stream: RandomStream) -> Floats:
+        """What each cell has, with noise `scale`, or each running sum, with that of `against(0)`; (groups, k)."""
+        if held.shape != (self.groups, self.cells):
+            raise ConfigError(f"Expected weights of shape {(self.groups, self.cells)}, got {held.shape}.")
+        if not self.running:
+            return self._noise().release(held, stream)
+        root, longest = self._root()
+        noisy = self._noise().release(_applied(root / longest, held), stream)
+        return _applied(root * longest, noisy)
+
+    def against(self, share: float) -> Floats:
+        """Standard deviations of each running sum less a `share` of the last one, shape (k,)."""
+        root, longest = self._root()
+        own, both = np.cumsum(root**2), np.convolve(root, root[::-1])[: self.cells]  # ⟨C_t, C_t⟩, ⟨C_t, C_k⟩
+        squares: Floats = np.maximum(own - 2 * share * both + share**2 * own[-1], 0.0)
+        return self.scale * longest * np.sqrt(squares)
+
+    def entry(self) -> Release:
+        """The ledger entry of a release."""
+        return Release("spread", {"sensitivity": self.sensitivity, "scale": self.scale, "users": float(self.users)})
+
+    def _noise(self) -> GaussianNoise:
+        return GaussianNoise(self.sensitivity, self.scale)
+
+    def _root(self) -> tuple[Floats, float]:
+        """The first column of C, the longest, and its length."""
+        root, _ = sqrt_coefficients(self.cells)
+        return root, math.sqrt(float(root @ root))
+
+
+def thirds(weights: Integers, place: Floats) -> Integers:
+    """Weights (N,) of values t in [-1, 1], spread over three cells by (1 - t)²/4, (1 - t²)/2 and (1 + t)²/4: (N, 3).
+
+    These are never below zero and add up to one, so nothing more is moved than by one weight; the last less the first
+    is t, and both less the middle one is t², but for less than a step.
+    """
+    low, high = (np.floor(weights * ((1 + sign * place) ** 2 / 4)).astype(np.int64) for sign in (-1, 1))
+    return np.stack([low, weights - low - high, high], axis=1)
+
+
+def verify(parts: Sequence[Spread], epsilon: float, delta: float) -> None:
+    """VerificationError unless all releases together are (ε, δ)-DP, by the second account.
+
+    Only scales are asked, and C is written out: nothing that calibrated.
+    """
+    if not parts:
+        return
+    got = reduce(Pair.and_, (part.pair for part in parts)).delta(epsilon, delta)
+    if not got <= delta:
+        raise VerificationError(f"Expected statistics that are ({epsilon:g}, {delta:g})-private, got δ = {got:.3g}.")
+
+
+def _applied(root: Floats, rows: Floats) -> Floats:
+    """The lower triangular Toeplitz matrix whose first column is `root`, times each row (k,) of (groups, k)."""
+    return np.stack([np.convolve(root, row)[: len(root)] for row in rows])
+
+
+def _longest_column(cells: int) -> float:
+    """Of the root of the matrix of ones over its longest, by its entries (2j)! / (4ʲ j!²); inf for one below zero."""
+    j = np.arange(cells)
+    entries = np.exp(gammaln(2 * j + 1) - 2 * gammaln(j + 1) - j * math.log(4))
+    used = sqrt_coefficients(cells)[0]
+    if used.min() < 0 or not np.allclose(used, entries, rtol=1e-9, atol=0.0):
+        return math.inf
+    return math.sqrt(math.fsum(entries**2)) / float(np.linalg.norm(used)) * (1 + 1e-9)

@@ -1,0 +1,251 @@
+"""First statistics of a table or of users' own arrays: counts, histograms, quantiles and means, all for one price.
+
+    >>> import numpy as np, pandas as pd
+    >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
+    >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards, "cost": np.arange(9000) % 100})
+    >>> private = Privacy(simulation_seed=1)
+    >>> asked = ["count by ward", "mean of cost"]
+    >>> found = statistics(visits, asked, user="who", epsilon=2.0, numeric={"cost": (0, 100)}, privacy=private)
+    >>> [(row.group, round(row.value), round(row.low), round(row.high)) for row in found.of("count by ward")]
+    [('C', 1496, 1442, 1550), ('B', 994, 943, 1046), ('A', 497, 457, 539)]
+
+One door for all of them: what is asked is a text, the same in Python and in a shell, and several of them share one
+promise. A user weighs one, whatever it holds, and one who is in several groups is shared among them; with
+`items_per_user=K` each of its items weighs one, up to K. Ranges and categories that nobody declares are bought out of
+the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from quoron.counting.questions import Question, asked_of
+from quoron.counting.told import Row, Statistics, rows_of
+from quoron.counting.weighing import Facts, Integers, declared, held, of_arrays
+from quoron.declare import DELTA, read
+from quoron.sections import Keep, Privacy, door, only
+from quoron.training import lifetime, votes
+from quoron.training.votes import Want
+from quoron_client.data import tables
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts import bought, estimates, spread
+from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.spread import Spread
+from quoron_privacy.counts.table_health import looked_at
+from quoron_privacy.errors import ConfigError, Infeasible, count
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_privacy.release import Release
+from quoron_server import plan as plans
+from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.wording import SEEDED
+
+_SAMPLES = 2**40  # that a call may draw: far more than any does
+
+
+@door
+def statistics(
+    source: Any,
+    questions: str | Question | Sequence[str | Question],
+    *,
+    user: str = "user",
+    epsilon: float | None = None,
+    numeric: Mapping[str, tuple[float, float]] = {},  # read only
+    categorical: Mapping[str, Sequence[str | int]] = {},
+    items_per_user: int | None = None,
+    privacy: Privacy = Privacy(),  # noqa: B008  # frozen
+    keep: Keep = Keep(),  # noqa: B008
+) -> Statistics:
+    """Counts, histograms, quantiles and means, private for every user as a whole, with one price for all of them.
+
+    Args:
+        source: a table with one item a row (a file, a DataFrame, whatever `quoron.opened` gives), or a list with an
+            array of each user's own items, which are then the column `value`.
+        questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
+            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`; or `Question`s.
+        user: column that says whose item a row is; of a table alone. How many users there are is public.
+        epsilon: short for `privacy`'s.
+        numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
+            the same promise.
+        categorical: public values of a column of groups; without, they are bought. Items of others do not count.
+        items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
+        privacy: `delta`: 1e-6 unless told. `simulation_seed`: SIMULATED: the noise comes from it, comes again, and
+            protects nobody; charged to a given ledger only. A `delta` above 1/n is refused without `allow_large_delta`.
+        keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
+
+    Items that are missing, or no numbers where a number is asked for, do not count: a user's weight is on those that
+    do. Everything is charged before any value is looked at. Asking again costs again.
+
+    Raises:
+        ConfigError: no question that can be meant, a parameter out of range.
+        DataError: no such file or column, no users.
+        Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
+        BudgetExceeded: the group's limit leaves no room; nothing is released.
+    """
+    only("statistics", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
+    only("statistics", ("group", "ledger"), keep)
+    asked = asked_of(questions)
+    items = 1 if items_per_user is None else items_per_user
+    count(items_per_user=items)
+    if items == 1 and any(each.what == "count" and each.by is None for each in asked):
+        raise ConfigError(
+            "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
+            "or items_per_user, which counts items."
+        )
+    promise = plans.Privacy(*_needed(epsilon, privacy))
+    source, user = of_arrays(source, user)
+    facts = declared(numeric, categorical)
+    names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
+    if user in names:
+        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
+    table, owners, users = read(source, user, names)
+    check_delta(promise.delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+    wants = [Want(each, "number") for each in dict.fromkeys(q.of for q in asked if q.of) if each not in facts.ranges]
+    wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
+    if len({want.column for want in wants}) < len(wants):
+        raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
+    paid = _purchases(wants, users, promise) if wants else None
+    left = (promise.epsilon, promise.delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
+    mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
+    _check_users(asked, facts, users, mu, items)
+    variation = total_variation(gaussians=_SAMPLES)
+    _verify(paid, promise, users, (mu, variation))
+
+    seed, charged = privacy.simulation_seed, privacy.simulation_seed is None or keep.ledger is not None
+    statement = _sentence(promise, paid)
+    if seed is not None:
+        statement = f"{SEEDED} With secret noise: {statement}"
+    run = f"statistics-{secrets.token_hex(8)}"
+    if charged:
+        cost = (mu, variation) if paid is None else paid.charged
+        with lifetime.opened(lifetime.place(keep.ledger)) as ledger:
+            ledger.charge(
+                run,
+                keep.group or EVERYONE,
+                epsilon=promise.epsilon,
+                delta=promise.delta,
+                mu=cost[0],
+                variation=cost[1],
+                statement=statement,
+            )
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    remarks: tuple[str, ...] = ()
+    entries: tuple[Release, ...] = ()
+    if paid is not None:
+        found, entries = votes.release(paid, wants, tables.opened(table), owners, users, noise)
+        facts, remarks = _found(facts, found, paid)
+    parts = _parts(asked, facts, users, mu, items)
+    spread.verify([part for _, part in parts], *left)
+    rows = _released(parts, facts, table, owners, users, noise)
+    if charged:
+        told = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
+        with lifetime.opened(lifetime.place(keep.ledger)) as ledger:
+            ledger.release(run, {"statistics": told})
+            ledger.end(run, "complete")
+    return Statistics(rows, users, promise.epsilon, promise.delta, statement, remarks)
+
+
+def _parts(asked: Sequence[Question], facts: Facts, users: int, mu: float, items: int) -> list[tuple[Question, Spread]]:
+    """What answers each question, all for μ; a column in which nobody found a group has no answer."""
+    each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
+    found = [(question, facts.spread(question, users, each, items)) for question in asked]
+    return [(question, part) for question, part in found if part is not None]
+
+
+def _released(
+    parts: Sequence[tuple[Question, Spread]],
+    facts: Facts,
+    table: pa.Table,
+    owners: Integers,
+    users: int,
+    noise: NoiseSource,
+) -> tuple[Row, ...]:
+    rows: list[Row] = []
+    for place, (question, part) in enumerate(parts):
+        private = held(part, question, facts, table, owners)
+        released = part.release(private, noise.stream("statistics", place))
+        rows += rows_of(part, question, facts, released, users)
+    return tuple(rows)
+
+
+def _needed(epsilon: float | None, privacy: Privacy) -> tuple[float, float]:
+    if epsilon is not None and privacy.epsilon is not None:
+        raise ConfigError("Expected epsilon once, got it twice. Leave one out.")
+    said = Privacy(privacy.epsilon if epsilon is None else epsilon, DELTA if privacy.delta is None else privacy.delta)
+    return said.needed("statistics")
+
+
+def _purchases(wants: Sequence[Want], users: int, promise: plans.Privacy) -> Bought:
+    """What buys the facts that nobody declared; Infeasible where that tells nothing."""
+    sizes: dict[str, Any] = {
+        "columns": sum(want.may_be_number for want in wants),
+        "names": sum(want.may_be_text for want in wants),
+        "epsilon": promise.epsilon,
+        "delta": promise.delta,
+    }
+    share = bought.share_for(users=users, **sizes)
+    paid = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    if paid.rest_epsilon < plans.LEAST_EPSILON:
+        raise Infeasible("statistics", f"epsilon={promise.epsilon:g} leaves nothing to buy ranges", "a larger epsilon")
+    return paid
+
+
+def _check_users(asked: Sequence[Question], facts: Facts, users: int, mu: float, items: int) -> None:
+    """Infeasible where noise alone hides what is asked; of groups that nobody knows yet as if there was one."""
+    each = mu / math.sqrt(len(asked))
+    for question in asked:
+        many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
+        running = question.what == "quantiles"
+        part = Spread.for_mu(users=users, groups=many, cells=question.cells, mu=each, running=running, most=items)
+        unit = float(part.against(0.0)[-1]) if running else part.scale
+        shares = question.at if running else (0.5,)
+        least = max(
+            estimates.needed(question.what, groups=many, cells=question.cells, unit=unit, share=share)
+            for share in shares
+        )
+        if users < least:
+            beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
+            fewer = "" if many * question.cells == 1 else ", fewer groups or bins"
+            raise Infeasible(
+                "statistics",
+                f"{users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
+                f"{least:,} users, a larger epsilon{fewer}{beside}",
+            )
+
+
+def _verify(paid: Bought | None, promise: plans.Privacy, users: int, own: tuple[float, float]) -> None:
+    """All of it together is the promise, by the second account."""
+    if paid is not None:
+        epsilon, delta = promise.epsilon, promise.delta
+        bought.verify(paid, epsilon, delta, users=users, adjacency="replace-one", own=own)
+    elif not Pair.gaussian(*own).delta(promise.epsilon, promise.delta) <= promise.delta:
+        raise Infeasible("statistics", f"delta={promise.delta:g} is below what arithmetic resolves", "a larger delta")
+
+
+def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
+    """With what was bought, and what is said of it."""
+    ranges, words, said = dict(facts.ranges), dict(facts.words), []
+    for name, told in found.items():
+        if "range" in told:
+            low, high = told["range"]
+            ranges[name] = (float(low), float(high))
+            said.append(f"{name} from {low:g} to {high:g}")
+        else:
+            words[name] = tuple(str(word) for word, _ in told.get("names", ()))
+            said.append(f"{len(words[name])} values of {name}")
+    share = f"{100 * paid.share:.2g} % of μ²"
+    return Facts(ranges, words), (f"Bought, for {share}: {'; '.join(said)}. Items of other values do not count.",)
+
+
+def _sentence(promise: plans.Privacy, paid: Bought | None) -> str:
+    share = "" if paid is None else f", and docs/privacy/bought-run.md#b1 for {paid.share:.2g} of μ², which buys facts"
+    return (
+        f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one user at once, "
+        "adjacency replace-one: protects against whoever sees these figures (the machine that holds the table is "
+        f"trusted); by docs/privacy/statistics.md#st1{share}."
+    )

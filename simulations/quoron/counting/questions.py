@@ -1,0 +1,90 @@
+"""What is asked of a table, in words that are the same in Python and in a shell.
+
+>>> Question.read("median of cost by ward")
+Question(what='quantiles', of='cost', by='ward', bins=10, at=(0.5,))
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from quoron.sections import shortened
+from quoron_privacy.counts import spread
+from quoron_privacy.errors import ConfigError, count
+
+What = Literal["count", "histogram", "quantiles", "mean"]
+CELLS = 1 << 10  # of a range, whose running sums tell quantiles
+QUARTILES = 0.25, 0.5, 0.75
+_GRAMMAR = re.compile(
+    r"(?P<what>count|histogram|quantiles|median|mean)(?: of (?P<of>.+?))?(?: in (?P<bins>\d+) bins)?"
+    r"(?: at (?P<at>[\d., ]+))?(?: by (?P<by>.+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One thing that is asked of a table; as a text `mean of cost by ward`, `quantiles of cost at 0.1, 0.9`, ..."""
+
+    what: What
+    of: str | None = None  # the column of numbers; none for a count
+    by: str | None = None  # the column of groups; None: everybody
+    bins: int = 10  # of a histogram, of equal width
+    at: tuple[float, ...] = QUARTILES  # of quantiles
+
+    def __post_init__(self) -> None:
+        count(bins=self.bins)
+        if self.what not in get_args(What) or (self.of is None) != (self.what == "count"):
+            raise ConfigError(
+                f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
+                "'count by COLUMN' or 'mean of COLUMN'."
+            )
+        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
+            raise ConfigError(
+                f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
+            )
+        if self.by is not None and self.by == self.of:
+            raise ConfigError(f"Expected another column for the groups than {self.of!r}, got the same one twice.")
+
+    @classmethod
+    def read(cls, text: str) -> "Question":
+        """Of its words. ConfigError for others."""
+        found = _GRAMMAR.fullmatch(" ".join(text.split()))
+        if found is None:
+            raise ConfigError(
+                f"Expected a question such as 'count by ward', 'histogram of age in 10 bins', 'quantiles of cost at "
+                f"0.1, 0.9', 'median of cost by ward' or 'mean of cost', got {text!r}."
+            )
+        said: dict[str, Any] = {name: found[name] for name in ("of", "by") if found[name]}
+        if found["bins"]:
+            said["bins"] = int(found["bins"])
+        try:
+            levels = tuple(float(each) for each in found["at"].split(",")) if found["at"] else QUARTILES
+        except ValueError:
+            raise ConfigError(f"Expected quantiles as numbers between 0 and 1, got at {found['at']!r}.") from None
+        if found["what"] == "median":
+            return cls("quantiles", at=(0.5,), **said)
+        return cls(found["what"], at=levels, **said)
+
+    @property
+    def words(self) -> str:
+        """As a text, by which its answer is found."""
+        bins = f" in {self.bins} bins" if self.what == "histogram" else ""
+        levels = f" at {', '.join(f'{each:g}' for each in self.at)}" if self.what == "quantiles" else ""
+        return f"{self.what}{f' of {self.of}' if self.of else ''}{bins}{levels}{f' by {self.by}' if self.by else ''}"
+
+    @property
+    def cells(self) -> int:
+        """Of each group."""
+        return {"count": 1, "histogram": self.bins, "quantiles": CELLS, "mean": 3}[self.what]
+
+
+def asked_of(questions: Any) -> list[Question]:
+    """Each question once. ConfigError for what is none."""
+    listed = [questions] if isinstance(questions, str | Question) else questions
+    if not (isinstance(listed, Sequence) and listed and all(isinstance(each, str | Question) for each in listed)):
+        raise ConfigError(f"Expected questions such as 'count by ward', got {shortened(questions)}.")
+    asked = [each if isinstance(each, Question) else Question.read(each) for each in listed]
+    if len({each.words for each in asked}) < len(asked):
+        raise ConfigError("Expected each question once, got one twice.")
+    return asked

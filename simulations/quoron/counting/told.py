@@ -1,0 +1,87 @@
+"""What was released, for whoever asked: every figure with its standard error and its interval."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.counting.questions import Question
+from quoron.counting.weighing import Facts
+from quoron_privacy.counts import estimates
+from quoron_privacy.counts.estimates import Estimate
+from quoron_privacy.counts.spread import Spread
+from quoron_privacy.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users."""
+
+    question: str
+    group: str | None  # None: everybody
+    cell: str  # of a histogram its bin, of quantiles the level; else empty
+    value: float
+    error: float
+    low: float
+    high: float
+
+    def text(self) -> str:
+        """For people."""
+        named = " ".join(filter(None, (self.group, self.cell)))
+        return f"{named or 'all'}: {self.value:.6g}  (95 %: {self.low:.6g} to {self.high:.6g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Everything that was released, for one price."""
+
+    rows: tuple[Row, ...]
+    users: int
+    epsilon: float
+    delta: float
+    statement: str  # the promise, in a sentence
+    remarks: tuple[str, ...]  # what was bought, and for what share of the promise
+
+    def of(self, question: str | Question) -> tuple[Row, ...]:
+        """The figures of one question. ConfigError for one that was not asked."""
+        words = (question if isinstance(question, Question) else Question.read(question)).words
+        found = tuple(row for row in self.rows if row.question == words)
+        if not found and words not in {row.question for row in self.rows}:
+            raise ConfigError(f"Expected a question that was asked and has groups, got {words!r}.")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """For people: each question and its figures."""
+        lines = []
+        for words in dict.fromkeys(row.question for row in self.rows):
+            lines += [words, *(f"  {row.text()}" for row in self.rows if row.question == words), ""]
+        return "\n".join([*lines, *self.remarks, self.statement])
+
+
+def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
+    """The figures of a question, of what was released of each group's cells, (groups, k)."""
+    low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
+    for group, own in zip(facts.groups(question), released, strict=True):
+        name = None if group is None else str(group)
+        for cell, found in _estimates(part, question, own, users, (low, high)):
+            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high)
+
+
+def _estimates(
+    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float]
+) -> Iterable[tuple[str, Estimate]]:
+    low, width = ends[0], ends[1] - ends[0]
+    if question.what == "mean":
+        return [("", estimates.mean_of(own, scale=part.scale).in_units(low + width / 2, width / 2))]
+    if question.what == "quantiles":
+        return [(f"{each:g}", estimates.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
+    counts = [estimates.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+    edges = [low + width * place / part.cells for place in range(part.cells + 1)]
+    bins = [f"{edges[each]:g} to {edges[each + 1]:g}" for each in range(part.cells)]
+    return zip(bins if question.what == "histogram" else [""], counts, strict=True)

@@ -1,0 +1,104 @@
+"""From the rows of a table to everybody's weights, by group and cell."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron.counting.questions import Question
+from quoron.sections import shortened
+from quoron_client.data import columns
+from quoron_privacy.counts.spread import Spread, thirds
+from quoron_privacy.errors import ConfigError, DataError
+
+Integers = NDArray[np.int64]
+ITEMS = "value"  # the column of users' own arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of columns: declared, or bought."""
+
+    ranges: Mapping[str, tuple[float, float]]
+    words: Mapping[str, Sequence[str | int]]
+
+    def groups(self, question: Question) -> Sequence[str | int | None]:
+        """Of a question; nobody knows those of a column before they are bought."""
+        return (None,) if question.by is None else self.words[question.by]
+
+    def spread(self, question: Question, users: int, mu: float, items: int) -> Spread | None:
+        """What answers it; None where there is no group."""
+        many, running = len(self.groups(question)), question.what == "quantiles"
+        if not many:
+            return None
+        return Spread.for_mu(users=users, groups=many, cells=question.cells, mu=mu, running=running, most=items)
+
+
+def declared(numeric: Mapping[str, Any], categorical: Mapping[str, Any]) -> Facts:
+    """What whoever asks says of columns. ConfigError for what cannot be meant."""
+    if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
+        raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")
+    ranges, words = {}, {}
+    for name, ends in numeric.items():
+        try:
+            low, high = map(float, ends)
+        except (TypeError, ValueError):
+            low, high = 0.0, 0.0
+        if not (low < high and low > -1e100 and high < 1e100):
+            raise ConfigError(f"Expected numeric[{name!r}] as (low, high), got {shortened(ends)}.")
+        ranges[name] = (low, high)
+    for name, values in categorical.items():
+        kinds = {type(each) for each in values} if isinstance(values, list | tuple) else set()
+        if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
+            raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
+        words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
+    return Facts(ranges, words)
+
+
+def of_arrays(source: Any, user: str) -> tuple[Any, str]:
+    """A table of users' own arrays, with the name of its user column; anything else as it is. Raises DataError."""
+    if not isinstance(source, list | tuple | np.ndarray):
+        return source, user
+    try:
+        own = [np.atleast_1d(np.asarray(each)).ravel() for each in source]
+        values = np.concatenate(own) if own else np.zeros(0)
+    except (TypeError, ValueError) as error:
+        raise DataError("Expected an array of items of each user, got something else.") from error
+    if not own or values.dtype.kind not in "biufU":
+        raise DataError(f"Expected users with arrays of numbers or words, got {len(own)} of type {values.dtype}.")
+    width = len(str(len(own)))
+    names = pa.array([f"{place:0{width}}" for place in range(len(own))], pa.large_string())
+    owners = pa.array(np.repeat(np.arange(len(own)), [len(each) for each in own]).astype(np.int32))
+    return pa.table({"user": pa.DictionaryArray.from_arrays(owners, names), ITEMS: pa.array(values)}), "user"
+
+
+def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
+    """Everybody's weights, by cell: private."""
+    groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
+    if question.by is not None:
+        groups = columns.places(table, question.by, facts.words[question.by])
+    counted, place = groups >= 0, np.zeros(len(owners))
+    if question.of is not None:
+        low, high = facts.ranges[question.of]
+        values = columns.numbers(table, question.of)
+        counted &= ~np.isnan(values)
+        place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
+        cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
+    own, group = owners[counted], groups[counted]
+    weights = part.weights(own)
+    if question.what != "mean":
+        return part.held(own, group * part.cells + cells[counted], weights)
+    # A user's items of one group count by their mean.
+    key, which, many = np.unique(own * part.groups + group, return_inverse=True, return_counts=True)
+    mean = np.bincount(which, place[counted], len(key)) / many
+    whole = np.zeros(len(key), np.int64)
+    np.add.at(whole, which, weights)
+    three = thirds(whole, np.clip(2 * mean - 1, -1.0, 1.0))
+    return part.held(
+        np.repeat(key // part.groups, 3),
+        np.repeat(key % part.groups * 3, 3) + np.tile(np.arange(3), len(key)),
+        three.ravel(),
+    )

@@ -1,0 +1,348 @@
+"""What reports of all runs have in common: the promise in plain words, the model, how good it is, how it was made.
+
+Nothing is drawn where there is nothing to see: a line that does not move is left out.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quoron.reports.odds import Odds
+from quoron.reports.page import (
+    Card,
+    Fact,
+    Raw,
+    bullets,
+    facts,
+    figure,
+    folded,
+    formal,
+    paragraph,
+    section,
+    side_by_side,
+    table,
+    verbatim,
+)
+from quoron.reports.pictures import Axis, Line, Reach, chart, gauge, number, ranking
+from quoron.run_folder import FRAME, RunFolder
+from quoron_client.data.labels import outcomes
+
+if TYPE_CHECKING:  # whoever has one brings it
+    from quoron.evaluating.evaluation import Bin, Evaluation
+    from quoron.model import Model
+    from quoron.reports.summary import Summary
+
+Rows = Sequence[Mapping[str, Any]]
+SIMULATED = ("simulation.", "network.")  # columns of rounds.parquet that are figures of private data
+FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
+SPARE = (
+    "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model "
+    "says of people in general, it says of you whether you are in the table or not."
+)
+PLAIN = "docs/privacy/odds.md"
+
+
+def risked(odds: Odds | None) -> Card:
+    """What one person risks, in a number."""
+    if odds is None:
+        return Card("one person's privacy", "none", "this is the non-private reference")
+    return Card("one person's privacy", odds.percent, "of guesses about a person right at most; blind ones 50 %")
+
+
+def privacy(statement: str, adjacency: str, odds: Odds | None) -> Raw:
+    """The promise in plain words beside the formal sentence, with the best test's curve; `odds` None: no promise."""
+    if odds is None:
+        return section("What is promised", formal(statement))
+    places = [step / 200 for step in range(201)]
+    curve = [(100 * x, 100 * odds.found(x)) for x in places]
+    share = Axis("falsely accused, %", ends=(0.0, 100.0))
+    drawn = chart(
+        "Share of people found against share of people falsely accused",
+        [
+            Line("the best test that there can be, at most", curve),
+            Line("pointing at random", [(0, 0), (100, 100)], "dashed"),
+        ],
+        share,
+        Axis("found, %", ends=(0.0, 100.0)),
+    )
+    exact = f", which this run keeps with μ = {odds.mu:.4g}" if odds.mu is not None else ""
+    known = paragraph(f"Bounds, not estimates, of ({odds.epsilon:g}, {odds.delta:g}){exact}.", soft=True)
+    plain = Raw("".join(paragraph(each) for each in odds.words(adjacency)))
+    picture = figure("Whom an attacker could find", drawn)
+    return section(
+        "What this means for one person",
+        side_by_side(Raw(plain + paragraph(SPARE) + known), picture),
+        Raw(f"<h3>The formal promise</h3>{formal(f'{statement} What that means: {PLAIN}.')}"),
+    )
+
+
+def evaluation(found: "Evaluation | None", elsewhere: Collection[str] = ()) -> Raw:
+    """Figures of users who were kept apart, each with its interval and baseline; nothing where there are none.
+
+    What the page says `elsewhere` is not said again.
+    """
+    if found is None:
+        return Raw("")
+    rows: list[list[str | Raw]] = []
+    for each in found.figures:
+        inside = [each.value, each.low, each.high, *([] if each.baseline is None else [each.baseline])]
+        room = 0.15 * (max(inside) - min(inside)) or 1.0
+        ends = (min(inside) - room, max(inside) + room)
+        drawn = Raw(gauge(each.value, (each.low, each.high), ends, beside=each.baseline))
+        name = f"{each.name} per {each.per}" + (f", {each.bound}" if each.bound else "")
+        value, low, high = (_told(one) for one in (each.value, each.low, each.high))
+        beside = "" if each.baseline is None else f"{_told(each.baseline)} ({each.baseline_name})"
+        verdict = "too wide to say anything" if each.useless else f"{each.better} is better"
+        rows.append([name, value, f"{low} to {high}", drawn, beside, verdict])
+    listed = table(
+        "Figures, each with what it is read beside", ["", "value", "95 % interval", "", "beside it", ""], rows
+    )
+    said = (
+        f"Of {found.users:,} people who took no part in the training, by numbers with noise that protects them, too. "
+        "Intervals cover that noise, and that these people are a sample of more."
+    )
+    listed = Raw(paragraph(said) + listed)
+    return section(
+        "How good the model is",
+        listed,
+        bullets(each for each in found.remarks if each not in elsewhere),
+        _calibration(found.calibration),
+        "" if found.statement in elsewhere else formal(found.statement),
+    )
+
+
+def _told(value: float) -> str:
+    """A share, or a number in the label's own units."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def best_figure(found: "Evaluation") -> Card | None:
+    """The figure that one should know first."""
+    order = ("AUC", "accuracy", "rmse")
+    known = sorted((each for each in found.figures if each.name in order), key=lambda each: order.index(each.name))
+    if not known:
+        return None
+    each = known[0]
+    value, low, high = (_told(one) for one in (each.value, each.low, each.high))
+    beside = "" if each.baseline is None else f"; {each.baseline_name} {_told(each.baseline)}"
+    verdict = " (too wide to say anything)" if each.useless else ""
+    return Card(f"{each.name}, per {each.per}", value, f"95 %: {low} to {high}{beside}{verdict}")
+
+
+def _calibration(bins: Sequence["Bin"]) -> Raw:
+    """What was predicted against what was so."""
+    if not bins:
+        return Raw("")
+    ends = (0.0, 100.0)
+    points = [(100 * each.predicted, 100 * each.observed) for each in bins]
+    reach = [(100 * each.low, 100 * each.high) for each in bins]
+    lines = [
+        Line("observed, with 95 % intervals", points, "dots", reach),
+        Line("as predicted", [(0, 0), (100, 100)], "dashed"),
+    ]
+    drawn = chart(
+        "Observed against predicted chances", lines, Axis("predicted, %", ends=ends), Axis("observed, %", ends=ends)
+    )
+    return figure("Do predicted chances come true?", drawn)
+
+
+def coefficients(model: "Model | None") -> Raw:
+    """What a model says: how far each column moves it, and each coefficient with its interval where there is one."""
+    if model is None:
+        return Raw("")
+    classes, uncertain = outcomes(model.encoding.label), getattr(model, "uncertainty", None)
+    values = np.atleast_2d(model.weights.reshape(model.loss.outputs, -1) if model.encoding.unit_rows else model.coef_)
+    names = list(model.encoding.names if model.encoding.unit_rows else model.feature_names_out_)
+    if not model.encoding.unit_rows:
+        names.append("intercept")
+        values = np.column_stack([values, np.atleast_1d(model.intercept_)])
+    odds = model.loss.name == "logistic" and not model.encoding.unit_rows
+    heads = ["feature", *([f"for {each}" for each in classes] if len(values) > 1 else ["coefficient"])]
+    heads += ["95 % interval", ""] if uncertain and len(values) == 1 else []
+    heads += ["odds times"] if odds else []
+    rows: list[list[str | Raw]] = []
+    for place, name in enumerate(names[:FEATURES]):
+        row: list[str | Raw] = [name, *(f"{value:.4g}" for value in values[:, place])]
+        if uncertain and len(values) == 1:
+            row += _interval(values[0, place], uncertain[place] if place < len(uncertain) else None)
+        rows.append([*row, f"{math.exp(min(max(values[0, place], -700), 700)):.3g}"] if odds else row)
+    more = len(names) - FEATURES
+    said = [_reading(model, classes)]
+    said += [f"{more:,} more are in the model's file."] if more > 0 else []
+    said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
+    listed = table("Coefficients, in the columns' own units", heads, rows)
+    told = Raw("".join(paragraph(each) for each in said) + listed)
+    return section("What the model says", side_by_side(told, _moved(model)))
+
+
+def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
+    if reach is None or None in reach:
+        return ["", ""]
+    low, high = (float(end or 0.0) for end in reach)
+    most = 1.05 * max(abs(low), abs(high), abs(value), 1e-300)
+    return [f"{low:.3g} to {high:.3g}", Raw(gauge(value, (low, high), (-most, most), beside=0.0))]
+
+
+def _reading(model: "Model", classes: Sequence[Any]) -> str:
+    """How to read one coefficient."""
+    if model.encoding.unit_rows:
+        return "Rows were divided by their own length: these are weights of encoded rows, and have no unit."
+    if model.loss.name == "logistic" and len(classes) == 2:
+        return (
+            f"One unit more of a column multiplies the odds of “{classes[1]}” by “odds times”, the exponential of its "
+            "coefficient. Of a column of words each value counts so by itself."
+        )
+    if classes:
+        return "One unit more of a column adds its coefficient to the score of a class; the largest score decides."
+    return "One unit more of a column adds its coefficient to the prediction, in the label's own unit."
+
+
+def _moved(model: "Model") -> Raw:
+    """How far each column moves the score, from end to end of its range or between its values."""
+    if model.encoding.unit_rows or model.loss.outputs > 1:
+        return Raw("")
+    place, moved = 0, []
+    for feature in model.encoding.features:
+        own = np.asarray(model.coef_[place : place + feature.width])
+        place += feature.width
+        span = (
+            own[0] * (feature.high - feature.low)
+            if feature.is_number
+            else float(np.ptp(np.append(own, 0.0) if len(own) == 1 else own))
+        )
+        moved.append((feature.column, float(span)))
+    moved = sorted(moved, key=lambda each: -abs(each[1]))
+    if len(moved) < 2 or not any(span for _, span in moved):
+        return Raw("")
+    shown = [(name, span, (None, None), f"{span:.3g}") for name, span in moved[:COLUMNS]]
+    below = "Of numbers from the lower end of their declared range to the upper, of words between two values, at most."
+    if len(moved) > COLUMNS:
+        below += f" The {COLUMNS} of {len(moved):,} columns that move it most."
+    what = "score" if outcomes(model.encoding.label) else "prediction"
+    return figure(
+        f"How far each column moves the {what}", ranking("Columns by how far they move the model", shown), below=below
+    )
+
+
+def rounds(rows: Rows, summary: "Summary | None" = None) -> Raw:
+    """Pictures of a run's rounds, each only where it moves; `summary` of a simulation."""
+    if summary is None:  # of a real run nothing else may be shown, whatever there is
+        rows = [{key: value for key, value in row.items() if not key.startswith(SIMULATED)} for row in rows]
+    drawn = [_radius(rows), _cohort(rows), _scores(rows), _time(rows)]
+    if summary is not None:
+        drawn.insert(0, _risk(summary, rows))
+    return section("The run, round by round", side_by_side(*drawn))
+
+
+def _column(rows: Rows, key: str) -> list[tuple[float, float]]:
+    return [(row["round"] + 1.0, float(row[key])) for row in rows if row.get(key) is not None]
+
+
+def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
+    """Whether any of these changes, by a thousandth at least."""
+    return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
+
+
+def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
+    """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
+    risks = _column(rows, "simulation.excess_risk")
+    if summary.excess_risk_initial is not None and risks:
+        risks = [(0.0, summary.excess_risk_initial), *risks]
+    if not _moves(risks):
+        return []
+    lines, across = [Line("excess risk of the current model", risks)], (risks[0][0], risks[-1][0])
+    for value, name in (
+        (
+            summary.predicted_excess_risk and summary.predicted_excess_risk + summary.held_back,
+            "predicted: at most, in nine of ten problems",
+        ),
+        (
+            summary.guessed_excess_risk if summary.predicted_excess_risk is None else None,
+            "a guess that nobody has measured",
+        ),
+    ):
+        if value:
+            lines.append(Line(name, [(x, value) for x in across], "dashed"))
+    if summary.excess_risk:
+        lines.append(Line("of the model that is released", [(across[1], summary.excess_risk)], "dots"))
+    return lines
+
+
+def _risk(summary: "Summary", rows: Rows) -> Raw:
+    if not (lines := risk_lines(summary, rows)):
+        return Raw("")
+    log = all(y > 0 for line in lines for _, y in line.points)
+    drawn = chart("Excess risk by round", lines, Axis("rounds"), Axis("excess risk", log=log))
+    below = "Loss of the current model above the best model without privacy, on the population."
+    return figure("Excess risk by round", drawn, below=below, private=True)
+
+
+def radius_lines(rows: Rows) -> list[Line]:
+    """The clip radius of a tracking method, and the spread that it is made of; both are released."""
+    radius, spread = _column(rows, "public.radius"), _column(rows, "public.spread")
+    return [Line("radius", radius), Line("private estimate of the spread", spread)] if _moves(radius) and spread else []
+
+
+def _radius(rows: Rows) -> Raw:
+    if not (lines := radius_lines(rows)):
+        return Raw("")
+    drawn = chart("Private radius by round", lines, Axis("rounds"), Axis("distance"))
+    below = "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it."
+    return figure("Private radius by round", drawn, below=below)
+
+
+def _cohort(rows: Rows) -> Raw:
+    asked, filtered = _column(rows, "asked"), _column(rows, "simulation.filtered")
+    if not _moves(asked) and not any(y for _, y in filtered):
+        return Raw("")
+    lines = [Line("asked", asked)] + ([Line("filtered", filtered, "bars")] if filtered else [])
+    drawn = chart("Users by round", lines, Axis("rounds"), Axis("users"))
+    return figure("Users by round", drawn, private=bool(filtered))
+
+
+def _scores(rows: Rows) -> Raw:
+    low, median, high, least = (
+        _column(rows, f"simulation.{name}") for name in ("score_min", "score_median", "score_max", "threshold")
+    )
+    if not (low and median and high and least and _moves(low, median, high)):
+        return Raw("")
+    lines = [
+        Line("lowest to highest", low, "band", [(None, y) for _, y in high]),
+        Line("median", median, colour=0),
+        Line("threshold", least, "dashed", colour=1),
+    ]
+    drawn = chart("Scores against the threshold", lines, Axis("rounds"), Axis("users that are close"))
+    below = "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed."
+    return figure("Scores against the threshold", drawn, below=below, private=True)
+
+
+def _time(rows: Rows) -> Raw:
+    """Projected seconds of each round, part upon part."""
+    parts = [key for key in (rows[0] if rows else ()) if key.startswith("network.") and key != "network.total"]
+    below, lines = [0.0] * len(rows), []
+    for part in parts:
+        seconds = [float(row.get(part) or 0.0) for row in rows]
+        if any(seconds):
+            below = [start + more for start, more in zip(below, seconds, strict=True)]
+            points = [(row["round"] + 1.0, top) for row, top in zip(rows, below, strict=True)]
+            lines.append(Line(part.removeprefix("network."), points, "bars"))
+    if not lines:
+        return Raw("")
+    drawn = chart("Projected time by round", lines[::-1], Axis("rounds"), Axis("seconds", words=number))
+    said = "Wall-clock over the network that was given, part upon part; computing is as measured here, or as given."
+    return figure("Projected time by round", drawn, below=said, private=True)
+
+
+def making(folder: RunFolder, done: Sequence[Fact], *, real: bool) -> Raw:
+    """How the run was made, and how to make it again: the command, and the configuration that it went by."""
+    try:
+        told = (folder.path / "config.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        told = ""
+    name = "tune" if folder.is_search else "train" if real else "simulate"
+    again = f"quoron.{name} of a DataFrame" if f'"{FRAME}"' in told else f"quoron {name} {folder.path.name}/config.toml"
+    command = Fact("made again by", f"{again} (which draws new noise)" if real else again)
+    shown = folded("The configuration, as it was", verbatim(told)) if told else ""
+    return section("How it was made", facts([*done, command]), shown)

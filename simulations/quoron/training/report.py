@@ -1,0 +1,125 @@
+"""What a curator's run released, as a page for people. Nothing on it depends on private data but the releases."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoron.model import Model
+from quoron.reports import page, sections
+from quoron.reports.health import Health
+from quoron.reports.odds import Odds
+from quoron.reports.page import Card, Fact, Raw
+from quoron.reports.pictures import gauge
+from quoron.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from quoron.training.result import TrainingSummary
+
+UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
+FOOTER = (
+    "Made by quoron. All that this page says of the table was released with noise within the promise, or is public: "
+    "it may be shown to anybody."
+)
+
+
+def write(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write report.html, and return its path."""
+    folder.write_text("report.html", html(folder, summary, model, rows))
+    return folder.path / "report.html"
+
+
+def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page as text; `rows` are those of rounds.parquet."""
+    odds, day = Odds(summary.epsilon, summary.delta, summary.mu, summary.variation), _day(model)
+    care = [_sentence(each) for each in (*summary.warnings, summary.unseen)]
+    bought = [[each.column, each.text()] for each in summary.bought]
+    return page.document(
+        folder.path.resolve().name,
+        lead=f"A model made with privacy for everybody in the table{day}, by {summary.algorithm}.",
+        parts=[
+            page.cards(_cards(summary, odds)),
+            sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
+            page.section("To take care of", page.bullets(care)),
+            sections.coefficients(model),
+            sections.privacy(summary.statement, summary.adjacency, odds),
+            page.section("What was charged, and what is left", page.facts(_charged(summary))),
+            _health(summary.health),
+            page.section(
+                "What was bought of the table", page.table("Facts with noise", ["column", "released"], bought)
+            ),
+            sections.rounds(rows),
+            sections.making(folder, _made(summary, model), real=True),
+        ],
+        simulated=False,
+        footer=FOOTER,
+    )
+
+
+def _sentence(words: str) -> str:
+    """Begun with a capital, unless it begins with the name of a setting."""
+    return words if "." in words.partition(" ")[0] else words[:1].upper() + words[1:]
+
+
+def _day(model: Model) -> str:
+    return "" if model.promise is None or model.promise.made is None else f" on {model.promise.made}"
+
+
+def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
+    """How good, how private, of whom, and what is left."""
+    best = None if summary.evaluation is None else sections.best_figure(summary.evaluation)
+    if best is None:
+        best = Card("how good is it?", "not measured", summary.foretold() or UNMEASURED)
+    left = f"left: {summary.group_left}" if summary.group_left else "no limit is set; “quoron ledger limit” sets one"
+    return [
+        best,
+        sections.risked(odds),
+        Card("people in the table", f"{summary.users:,}", "all rows of one person are protected together"),
+        Card(f"spent by group {summary.group!r}", f"ε = {summary.group_epsilon:.3g}", left),
+    ]
+
+
+def _charged(summary: "TrainingSummary") -> list[Fact]:
+    """This run's charge, and the account that it went to."""
+    after = Odds(summary.group_epsilon, summary.group_delta, summary.group_mu, summary.group_variation)
+    worth = f", μ = {summary.mu:.4g}" if summary.mu is not None else ""
+    so_far = f"ε = {summary.group_epsilon:.4g} at δ = {summary.group_delta:.3g}: a guess about one person is right in "
+    charged = [
+        Fact("charged for this run", f"ε = {summary.epsilon:g}, δ = {summary.delta:g}{worth} ({summary.adjacency})"),
+        Fact("charged to the group", summary.group),
+        Fact("all of the group's runs together", f"{so_far}{after.percent} of cases at most"),
+        Fact("limit", summary.group_limit),
+    ]
+    evaluated = summary.evaluation
+    if evaluated is not None:
+        of = (
+            f"ε = {evaluated.epsilon:g}, δ = {evaluated.delta:g}, of {evaluated.users:,} people who are not in this run"
+        )
+        charged.insert(1, Fact("charged for the evaluation beside it", of))
+    return charged
+
+
+def _health(health: Health | None) -> Raw:
+    """Shares of users, with noise."""
+    if health is None:
+        return Raw("")
+    rows = []
+    for line in health.lines:
+        reach = (max(line.share - 2 * line.error, 0.0), min(line.share + 2 * line.error, 1.0))
+        drawn = Raw(gauge(min(max(line.share, 0.0), 1.0), reach, (0.0, 1.0)))
+        rows.append([line.what, line.text(health.users), drawn])
+    said = "Means over people, released with noise; ± is its standard deviation, a bar two of them to either side."
+    return page.section(
+        "How the table fits its declarations",
+        page.paragraph(said, soft=True),
+        page.table("Shares of people", ["what", "share", "from 0 to 100 %"], rows),
+    )
+
+
+def _made(summary: "TrainingSummary", model: Model) -> list[Fact]:
+    """Its method and its marks."""
+    told = [Fact(label, text) for label, text in summary.rows() if not label.startswith(("bought: ", "group "))]
+    if summary.choice is not None:
+        told.insert(1, Fact("why this method", summary.choice))
+    if model.promise is not None:
+        told += [Fact("begun on", model.promise.made or ""), Fact("digest of its plan", model.promise.plan)]
+    return [*told, Fact("run in the account", summary.run), Fact("by quoron", summary.version)]

@@ -1,0 +1,168 @@
+"""Reports in a real browser: light and dark, on a desk, a phone and paper; nothing amiss, nothing cut off."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from browser import PROGRAM, Browser, browser
+from quoron.comparing import page as comparing
+from quoron.comparing.request import Request
+from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.run_folder import RunFolder
+from quoron.training import report as training
+from quoron.training import result
+from said import said
+from small_run import TOML
+
+pytestmark = [pytest.mark.programs, pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium")]
+
+LONG, REVERSED = "w" * 300, "\u202eoidar\u202c عمر المريض"
+PAGES = ("trained", "evaluated", "simulated", "compared")
+# Of each text the contrast with what is behind it, as WCAG 2 has it; less than 4.5 with where it is.
+CONTRAST = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (colour) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data]; };
+  const light = ([r, g, b]) => { const f = (c) => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4;
+    return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
+  const ground = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor);
+    if (c[3] === 255) return c; } return [255, 255, 255, 255]; };
+  const bad = []; let texts = 0;
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) { const e = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !e.getClientRects().length || e.closest("script, title")) continue;
+    const style = getComputedStyle(e), svg = e.closest("svg"); texts += 1;
+    const [a, b] = [light(rgb(svg ? style.fill : style.color)), light(ground(e))].sort((x, y) => y - x);
+    if ((a + .05) / (b + .05) < 4.5) bad.push([walk.currentNode.data, (a + .05) / (b + .05)]); }
+  return {texts, bad};
+})()"""
+# What reaches beyond the window, but for what moves in a frame of its own; and texts of pictures beyond their picture.
+BEYOND = """[document.documentElement.scrollWidth > innerWidth ? "page" : "",
+  ...[...document.querySelectorAll("body *")].filter((e) => !e.closest(".wide, pre, details, svg") &&
+    e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 80)),
+  ...[...document.querySelectorAll("svg text")].filter((t) => { const a = t.getBoundingClientRect(),
+    b = t.closest("svg").getBoundingClientRect(); return a.width && (a.left < b.left - 3 || a.right > b.right + 3); })
+    .map((t) => t.textContent)].filter(Boolean)"""
+PICTURES = "[...document.querySelectorAll('svg')].filter((e) => e.getBoundingClientRect().height < 10).length"
+GROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of each kind, with names that would break one that believed them."""
+    place, draw = tmp_path_factory.mktemp("pages"), np.random.default_rng(5)
+    names = ("<script>console.error('carried out')</script>", LONG, REVERSED)
+    frame = pd.DataFrame({"who": np.arange(2000), **{name: draw.uniform(0, 1, 2000) for name in names}})
+    frame["ill"] = draw.integers(0, 2, 2000)
+    told = said(user="who", label="ill", numeric=dict.fromkeys(names, (0, 1)), epsilon=8.0, delta=1e-5)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
+        done = quoron.train(frame, **told | said(out=place / "trained", algorithm="one-pass-dp-sgd"))
+    figures = (
+        Figure("AUC", "user", 0.742, 0.711, 0.773, 0.5, "chance", useless=False),
+        Figure("rmse", "user", 12345.6, 11000.0, 13500.0, 20000.0, "mean", useless=True),
+    )
+    bins = (Bin(0.2, 0.25, 0.1, 0.4), Bin(0.7, 0.6, 0.5, 0.8))
+    evaluated = Evaluation(figures, bins, 1000, 1.0, 1e-6, "A promise of its own.", ("A remark.",))
+    (place / "evaluated").mkdir()
+    stored, folder = result.stored(RunFolder(done.directory)), RunFolder(place / "evaluated")
+    summary = replace(stored.summary, evaluation=evaluated, warnings=(LONG, "short"))
+    training.write(folder, summary, stored.model, [])
+    (place / "small.toml").write_text(TOML)
+    network = ["run.network=phones", "algorithm.name=tracking-srgd"]
+    quoron.simulate(str(place / "small.toml"), settings=network, keep=quoron.Keep(place / "simulated"))
+    rows = [
+        {
+            "algorithm": f"{LONG[:20]}-{at}", "taken": "", "excess_risk": 0.1 / at, "low": 0.05 / at, "high": 0.2 / at,
+            "runs": 2, "of_start": 0.5, "held_back": 0.0, "predicted_excess_risk": 0.5, "rounds": 10.0 * at,
+            "gradient_evaluations": 1e6 * at, "bytes_up": 1e5 * at, "bytes_down": 1e6, "exposure": "model",
+            "infeasible": None, "failed": None, "test_accuracy": 0.7, "privacy.epsilon": float(epsilon),
+        }
+        for epsilon in (1, 4)
+        for at in range(1, 20)
+    ]  # fmt: skip
+    config = RunFolder(place / "simulated").config()
+    request = Request.of(config, algorithms=["mean-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
+    (place / "compared").mkdir()
+    (place / "compared" / "report.html").write_text(comparing.page(rows, request, name="<b>compared"))
+    return {name: place / name / "report.html" for name in PAGES}
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 1200])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_can_be_read(name: str, width: int, dark: bool, pages: Any, window: Browser) -> None:
+    window.show(pages[name], width=width, dark=dark)
+    assert window.value("innerWidth") == width
+    assert window.complaints() == []
+    assert window.requests() == [pages[name].as_uri()]
+    assert window.value(BEYOND) == []
+    found = window.value(CONTRAST)
+    assert found["texts"] > 50
+    assert found["bad"] == []
+    assert window.value(PICTURES) == 0
+    assert (sum(int(each) for each in window.value(GROUND)[4:-1].split(",")) < 380) == dark
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_switch_turns_by_the_keyboard_and_paper_is_white(name: str, pages: Any, window: Browser) -> None:
+    window.show(pages[name], width=1200, dark=True)
+    before = window.value(GROUND)
+    window.press("Tab")
+    assert window.value("document.activeElement.id") == "theme"
+    assert window.value("document.activeElement.getAttribute('aria-pressed')") == "true"
+    window.press("Enter")
+    assert window.value(GROUND) != before
+    assert window.value("document.activeElement.getAttribute('aria-pressed')") == "false"
+    assert window.value(CONTRAST)["bad"] == []
+    window.press("Enter")
+    assert window.value(GROUND) == before
+    window.show(pages[name], width=794, dark=True, media="print")
+    assert window.value(GROUND) == "rgb(255, 255, 255)"
+    assert window.value(CONTRAST)["bad"] == []
+    assert window.complaints() == []
+
+
+def test_what_is_shown_is_what_the_run_folder_holds(pages: Any, window: Browser) -> None:
+    """As a person reads it: coefficients of model.json, figures of summary.json, heights of rounds.parquet."""
+    folder = RunFolder(pages["trained"].parent)
+    model, summary = json.loads((folder.path / "model.json").read_text()), folder.summary()
+    window.show(pages["trained"], width=1200, dark=False)
+    rows = window.value("[...document.querySelectorAll('tr')].map((r) => [...r.cells].map((c) => c.innerText))")
+    shown = {row[0].replace("\u200b", ""): row[1:] for row in rows if len(row) > 1}
+    for name, value in model["coefficients"].items():
+        assert float(shown[name][0]) == pytest.approx(float(value), rel=1e-3)
+    cards = window.value("[...document.querySelectorAll('.cards b')].map((e) => e.innerText)")
+    assert f"{summary['users']:,}" in cards
+    assert f"ε = {summary['group_epsilon']:.3g}" in cards
+    folder = RunFolder(pages["simulated"].parent)
+    window.show(pages["simulated"], width=1200, dark=False)
+    heights = window.value(
+        "[...document.querySelector('svg[aria-label^=\"Excess risk\"] polyline').points].map((p) => p.y)"
+    )
+    risks = [row["simulation.excess_risk"] for row in folder.rounds() if row["simulation.excess_risk"] is not None]
+    values = np.log([folder.summary()["excess_risk_initial"], *risks])
+    assert np.corrcoef(heights, values)[0, 1] == pytest.approx(-1, abs=1e-4)
+    assert window.value("document.querySelectorAll('.badge').length") > 5
+
+
+def test_the_policy_stops_a_script_that_got_in(pages: Any, window: Browser, tmp_path: Path) -> None:
+    """The broken twin: a page that escapes nothing. The browser refuses what is not its own script, and says so."""
+    text = pages["trained"].read_text().replace("</main>", "<script>document.title = 'carried out'</script></main>")
+    (tmp_path / "broken.html").write_text(text)
+    window.show(tmp_path / "broken.html", width=1200, dark=False)
+    assert window.value("document.title") != "carried out"
+    assert any("Content Security Policy" in json.dumps(event) for event in window.complaints())

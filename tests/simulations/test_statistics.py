@@ -1,0 +1,225 @@
+"""`quoron statistics`: what is told of tables and arrays, what it is charged, and that no row's value raises."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.counting.door import statistics
+from quoron.counting.questions import Question
+from quoron.sections import Keep, Privacy
+from quoron.training import lifetime
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+
+pytestmark = pytest.mark.usefixtures("own_ledger")
+USERS = 3000
+SEEDED = Privacy(simulation_seed=3)
+ALL = [
+    "count by ward",
+    "histogram of cost in 4 bins",
+    "quantiles of cost at 0.25, 0.5",
+    "mean of cost by ward",
+]
+DECLARED = {"numeric": {"cost": (0, 100)}, "categorical": {"ward": ["north", "south", "west"]}}
+
+
+@pytest.fixture
+def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The usual place of a lifetime ledger, for this test alone."""
+    path = tmp_path / "data" / "usual.sqlite"
+    monkeypatch.setenv("QUORON_LEDGER", str(path))
+    return path
+
+
+def frame() -> pd.DataFrame:
+    """Up to nine rows a user: half of the users north, a third south, and west; the more rows the larger the cost."""
+    held = 1 + np.arange(USERS) % 9
+    who = np.repeat(np.arange(USERS), held)
+    ward = np.array(["north", "north", "north", "south", "south", "west"])[who // 9 % 6]
+    cost = (10.0 * held[who]).astype(object)
+    cost[::400], cost[1::400], cost[2::400] = "dear", None, math.nan
+    return pd.DataFrame({"who": [f"p{each}" for each in who], "ward": ward, "cost": cost})
+
+
+def told(ledger: Path) -> list[dict]:
+    with Database(f"sqlite:///{ledger}") as database:
+        return PopulationLedger(database).rows()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_every_question_is_answered_for_one_price(declared):
+    known = DECLARED if declared else {}
+    found = statistics(frame(), ALL, user="who", epsilon=4.0, privacy=SEEDED, **known)
+    wards = {row.group: row for row in found.of("count by ward")}
+    assert set(wards) == {"north", "south", "west"}
+    for name, share in (("north", 1 / 2), ("south", 1 / 3), ("west", 1 / 6)):
+        assert wards[name].value == pytest.approx(share * USERS, abs=60)
+        assert wards[name].low <= share * USERS <= wards[name].high
+    bins = found.of("histogram of cost in 4 bins")
+    assert sum(row.value for row in bins) == pytest.approx(USERS, abs=150)
+    # Every user weighs one: the mean of 10, ..., 90, and not that of items, which is 63.3.
+    for row in found.of("mean of cost by ward"):
+        assert row.value == pytest.approx(50, abs=8)
+        assert row.low < row.value < row.high
+    quartile, middle = found.of("quantiles of cost at 0.25, 0.5")
+    assert quartile.cell == "0.25"
+    assert 27 < quartile.value < 42
+    assert 37 < middle.value < 62
+    assert ("bought" in "".join(found.remarks).lower()) is not declared
+    assert found.statement.startswith("SIMULATED")
+    assert json.loads(json.dumps(found.as_json()))["users"] == USERS
+
+
+def test_items_weigh_one_each_up_to_the_declared_most():
+    asked = ["mean of cost", "count by ward"]
+    found = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=9, privacy=SEEDED, **DECLARED)
+    assert found.of("mean of cost")[0].value == pytest.approx(63.3, abs=3)
+    items = sum(row.value for row in found.of("count by ward"))
+    assert items == pytest.approx(5 * USERS, rel=0.03)
+    some = statistics(frame(), asked, user="who", epsilon=8.0, items_per_user=3, privacy=SEEDED, **DECLARED)
+    assert sum(row.value for row in some.of("count by ward")) == pytest.approx(USERS * 24 / 9, rel=0.03)
+
+
+def test_users_own_arrays_are_a_table():
+    rng = np.random.default_rng(0)
+    own = [rng.normal(5.0, 1.0, 1 + place % 7) for place in range(4000)]
+    own[0], own[1] = np.zeros(0), np.full(10**5, 1e300)
+    found = quoron.statistics(own, "mean of value", epsilon=1.0, numeric={"value": (0, 10)}, privacy=SEEDED)
+    assert found.users == 4000
+    assert found.rows[0].value == pytest.approx(5.0, abs=0.3)
+    words = statistics([["a"], ["b", "a"]] * 500, "count by value", epsilon=2.0, privacy=SEEDED)
+    assert {row.group: round(row.value / 50) for row in words.rows} == {"a": 15, "b": 5}
+    numbers = statistics(np.arange(3000.0), "median of value", epsilon=1.0, privacy=SEEDED)
+    assert numbers.rows[0].low < 1500 < numbers.rows[0].high
+
+
+def test_a_user_with_many_items_moves_nothing_more_than_others():
+    asked = ["count by ward", "mean of cost"]
+    small = frame()
+    large = pd.concat([small, pd.DataFrame({"who": "p0", "ward": "west", "cost": [0.0] * 50_000})], ignore_index=True)
+    one, other = (
+        statistics(each, asked, user="who", epsilon=4.0, privacy=SEEDED, **DECLARED) for each in (small, large)
+    )
+    moved = [abs(a.value - b.value) for a, b in zip(one.rows, other.rows, strict=True)]
+    assert max(moved[:3]) <= 1 + 1e-5  # the noise is the same
+    assert 0 < moved[3] < 0.05
+
+
+def test_the_charge_is_the_whole_promise_and_stands_before_anything_is_told(own_ledger):
+    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"), **DECLARED)
+    statistics(frame(), ALL, user="who", epsilon=4.0, keep=Keep(group="clinic"))
+    rows = told(own_ledger)
+    assert [row["kind"] for row in rows] == ["charge", "release", "end"] * 2
+    for charge in (rows[0]["payload"], rows[3]["payload"]):
+        assert (charge["group"], charge["epsilon"], charge["delta"]) == ("clinic", 4.0, 1e-6)
+        assert 0.5 < charge["mu"] < 1.0  # sums of squares, as training's
+        assert "statistics.md#st1" in charge["statement"]
+    assert [len(row["payload"]["statistics"]) for row in rows if row["kind"] == "release"] == [4, 7]
+
+
+def test_a_limit_without_room_tells_nothing(own_ledger, monkeypatch):
+    with lifetime.opened(own_ledger) as ledger:
+        ledger.limit("everyone", epsilon=1.0, delta=1e-5)
+    monkeypatch.setattr("quoron.counting.door.held", lambda *_: pytest.fail("a value was looked at"))
+    monkeypatch.setattr("quoron.training.votes.release", lambda *_: pytest.fail("a value was looked at"))
+    for known in (DECLARED, {}):
+        with pytest.raises(BudgetExceeded):
+            statistics(frame(), ALL, user="who", epsilon=4.0, **known)
+    assert [row["kind"] for row in told(own_ledger)] == ["limit"]
+
+
+@pytest.mark.parametrize("question", ALL)
+@pytest.mark.parametrize("known", [DECLARED, {}])
+def test_too_few_users_are_refused_before_the_charge_with_how_many_would_do(question, known, own_ledger):
+    few = frame().query("who < 'p1005'")
+    with pytest.raises(Infeasible, match=r"[0-9,]+ users, (or )?a larger epsilon|larger epsilon"):
+        statistics(few, question, user="who", epsilon=0.1, **known)
+    assert not own_ledger.exists()
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 8.0])
+def test_so_many_users_as_are_asked_for_do(epsilon):
+    def call(users: int) -> None:
+        own = np.random.default_rng(0).random(users)
+        asked = ["median of value", "mean of value", "histogram of value"]
+        statistics(own, asked, epsilon=epsilon, numeric={"value": (0, 1)}, privacy=SEEDED)
+
+    least = 1
+    for _ in range(4):  # each question says what it needs
+        try:
+            call(least)
+            break
+        except Infeasible as refused:
+            least = int(refused.needs.split(" users")[0].replace(",", ""))
+    assert 30 < least < 4000 / epsilon
+    with pytest.raises(Infeasible):
+        call(least - 1)
+
+
+@pytest.mark.parametrize("text", ["count", "mean", "sum of cost", "", "count of cost", "mean of cost by cost"])
+def test_what_is_no_question_is_refused(text):
+    with pytest.raises(ConfigError, match="Expected"):
+        statistics(frame(), text, user="who", epsilon=1.0)
+
+
+def test_questions_are_read_as_they_are_written():
+    assert Question.read("median of total cost by the ward") == Question(
+        "quantiles", "total cost", "the ward", at=(0.5,)
+    )
+    assert Question.read("quantiles of x at .1,0.9") == Question("quantiles", "x", at=(0.1, 0.9))
+    for each in (*ALL, "histogram of age in 20 bins by ward"):
+        assert Question.read(each).words == each
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ({"epsilon": None}, "Expected privacy"),
+        ({"numeric": {"cost": (5, 5)}}, r"numeric\['cost'\]"),
+        ({"numeric": {"cost": "wide"}}, r"numeric\['cost'\]"),
+        ({"categorical": {"ward": []}}, r"categorical\['ward'\]"),
+        ({"categorical": {"ward": ["a", "a"]}}, "each once"),
+        ({"items_per_user": 0}, "items_per_user"),
+        ({"questions": []}, "questions"),
+        ({"questions": ["count by ward", "count by ward"]}, "got one twice"),
+        ({"questions": "count by who"}, "it tells who is there"),
+        ({"questions": "quantiles of cost at 1.5"}, "between 0 and 1"),
+        ({"privacy": Privacy(adjacency="zero-out")}, "no adjacency"),
+        ({"privacy": Privacy(delta=0.01)}, "delta <= 1/n"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused_before_the_charge(words, match, own_ledger):
+    with pytest.raises(ConfigError, match=match):
+        statistics(frame(), **{"questions": ALL, "user": "who", "epsilon": 4.0} | words)
+    assert not own_ledger.exists()
+
+
+def test_a_missing_column_is_a_data_error():
+    with pytest.raises(DataError, match="'price'"):
+        statistics(frame(), "mean of price", user="who", epsilon=1.0)
+    with pytest.raises(DataError, match="arrays of numbers or words"):
+        statistics([[None], [3]], "mean of value", epsilon=1.0)
+
+
+def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
+    path = tmp_path / "visits.csv"
+    frame().to_csv(path, index=False)
+    words = ["--user", "who", "--epsilon", "2", "--numeric", "cost=0:100", "--categorical", "ward=north,south,west"]
+    assert invoke(["statistics", str(path), "count by ward", "median of cost", *words]) == 0
+    said = capsys.readouterr().out
+    assert "count by ward\n  north: 1" in said
+    assert "adjacency replace-one" in said
+    assert "95 %" in said
+    assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 40 < found["rows"][0]["value"] < 60
+    assert found["remarks"]
+    assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "0.02"]) == 2
+    assert "users" in capsys.readouterr().err
