@@ -132,11 +132,16 @@ def _tilted(logs: Vector, mean: float) -> Vector:
         return np.asarray(found / found.sum())
 
     low, high = -1.0, 1.0
-    while law(low) @ numbers > mean:
+
+    def average(tilt: float) -> float:
+        return math.fsum((law(tilt) * numbers).tolist())
+
+    while average(low) > mean:
         low *= 2
-    while law(high) @ numbers < mean:
+    while average(high) < mean:
         high *= 2
-    return law(root(lambda tilt: float(law(tilt) @ numbers) - mean, low, high))
+    # To twelve digits: the last bits are another processor's own, and a search that goes on has to have the same law.
+    return law(float(f"{root(lambda tilt: average(tilt) - mean, low, high):.12g}"))
 
 
 def _weights(chances: Vector) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Adjacency
 from quoron_privacy.selection import verified
-from quoron_privacy.selection.price import Selection
+from quoron_privacy.selection.price import Selection, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import other_run
@@ -72,12 +72,12 @@ class Price:
             "adjacency": self.adjacency,
             "candidates": self.candidates,
             "trials": self.trials.words,
-            "mean_trials": self.trials.mean,
+            "mean_trials": rounded(self.trials.mean * (1 + 1e-9)),
             "most_trials": self.trials.most,
             "padded": self.padded,
-            "trial_epsilon": chosen.trial_epsilon(self.delta),
-            "open_search_epsilon": chosen.naive_epsilon(self.delta, self.candidates),
-            "chance_that_one_setting_is_never_tried": self.trials.missed(1 / self.candidates),
+            "trial_epsilon": rounded(chosen.trial_epsilon(self.delta)),
+            "open_search_epsilon": rounded(chosen.naive_epsilon(self.delta, self.candidates)),
+            "chance_that_one_setting_is_never_tried": rounded(self.trials.missed(1 / self.candidates)),
         }
 
 

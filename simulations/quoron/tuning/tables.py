@@ -37,7 +37,7 @@ from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.selection.price import calibrate
+from quoron_privacy.selection.price import calibrate, rounded
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import LEAST_EPSILON, Plan
@@ -205,7 +205,7 @@ def prepare(
         cost = price.selection.promised(delta)
         if cost <= epsilon * (1 + 1e-9):
             break
-        mu *= min(0.97, epsilon / cost) if math.isfinite(cost) else 0.5
+        mu = rounded(mu * (min(0.97, rounded(epsilon / cost)) if math.isfinite(cost) else 0.5))
     price.verify()
     found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
