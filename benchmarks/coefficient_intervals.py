@@ -1,6 +1,6 @@
 """How often intervals of coefficients cover those of the population: of one round, and why no others are told.
 
-    python benchmarks/coefficient_intervals.py             # one-round-least-squares, some two minutes
+    python benchmarks/coefficient_intervals.py             # one-round-least-squares, some five minutes
     python benchmarks/coefficient_intervals.py --clipped   # what linearised intervals of whitened-tracking would do
 
 The second is what nobody is told: final point and curvature of `whitened-tracking`, the noise of its gradients and
@@ -23,21 +23,25 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 
 Vector = np.ndarray
-KINDS = "uniform", "rare", "skewed"
+KINDS = "uniform", "rare", "skewed", "strong"
+SIZES = (3000, 3, 1, 8), (10_000, 4, 1, 1), (10_000, 4, 3, 4), (40_000, 12, 1, 2)  # n, d, items, ε
 LOSS = make_loss("least_squares", label_bound=1.0, feature_norm=1.0)
 
 
 def table(rng: np.random.Generator, users: int, features: int, items: int, kind: str) -> ItemBatch:
-    """Rows of a norm of one at most, labels with users' own shifts and unequal variances."""
+    """Rows of a norm of one at most, labels with users' own shifts and unequal variances.
+
+    `strong` is `skewed` with more to learn: users in its tail are far from all others.
+    """
     size = (users * items, features)
     rows = {
         "uniform": lambda: rng.uniform(-1, 1, size),
         "rare": lambda: np.where(rng.random(size) < 0.1, 1.0, -1.0),
         "skewed": lambda: 2 * rng.beta(0.5, 4.0, size) - 1,
-    }[kind]()
+    }["skewed" if kind == "strong" else kind]()
     rows[:, -1] = 1.0
     rows /= math.sqrt(features)
-    truth = np.random.default_rng(1).normal(size=features) * 0.4
+    truth = np.random.default_rng(1).normal(size=features) * (1.2 if kind == "strong" else 0.4)
     noise = 0.1 * np.repeat(rng.normal(size=users), items) + 0.2 * rng.normal(size=len(rows)) * (1 + rows[:, 0])
     return ItemBatch(rows, np.clip(rows @ truth + noise, -1, 1), np.arange(users + 1) * items)
 
@@ -99,12 +103,7 @@ def main() -> None:
     times = given.times or (20 if given.clipped else 200)
     print(f"{name}, {times} repetitions: share of coefficients covered, half of an interval, 1.96 errors, refused")
     for kind in KINDS:
-        for users, features, items, epsilon in (
-            (3000, 3, 1, 8),
-            (10_000, 4, 1, 1),
-            (10_000, 4, 3, 4),
-            (40_000, 12, 1, 2),
-        ):
+        for users, features, items, epsilon in SIZES:
             large = table(np.random.default_rng(9), 400_000, features, items, kind)
             truth = np.linalg.lstsq(large.features.astype(float), large.labels, rcond=None)[0]
             plan, hits, halves, off, refused = planned(name, users, features, items, epsilon), [], [], [], 0

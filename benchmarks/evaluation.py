@@ -21,7 +21,7 @@ from few_users_tasks import FIXED, OTHERS
 from numpy.typing import NDArray
 
 from quoron.evaluating import figures, measuring
-from quoron.evaluating.scores import Scorer, means, usable
+from quoron.evaluating.scores import Scorer, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Range
 from quoron_privacy.counts.held_out import HeldOut

@@ -1,4 +1,4 @@
-"""What private selection loses against the best of twenty settings, on the tables that come with quoron and on made ones.
+"""What private selection loses against the best of twenty settings, on tables that come with quoron and made ones.
 
     python benchmarks/tuning.py > tuning.jsonl                       # all cells, ten searches each: about an hour
     python benchmarks/tuning.py --table flights --epsilon 2 --repeats 3
@@ -71,26 +71,20 @@ def figure(found: TableSearch, candidate: Candidate, weights: np.ndarray, test: 
     """AUC of the second class; of numbers the correlation."""
     held = found.rows_of.of(candidate.config)
     model = Model.released(weights, held.encoding, candidate.declared.loss, candidate.planned.plan, made=None)
-    usable = test.dropna(subset=[name for name in model.feature_names_in_ if name in test])
+    label = held.encoding.label
+    usable = test.dropna(subset=[label.column, *model.feature_names_in_])
     scores = model.decision_function(usable)
-    labels = usable[held.encoding.label.column] if hasattr(held.encoding.label, "column") else None
-    assert labels is not None
-    try:
-        second = model.classes_[1]
-    except Exception:  # of a number
-        numbers = pd.to_numeric(labels, errors="coerce").to_numpy(float)
-        kept = np.isfinite(numbers)
-        return float(np.corrcoef(scores[kept], numbers[kept])[0, 1]) if np.std(scores[kept]) > 0 else 0.0
-    return auc(scores, _positive(labels, second, held.encoding.label))
+    if not hasattr(label, "operator") and usable[label.column].dtype != bool:
+        numbers = usable[label.column].to_numpy(float)
+        return float(np.corrcoef(scores, numbers)[0, 1]) if np.std(scores) > 0 else 0.0
+    if usable[label.column].dtype == bool:
+        return auc(scores, usable[label.column].to_numpy())
+    return auc(scores, (usable[label.column] >= label.number).to_numpy())
 
 
-def _positive(labels: pd.Series, second: Any, label: Any) -> np.ndarray:
-    if isinstance(second, bool | np.bool_) and labels.dtype != bool and hasattr(label, "threshold"):
-        return (pd.to_numeric(labels) >= label.threshold).to_numpy()
-    return (labels.astype(str).str.lower() == str(second).lower()).to_numpy()
-
-
-def cell(name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float) -> Iterator[dict[str, Any]]:
+def cell(
+    name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float
+) -> Iterator[dict[str, Any]]:
     """One line: the figures of searches, and of every setting."""
     with tempfile.TemporaryDirectory() as place:
         if shape is None:
@@ -122,7 +116,10 @@ def cell(name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats:
             names.append(found.candidates[best.candidate].name)
             chosen.append(figure(found, found.candidates[best.candidate], best.outcome.weights, test))
             tried.append(found.price.trials.draw(source))
-        alone = {each.name: alone_figures(found, table, place_, test, repeats) for place_, each in enumerate(found.candidates)}
+        alone = {
+            each.name: alone_figures(found, table, place_, test, repeats)
+            for place_, each in enumerate(found.candidates)
+        }
     means = {each: float(np.mean(values)) for each, values in alone.items()}
     top = max(means, key=lambda each: means[each])
     yield {
@@ -162,7 +159,9 @@ def summary(paths: list[str]) -> None:
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for each in lines:
         figures = " | ".join(f"{each[key]:.3f}" for key in ("best", "chosen", "loss", "typical", "worst"))
-        print(f"| {each['table']} | {each['users']:,} | {each['epsilon']:g} | {each['trial_epsilon']:.2f} | {figures} |")
+        print(
+            f"| {each['table']} | {each['users']:,} | {each['epsilon']:g} | {each['trial_epsilon']:.2f} | {figures} |"
+        )
     print(f"\nlost in the mean: {np.mean([each['loss'] for each in lines]):.4f}")
 
 

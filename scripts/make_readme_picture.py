@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "simulations" / "quoron" / "data" / "scorecard.parquet"
 PICTURE = ROOT / "docs" / "images" / "scorecard.svg"
 MOST = 80_000.0  # dollars, the declared range of earnings
-EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+EPSILONS = (0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0, 4.0)
 SEEDS, SHOWN, PARTS = range(5), 2.0, 12
 COUNTS = {"count_working": 10_000, "count_not_working": 2_000}
 
@@ -55,7 +55,9 @@ def without_privacy(rows: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.floa
         return np.stack([np.ones(len(table)), table.year.to_numpy(float) - 2010, *held, *degrees], axis=1)
 
     known = rows[rows.earnings_med.notna()]
-    fitted = np.linalg.lstsq(columns(known), known.earnings_med.clip(0, MOST).to_numpy(float), rcond=None)[0]
+    weights = 1 / np.sqrt(known.groupby("unitid").unitid.transform("count").to_numpy(float))  # each college counts once
+    labels = weights * known.earnings_med.clip(0, MOST).to_numpy(float)
+    fitted = np.linalg.lstsq(weights[:, None] * columns(known), labels, rcond=None)[0]
     return np.clip(columns(others) @ fitted, 0, MOST)
 
 

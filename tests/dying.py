@@ -39,6 +39,7 @@ PLACES = {
     "keep": "quoron_client.federation.record:Record.keep",
     "encode": "quoron_client.data.fused:_Shape.encode",
     "write_json": "quoron.run_folder:RunFolder.write_json",
+    "search": "quoron.tuning.private_state:PrivateState.write",
     "replace": "os:replace",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one

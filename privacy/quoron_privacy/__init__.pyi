@@ -8,6 +8,9 @@ from .counts.facts import holders_of_category as holders_of_category
 from .counts.facts import release_categories as release_categories
 from .counts.facts import release_items_per_user as release_items_per_user
 from .counts.facts import users_for_items as users_for_items
+from .counts.held_out import HeldMeans as HeldMeans
+from .counts.held_out import HeldOut as HeldOut
+from .counts.spread import Spread as Spread
 from .counts.table_health import TableHealth as TableHealth
 from .counts.votes import HiddenBins as HiddenBins
 from .counts.votes import KnownBins as KnownBins

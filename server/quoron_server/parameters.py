@@ -34,8 +34,7 @@ class Kind(StrEnum):
     CLASSES_PUBLIC = "classes-public"
     LABEL_RANGE_PUBLIC = "label-range-public"
     LARGEST_WEIGHT_PUBLIC = "largest-weight-public"
-    # Of users' losses and answers.
-    CONTRACTING_LOSSES = "contracting-losses"
+    CONTRACTING_LOSSES = "contracting-losses"  # from here on of users' losses and answers
     TRUE_GRADIENTS = "true-gradients"
     SECRET_ITEMS = "secret-items"
     ABSENT_IS_OUTLIER = "absent-is-outlier"

@@ -16,7 +16,7 @@ from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from quoron_privacy.counts.bought import Bought
-    from quoron_privacy.counts.held_out import HeldOut
+    from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
 
@@ -80,7 +80,7 @@ class Guarantee:
     quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
-    held_out: "HeldOut | None" = None  # of other users than all else, to whom it alone is promised; None: nobody
+    held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""

@@ -1,8 +1,8 @@
 # In the order in which people come for them, as in the reference: functions, what they are told, what they return.
 # ruff: noqa: I001
 from .api import train as train
-from .api import evaluate as evaluate
-from .api import tune as tune
+from .measure import evaluate as evaluate
+from .tuning.doors import tune as tune
 from .api import load as load
 from .model import Model as Model
 from .mean import private_mean as private_mean
@@ -13,7 +13,7 @@ from .api import simulate as simulate
 from .api import compare as compare
 from .api import plan as plan
 from .api import plan_training as plan_training
-from .api import plan_tuning as plan_tuning
+from .tuning.doors import plan_tuning as plan_tuning
 from .api import ask as ask
 from .api import resume as resume
 from .api import report as report

@@ -24,7 +24,7 @@ from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
 from quoron.reports.summary import from_json
 from quoron.run_folder import FRAME, MODEL, RunFolder, as_parquet, claim, write
-from quoron.sections import Keep, Method, Privacy, door, only, sections
+from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
@@ -32,19 +32,13 @@ from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError
-from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
-    from quoron.evaluating.evaluation import Evaluation
     from quoron.model import Model
-    from quoron.training import measured
     from quoron.training.result import TrainedTable
-    from quoron.tuning.effort import Effort
-    from quoron.tuning.run import Tuned
-    from quoron.tuning.tables import TableSearch
 
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
 
@@ -103,70 +97,6 @@ def train(
 
 
 @door
-def tune(
-    source: Source,
-    *,
-    epsilon: float | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    algorithms: Sequence[str] | None = None,
-    effort: "Effort | None" = None,
-    privacy: Privacy | None = None,
-    method: Method | None = None,
-    keep: Keep | None = None,
-    settings: Settings = (),
-    **columns: Unpack[TableColumns],
-) -> "Tuned":
-    """Train for real with several settings, and release the best by a private score, for little more than one run.
-
-    Args:
-        source, privacy, method, keep, settings, columns: as of `train`; (ε, δ) is the promise of the whole search. With
-            `simulation_seed` in `privacy` it is a simulation, which promises nothing.
-        epsilon: short for `privacy=Privacy(epsilon)`.
-        vary: dotted keys, each with the values to try; all combinations.
-        algorithms: names, `auto` among them; default: the one that is configured.
-        effort: how many trials in the mean, of which law, whether the clock may tell how many there were, and the share
-            of users that are held out to score every trial (docs/tuning.md).
-
-    A secret number of trials each take one of the settings at random. Nothing is shown or kept of any but the best, and
-    one charge is made before anything is looked at. Interrupted, it goes on with the same call and `keep.out`, or
-    `quoron resume`: the same trials, nothing drawn anew.
-
-    Raises:
-        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
-    """
-    from quoron.tuning import run as tuning
-
-    search, name = _search(
-        "tune", source, columns, settings, (privacy, method, keep, epsilon), vary, algorithms, effort
-    )
-    folder = claim(search.config, name)
-    with folder.resumable():
-        return tuning.carry_out(search, folder)
-
-
-@door
-def plan_tuning(
-    source: Source,
-    *,
-    epsilon: float | None = None,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    algorithms: Sequence[str] | None = None,
-    effort: "Effort | None" = None,
-    privacy: Privacy | None = None,
-    method: Method | None = None,
-    keep: Keep | None = None,
-    settings: Settings = (),
-    **columns: Unpack[TableColumns],
-) -> "TableSearch":
-    """What `tune`, called so, would promise, cost and try. Nothing is charged, and no value of the table is looked at.
-
-    Arguments and errors are those of `tune`.
-    """
-    said = (privacy, method, keep, epsilon)
-    return _search("plan_tuning", source, columns, settings, said, vary, algorithms, effort)[0]
-
-
-@door
 def plan_training(
     source: Source,
     *,
@@ -190,87 +120,6 @@ def plan_training(
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
     planned = prepared.planned.beside(prepared.config) if compare else prepared.planned
     return replace(planned, remarks=(*planned.remarks, *prepared.scene.warnings))
-
-
-@door
-def evaluate(
-    model: "Model | str | Path",
-    source: Any,
-    *,
-    user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
-    keep: Keep | None = None,
-) -> "Evaluation":
-    """How good a model is for the users of a table, with intervals, private for every user as a whole.
-
-    Args:
-        model: a `Model`, its file, or the folder of a run.
-        source: a table with one item a row: its path, a folder of Parquet files, a DataFrame, or `quoron.opened(...)`.
-        user: the column that says whose a row is.
-        epsilon, delta: the promise, which is charged beside whatever was charged before; short for `privacy`.
-        privacy: the same, with `adjacency`, `allow_large_delta`, and `simulation_seed` for data of nobody.
-        items_per_user: above 1 figures are told per item as well, of so many rows of a user at most.
-        users: under zero-out the most users that the table may hold.
-        keep: `group` and `ledger`: whose lifetime account is charged, before any value is looked at.
-
-    Users that the model was trained on flatter it: give it others, or `evaluate=0.1` to `train`. Proof:
-    docs/privacy/evaluation.md.
-
-    Raises:
-        QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
-    """
-    from quoron.training import measured
-
-    prepared = _evaluation(model, source, user, epsilon, delta, privacy, items_per_user, users)
-    kept = keep or Keep()
-    only("evaluate", ("group", "ledger"), kept)
-    seed = None if privacy is None else privacy.simulation_seed
-    return measured.carry_out(prepared, group=kept.group, ledger=kept.ledger, simulation_seed=seed)
-
-
-def plan_evaluation(
-    model: "Model | str | Path",
-    source: Any,
-    *,
-    user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
-) -> str:
-    """How wide the intervals of `evaluate`, called so, would be, in words. Nothing is charged or looked at."""
-    return _evaluation(model, source, user, epsilon, delta, privacy, items_per_user, users).foretold()
-
-
-def _evaluation(
-    model: "Model | str | Path",
-    source: Any,
-    user: str,
-    epsilon: float | None,
-    delta: float | None,
-    privacy: Privacy | None,
-    items_per_user: int,
-    users: int | None,
-) -> "measured.Prepared":
-    from quoron.training import measured
-
-    said = privacy or Privacy()
-    only("evaluate", ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed"), said)
-    asked = replace(said, epsilon=epsilon or said.epsilon, delta=delta or said.delta or 1e-6).needed("evaluate")
-    return measured.prepare(
-        load(model) if isinstance(model, str | Path) else model,
-        source,
-        user=user,
-        privacy=PlanPrivacy(*asked, adjacency=said.adjacency),
-        cap=items_per_user,
-        users=users,
-        allow_large_delta=said.allow_large_delta,
-    )
 
 
 @door
@@ -500,31 +349,6 @@ def load(path: str | Path) -> "Model":
 
     given = Path(path)
     return Model.load(given / MODEL if given.is_dir() else given)
-
-
-def _search(
-    door: str,
-    source: Source,
-    columns: Mapping[str, Any],
-    settings: Settings,
-    asked: tuple[Privacy | None, Method | None, Keep | None, float | None],
-    vary: Mapping[str, Sequence[Any]] | None,
-    algorithms: Sequence[str] | None,
-    effort: "Effort | None",
-) -> "tuple[TableSearch, str]":
-    """A search that is planned and priced, and a name for its runs."""
-    from quoron.tuning import run as tuning
-    from quoron.tuning.effort import Effort
-    from quoron.tuning.tables import prepare
-
-    privacy, method, keep, epsilon = asked
-    seeded = privacy is not None and privacy.simulation_seed is not None
-    said = sections(privacy, method, keep, door=door, without=("seed", "health"), epsilon=epsilon)
-    config, name, frame = described(source, columns, settings, said)
-    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
-    identity = tuning.identity_of(folder, name)
-    asked_for = {"vary": vary, "algorithms": algorithms, "effort": effort or Effort()}
-    return prepare(config, Path.cwd(), **asked_for, identity=identity, frame=frame, seeded=seeded), name
 
 
 def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:

@@ -11,7 +11,7 @@ import os
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -72,7 +72,7 @@ def compile_all(part: int = 0, parts: int = 1) -> None:
     """Compile what a client, a coordinator, a simulation and a run on a table use: one of so many parts of it."""
     with TemporaryDirectory(prefix="quoron-kernels-") as folder:
         runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
-        works = [
+        works: list[Callable[[], object]] = [
             _make_all_ready,
             partial(_gather_and_train, Path(folder, "tables")),
             *(partial(_simulate, Path(folder, str(number)), *run) for number, run in enumerate(runs)),

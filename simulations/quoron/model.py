@@ -272,13 +272,14 @@ class Model:
             weights = np.array(contents["weights"], np.float64)
             shares = contents["label_shares"]
             shares = None if shares is None else LabelShares(**{**shares, "shares": tuple(shares["shares"])})
-            forecast = contents["forecast"]
-            if forecast is not None and not (isinstance(forecast, str) and forecast.isprintable()):
-                raise ValueError("a forecast that is no line of text")
+            forecast, why_not = contents["forecast"], contents["no_interval"]
+            for words in (forecast, why_not):
+                if words is not None and not (isinstance(words, str) and words.isprintable()):
+                    raise ValueError("words that are no line of text")
             told = contents["evaluation"]
             measured = None if told is None else Evaluation.from_json(told)
-            model = cls(weights, encoding, loss, promise, shares, contents["threshold"], measured, forecast=forecast)
-            model = replace(model, **model_text.intervals_read(contents["uncertainty"], contents["no_interval"]))
+            known = (weights, encoding, loss, promise, shares, contents["threshold"], measured)
+            model = cls(*known, model_text.intervals_of(contents["uncertainty"]), why_not, forecast)
             model.check_threshold()
             expected = len(encoding.names) * model._scores
         except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -49,13 +49,11 @@ def digest(contents: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def intervals_read(stored: Any, why_not: Any) -> dict[str, Intervals | str | None]:
-    """The intervals of coefficients, or why there are none, as they were kept; ValueError or TypeError for others."""
-    if why_not is not None and not (isinstance(why_not, str) and why_not.isprintable()):
-        raise ValueError("words that are no line of text")
+def intervals_of(stored: Any) -> Intervals | None:
+    """Intervals of coefficients as they were kept; ValueError or TypeError for what is none."""
     if stored is None:
-        return {"uncertainty": None, "no_interval": why_not}
+        return None
     found = tuple(None if each is None else (float(each[0]), float(each[1])) for each in stored)
     if not all(-float("inf") < each[0] <= each[1] < float("inf") for each in found if each is not None):
         raise ValueError("intervals that are none")
-    return {"uncertainty": found, "no_interval": why_not}
+    return found

@@ -30,8 +30,10 @@ from quoron.model import Model, Threshold
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
 from quoron.sections import Setting, overlay
-from quoron.training import arrays, run
+from quoron.training import arrays
 from quoron.training.arrays import InputError, Label, RandomState
+from quoron.tuning import fitting
+from quoron.tuning.effort import Effort
 from quoron_privacy.errors import RunError
 from quoron_server.budget import EVERYONE
 from quoron_server.parameters import Assumption, Kind
@@ -97,6 +99,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
     evaluate: float | None = None  # share of the users that are held out, to say how good the model is; None: nobody
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
+    vary: fitting.Vary | None = None  # settings to try in secret, by dotted key; epsilon is of the whole search
+    effort: Effort | None = None  # how hard it tries (docs/tuning.md)
     settings: Sequence[Setting] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
     random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
@@ -136,7 +140,8 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, simulation_seed=seed, frame=table)
+            fitted = fitting.rehearse(config, self.vary, self.effort, table, seed)
+            self.model_, self.plan_, self.n_rounds_, self.choice_ = fitted
             self.health_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
@@ -145,7 +150,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         return self
 
     def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
-        prepared = run.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
+        prepared = fitting.prepare(config, self.vary, self.effort, table, assumptions)
         try:
             if self.out is not None:
                 Path(self.out).mkdir(parents=True, exist_ok=True)
@@ -155,15 +160,15 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
         keep = False
         try:
-            trained = run.carry_out(prepared, RunFolder(folder))
+            trained, self.plan_, remarks, self.choice_ = fitting.carry_out(prepared, RunFolder(folder))
             keep = self.out is not None
         finally:
             if not keep:
                 shutil.rmtree(folder)
-        self.model_, self.plan_, self.health_ = trained.model, prepared.planned.plan, trained.health
+        self.model_, self.health_ = trained.model, trained.health
         for amiss in () if trained.health is None else trained.health.warnings:
             warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
-        for amiss in (each for each in prepared.planned.remarks if each.startswith("class_weight")):
+        for amiss in (each for each in remarks if each.startswith("class_weight")):
             warnings.warn(amiss, UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
         self.folder_ = folder if keep else None

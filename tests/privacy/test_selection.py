@@ -149,7 +149,7 @@ class TestThePriceInNumbers:
         assert chosen.naive_epsilon(1e-6, 20) > 5.2
 
     def test_is_below_the_renyi_bound_of_papernot_and_steinke(self) -> None:
-        # Theorem 2 there, of a ρ-zCDP base (a Gaussian with ρ = μ²/2) and the geometric law, optimised over both orders.
+        # Their bound of a negative binomial number, of a Gaussian base (ρ = μ²/2) and the geometric law, optimised over both orders.
         mu, gamma = gdp.mu_for(1.0, 1e-6), 1 / 40
         rho, orders = mu**2 / 2, np.geomspace(1.01, 2000, 400)
         inner = np.array([2 * ((1 - 1 / a) * rho * a + math.log(1 / gamma) / a) for a in orders]).min()
@@ -188,7 +188,7 @@ class TestTheNumberOfTrials:
     def test_and_candidates_are_the_same_of_the_same_key(self) -> None:
         noise = SeededNoise(3)
         assert [drawn(noise, trial, 5) for trial in range(9)] == [drawn(noise, trial, 5) for trial in range(9)]
-        assert set(drawn(noise, trial, 5) for trial in range(200)) == set(range(5))
+        assert {drawn(noise, trial, 5) for trial in range(200)} == set(range(5))
 
     @pytest.mark.parametrize(
         ("make", "said"),

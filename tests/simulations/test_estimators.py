@@ -24,6 +24,7 @@ from quoron.sklearn import (
 )
 from quoron.training import arrays, lifetime, run
 from quoron.training.arrays import labels_in_range, owners, table_of
+from quoron.tuning.effort import Effort
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
 from quoron_server.wording import sentence
@@ -361,3 +362,19 @@ def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
     ):
         with pytest.raises(InputError, match=message):
             PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)
+
+
+def test_settings_to_try_are_one_charge_for_the_best_of_them(ledger, temporary):
+    frame, y, users = people(1200)
+    searched = classifier(vary={"loss.ridge": [0.0, 1.0], "algorithm.name": ["one-pass-dp-sgd"]}, effort=Effort(3.0))
+    model = searched.fit(frame, y, groups=users)
+    assert len(charges(ledger)) == 1
+    assert model.choice_.algorithm == "one-pass-dp-sgd"
+    assert model.choice_.price["trial_epsilon"] < model.guarantee_.epsilon == model.epsilon
+    assert model.guarantee_.theorem.startswith("docs/privacy/selection.md")
+    assert list(temporary.iterdir()) == []
+    with pytest.warns(NoiseFromSeed):
+        again = clone(searched).set_params(random_state=3).fit(frame, y, groups=users)
+    assert len(charges(ledger)) == 1
+    assert again.guarantee_ is None
+    assert again.choice_.varied.keys() == {"loss.ridge"}

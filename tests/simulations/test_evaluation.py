@@ -1,4 +1,4 @@
-"""Users that are held out of a run, and a model that is measured alone: what they say, who they are, and what it costs."""
+"""Users that are held out of a run, and a model that is measured alone: what they say, and what it costs."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ from quoron.run_folder import RunFolder
 from quoron.sklearn import PrivateLogisticRegression
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
+from quoron.training.rows import HoldOut
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
 from said import said
-
 
 USERS = 2000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
@@ -252,3 +252,34 @@ def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(peop
     assert all(each.useless for each in broken.figures)
     assert "no figure says anything" in broken.remarks[0]
     assert isinstance(RunFolder(tmp_path / "broken").summary()["evaluation"], dict)
+
+
+def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, tmp_path):
+    """Noise is secret: the mean is six deviations off with probability below 1e-8."""
+    targets = np.random.Generator(np.random.Philox(5)).normal(0.5, 0.1, 2000)
+    trained, measured = set(), set()
+
+    def rows(users, point):
+        trained.update(users.tolist())
+        return point[None, :] - targets[users, None]
+
+    def figures(users, model):
+        measured.update(users.tolist())
+        return np.column_stack([np.abs(model[0] - targets[users]) < 0.1, np.full(len(users), 0.25)])
+
+    given: dict[str, Any] = {
+        "users": 2000,
+        "dimension": 1,
+        "privacy": quoron.Privacy(2.0, 1e-6),
+        "method": quoron.Method(items_per_user=1, radius=2.0, clip_norm=1.0, options={"rounds": 5}),
+    }
+    held = HoldOut(0.2, figures, ("near", "quarter"))
+    found = quoron.train_rows(rows, **given, keep=quoron.Keep(tmp_path / "run"), hold_out=held)
+    assert len(measured) == 400
+    assert not measured & trained
+    quarter = found.evaluation.figure("quarter")
+    assert abs(quarter.value - 0.25) < 6 * (quarter.high - quarter.low) / 3.9
+    assert charges(ledger) == [2.0]
+    assert found.plan.problem.users == 1600
+    again = quoron.train_rows(rows, **given, keep=quoron.Keep(tmp_path / "run"), hold_out=held)
+    assert again.evaluation == found.evaluation

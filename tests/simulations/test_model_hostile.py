@@ -9,6 +9,7 @@ import pytest
 
 import quoron
 from quoron import model as models
+from quoron import model_text
 from quoron.model import Model
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
@@ -28,7 +29,7 @@ def model() -> Model:
 def sealed(content: dict[str, Any]) -> dict[str, Any]:
     """With the digest that fits, as a forger would give it."""
     rest = {name: value for name, value in content.items() if name != "digest"}
-    return rest | {"digest": models._digest(rest)}
+    return rest | {"digest": model_text.digest(rest)}
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "quoron model 2"}', "\x80"])
@@ -76,7 +77,7 @@ def put(value: Any, *path: Any) -> bytes:
     at[path[-1]] = value
     rest = {name: each for name, each in tree.items() if name != "digest"}
     with suppress(ValueError, RecursionError):
-        tree["digest"] = models._digest(rest)
+        tree["digest"] = model_text.digest(rest)
     return json.dumps(tree).encode()
 
 

@@ -12,6 +12,7 @@ import quoron
 from quoron.cli.app import invoke
 from quoron.counting.door import statistics
 from quoron.counting.questions import Question
+from quoron.counting.told import Row, Statistics
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
@@ -199,6 +200,39 @@ def test_words_that_cannot_be_meant_are_refused_before_the_charge(words, match, 
     with pytest.raises(ConfigError, match=match):
         statistics(frame(), **{"questions": ALL, "user": "who", "epsilon": 4.0} | words)
     assert not own_ledger.exists()
+
+
+def test_a_range_that_is_bought_holds_nearly_all_numbers_and_says_where_it_does_not():
+    own = np.random.default_rng(0).normal(size=20_000)
+    found = statistics(own, ["quantiles of value at 0.5, 0.97, 0.99", "mean of value"], epsilon=2.0, privacy=SEEDED)
+    middle, most, last, mean = found.rows
+    assert middle.low < 0 < middle.high
+    assert most.low < 1.88 < most.high < np.inf
+    assert last.low < 2.33 < last.high
+    assert mean.low < 0 < mean.high
+    assert mean.high - mean.low < 0.2
+
+
+@pytest.mark.parametrize("value", ["none of it a number", None, np.nan, np.inf])
+def test_a_column_without_numbers_has_no_figures_and_no_range_of_noise(value):
+    visits = pd.DataFrame({"who": np.arange(3000), "cost": [value] * 3000})
+    for question in ("mean of cost", "median of cost", "histogram of cost"):
+        found = statistics(visits, question, user="who", epsilon=1.0, privacy=SEEDED)
+        assert found.rows == ()
+        assert "nothing of cost" in found.remarks[0]
+
+
+def test_groups_that_no_two_dozen_users_share_are_none():
+    own = [[f"word {place}"] for place in range(5000)]
+    found = statistics(own, "count by value", epsilon=1.0, privacy=SEEDED)
+    assert found.rows == ()
+    assert "no values of value" in found.remarks[0]
+
+
+def test_a_quantile_beyond_what_was_bought_is_null_in_json():
+    row = Row("median of x", None, "0.5", 1.0, 1.0, -math.inf, 2.0)
+    made = Statistics((row,), 10, 1.0, 1e-6, "", ())
+    assert json.loads(json.dumps(made.as_json(), allow_nan=False))["rows"][0]["low"] is None
 
 
 def test_a_missing_column_is_a_data_error():

@@ -1,7 +1,9 @@
 """`quoron tune` and `quoron.select`: one charge, one private file that is gone, the same trials whoever is killed."""
 
 import json
+import signal
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -13,7 +15,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import dying
 import quoron
+from dying import Moment
 from quoron import Effort, Keep, Method, Privacy
 from quoron.cli.app import app, invoke
 from quoron.training import lifetime
@@ -34,6 +38,7 @@ from quoron_privacy.selection.trials import Trials
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS = 1500
 FEW = Effort(trials=4.0)
 
@@ -73,7 +78,7 @@ class TestASearchOverATable:
         assert charges(tmp_path) == [(4.0, 1e-5)]
         assert tuned.model.promise is not None
         assert (tuned.model.promise.epsilon, tuned.summary.epsilon, tuned.summary.users) == (4.0, 4.0, 1350)
-        assert "docs/privacy/selection.md#ps1 over docs/privacy/gaussian.md" in tuned.statement
+        assert "docs/privacy/selection.md#se1 over docs/privacy/gaussian.md" in tuned.statement
         assert "nobody learns how many trials there were" in tuned.statement
         assert np.array_equal(quoron.load(tmp_path / "run").weights, tuned.weights)
         assert tuned.choice.price["trial_epsilon"] < 4.0 < tuned.choice.price["trial_epsilon"] * 3
@@ -144,7 +149,7 @@ class TestASearchOverATable:
             quoron.plan_tuning(table(), **asked(tmp_path, privacy=Privacy(0.012, 1e-5)))
 
     def test_another_search_in_the_same_folder_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(Killed), dying(PrivateState, "write", "after", 1):
+        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
             quoron.tune(table(), **asked(tmp_path))
         with pytest.raises(OtherVersion, match="settings to try"):
             quoron.tune(table(), **asked(tmp_path, vary={"loss.ridge": [0.0, 0.5]}))
@@ -153,7 +158,7 @@ class TestASearchOverATable:
 
 
 @contextmanager
-def dying(owner: Any, name: str, when: str, nth: int) -> Iterator[None]:
+def ending(owner: Any, name: str, when: str, nth: int) -> Iterator[None]:
     """Within it, the n-th call of a function ends everything, before or after it has done its work."""
     original, left = vars(owner)[name], [nth]
     plain = original.__func__ if isinstance(original, classmethod) else original
@@ -212,12 +217,14 @@ class TestAKilledSearch:
         self, tmp_path: Path, moment: tuple[Any, str, int], when: str
     ) -> None:
         expected = self.whole()
-        with pytest.raises(Killed), dying(*moment[:2], when, moment[2]):
+        with pytest.raises(Killed), ending(*moment[:2], when, moment[2]):
             quoron.tune(table(), **asked(tmp_path))
         run = tmp_path / "run"
         done = quoron.resume(run) if (run / "model.json").is_file() else quoron.tune(table(), **asked(tmp_path))
         assert (done.choice.name, done.choice.score, done.weights.tobytes()) == expected  # type: ignore[union-attr]
         assert charges(tmp_path) == [(4.0, 1e-5)]
+        with lifetime.opened(tmp_path / "lifetime.sqlite") as kept:
+            assert [row["kind"] for row in kept.rows()] == ["charge", "release", "end"]
         assert not (run / "private").exists()
         with closing(Ledger.open(run / "ledger.sqlite")) as own, pytest.raises(Exception, match="erased"):
             _ = own.noise_key
@@ -382,7 +389,9 @@ class TestSelectionOfAnything:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
             return float(noise), np.array([noise])
 
-        refused, done = ({"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01))
+        refused, done = (
+            {"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01)
+        )
         with pytest.raises(Infeasible, match="cost epsilon"):
             self.of(tmp_path / "refused", trial, **refused)
         chosen = self.of(tmp_path, trial, **done)
@@ -426,12 +435,35 @@ class TestTheCommand:
         assert charges(tmp_path) == [(4.0, 1e-5)]
 
     def test_goes_on_after_a_kill(self, files: list[str], tmp_path: Path) -> None:
-        with pytest.raises(Killed), dying(PrivateState, "write", "after", 1):
+        with pytest.raises(Killed), ending(PrivateState, "write", "after", 1):
             invoke([*files, "--json"])
         assert (tmp_path / "run" / private_state.FOLDER).is_dir()
         assert invoke(["resume", "run", "--json"]) == 0
         assert not (tmp_path / "run" / private_state.FOLDER).exists()
         assert charges(tmp_path) == [(4.0, 1e-5)]
+
+
+@pytest.mark.programs
+def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_secret(tmp_path: Path) -> None:
+    """Outright, at every kind of step: what it has kept in private is what the next life goes on from."""
+    table().to_csv(tmp_path / "t.csv", index=False)
+    command = [
+        *("tune", str(tmp_path / "t.csv"), "--user", "user", "--label", "y", "--numeric", "a=0:1"),
+        *("--epsilon", "4", "--set", "privacy.delta=1e-5", "--algorithms", "one-pass-dp-sgd", "--trials", "4"),
+        *("--most", "12", "--padded", "--vary", "loss.ridge=[0, 1]", "--ledger", str(tmp_path / "lifetime.sqlite")),
+        *("--out", str(tmp_path / "run")),
+    ]
+    lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
+    for at, when in [*lives, ("begin_with", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
+        words = dying.words(Moment(at, when), "quoron", *command)
+        if at == "end":
+            words = dying.words(Moment(at, when), "quoron", "resume", str(tmp_path / "run"))
+        life = subprocess.run(words, capture_output=True, timeout=600)
+        assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
+    done = quoron.resume(tmp_path / "run")
+    assert charges(tmp_path) == [(4.0, 1e-5)]
+    assert not (tmp_path / "run" / private_state.FOLDER).exists()
+    assert done.choice.name.startswith("one-pass-dp-sgd")  # type: ignore[union-attr]
 
 
 def test_trials_use_rows_of_one_table_under_every_setting(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ Vector = NDArray[np.float64]
 PLACES, CELLS = 128, 20  # places of scores that the first release tells apart; cells of each class in the second
 STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the next; places of labels that are numbers
 FIRST = 0.12  # of μ², for the first release
+ERRORS = 0.7  # of norm², of a number's first release; the rest is places of labels
 STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
 CORRECT, _CLASSES = 0.1, 0.2  # of norm², of two classes; the rest is waves
-_NUMBER = (0.1, 0.6, 0.3)  # presence, squares of errors, and of the baseline's
+_NUMBER = (0.03, 0.82, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
+_HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
 
 
@@ -183,7 +185,67 @@ class HeldOut:
         return ClippedSum(_norm(self.classes, self.cap)[which], self.users)
 
 
-def verify(held: HeldOut, epsilon: float, delta: float, *, adjacency: str) -> None:
+@dataclass(frozen=True, slots=True)
+class HeldMeans:
+    """Means over held-out users of numbers in [0, 1] that somebody else computes, and how many have any: one release.
+
+    Formal guarantee: `mu`-GDP with exact noise (evaluation#ev3), whatever the numbers are. One that is not finite makes
+    its user one without any, who is the zero vector; others are held at the ends.
+    """
+
+    users: int  # m, held out, and the divisor
+    figures: int  # F
+    adjacency: Adjacency
+    scale: float  # standard deviation of a coordinate of the mean of vectors of norm one
+
+    @classmethod
+    def calibrate(
+        cls, *, users: int, figures: int, epsilon: float, delta: float, adjacency: Adjacency = "replace-one"
+    ) -> "HeldMeans":
+        """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
+        count(users=users, figures=figures)
+        left = delta - (1 + math.exp(epsilon)) * total_variation(gaussians=1 + figures) * (1 + 1e-9)
+        if left <= 0:
+            raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        mu = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
+        noise = GaussianNoise.for_mu(sensitivity=_one_moves(users), mu=mu, dimension=1 + figures)
+        return cls(users, figures, adjacency, noise.scale)
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """The mechanism."""
+        return GaussianNoise(_one_moves(self.users), self.scale)
+
+    @property
+    def pair(self) -> Pair:
+        """What it costs a user who is held out, by its scale alone: two vectors between zero and one of norm one."""
+        mu = moved.mu(_over(1.0, 1 + self.figures, self.users), self.scale, 1 + self.figures)
+        return Pair.gaussian(mu, total_variation(gaussians=1 + self.figures))
+
+    def release(self, values: Matrix, stream: RandomStream) -> Vector:
+        """(presence, F sums), each of numbers in [0, 1] and divided by m, of users' values (k, F). Once a run."""
+        here = np.isfinite(values).all(axis=1, keepdims=True)
+        rows = np.hstack([here, np.where(here, _unit(values), 0.0)]) * self._weights
+        reduction = ClippedSum(1.0 + 1e-9, self.users)
+        mean = reduction.mean(reduction.of(rows, np.ones(len(rows), np.bool_)))
+        return self.noise.release(mean, stream) / self._weights
+
+    @property
+    def errors(self) -> Vector:
+        """Standard deviations of what is released, (1 + F,)."""
+        return self.scale / self._weights
+
+    def releases(self) -> tuple[tuple[Release, float], ...]:
+        """The ledger entry, with its μ."""
+        parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
+        return ((Release("held-out-means", parameters), self.noise.effective_mu(1 + self.figures)),)
+
+    @property
+    def _weights(self) -> Vector:
+        return np.sqrt(np.array([_HERE] + [(1 - _HERE) / self.figures] * self.figures))
+
+
+def verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
     """evaluation#ev2 at a plan's own numbers; VerificationError else.
 
     By the second account, with the distance of two users' vectors from their products: nothing that calibrated is
@@ -248,7 +310,7 @@ def _first(classes: int) -> tuple[Matrix, ...]:
     if classes == 2:
         return (waves(PLACES, STEEP),)
     if classes == 0:
-        return math.sqrt(0.5) * waves(STEPS, STEEP), math.sqrt(0.5) * waves(LABELS, SMOOTH)
+        return math.sqrt(ERRORS) * waves(STEPS, STEEP), math.sqrt(1 - ERRORS) * waves(LABELS, SMOOTH)
     return (waves(STEPS, STEEP),)
 
 
@@ -335,6 +397,11 @@ def _apart(classes: int, cap: int, adjacency: Adjacency) -> tuple[float, float]:
             square = (1 - _ITEMS[0] - _ITEMS[1]) * square + _ITEMS[0] + _ITEMS[1]
         found.append(math.sqrt(square) * (1 + 1e-11))
     return found[0], found[1]
+
+
+def _one_moves(users: int) -> float:
+    """How far one user moves a mean of vectors between zero and one of norm one, products and grids included."""
+    return (1 + 2.0**-30) / users * (1 + mean_slack(users))
 
 
 def _over(far: float, size: int, users: int) -> float:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba import cfunc as cfunc
+from numba import njit as njit
 from numba.core.caching import CacheImpl, IndexDataCacheFile
 from numba.core.registry import cpu_target
 
@@ -80,7 +82,5 @@ def here() -> Target:
 
 
 # The one list of places that numba knows; where NUMBA_CACHE_LOCATOR_CLASSES names others it looks there alone.
-CacheImpl._locator_classes.insert(0, ShippedKernels)
-
-njit: Any = numba.njit
-cfunc: Any = numba.cfunc
+_places: Any = CacheImpl._locator_classes
+_places.insert(0, ShippedKernels)

@@ -8,16 +8,15 @@
 That is twenty settings, each tried twice in the mean, for less than twice one run's ε; one after the other, in the
 open, they would cost 6.5. `verified` is a second evaluation of the same theorem, which shares no function with this
 one. Source: Liu & Talwar (2019), Papernot & Steinke (2022), Koskela, Redberg & Wang (2024), with the envelope of
-docs/privacy/selection.md#ps2 in place of one worst loss for all ranks.
+docs/privacy/selection.md#se2 in place of one worst loss for all ranks.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_privacy.accounts import exports, gdp
 from quoron_privacy.accounts.pair import Pair
@@ -40,7 +39,7 @@ class Selection:
     """The best of K trials by their own private scores, K of `trials`; each trial is worth the worst of `pairs`.
 
     Formal guarantee: whoever sees the best trial's score and all that it released, and nothing of the others, of K and
-    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#ps1).
+    of how long it took, sees something that is (`epsilon(delta)`, delta)-DP (selection#se1).
     """
 
     trials: Trials
@@ -57,7 +56,7 @@ class Selection:
 
     def promised(self, delta: float) -> float:
         """ε that is told and charged: 1 % more than `epsilon`, so that the second account, which is coarser, agrees."""
-        return self.epsilon(delta) * SPARE
+        return _epsilon(self, delta) * SPARE
 
     def epsilon(self, delta: float) -> float:
         """The least ε at δ, rounded up to 1e-6 of itself; infinite where none up to 1,000 has that δ."""
@@ -92,8 +91,14 @@ class Selection:
         return sticks(self.trials, self._profile)
 
 
+@lru_cache(maxsize=64)
+def _epsilon(chosen: Selection, delta: float) -> float:
+    return chosen.epsilon(delta)
+
+
+@lru_cache(maxsize=64)
 def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
-    """The largest μ, rounded down, of trials that are μ-GDP for `promised(delta)` to be at most ε. Infeasible if none."""
+    """The largest μ, rounded down, of μ-GDP trials for which `promised(delta)` is at most ε. Infeasible if none."""
     positive(epsilon=epsilon)
     probability(delta=delta)
 
@@ -115,7 +120,7 @@ def calibrate(epsilon: float, delta: float, trials: Trials) -> float:
 
 
 def sticks(trials: Trials, found: Profile) -> tuple[Vector, Vector]:
-    """The hockey sticks of selection#ps2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
+    """The hockey sticks of selection#se2 at ε = 0: how much of each (m,), and at which ratio of densities (m,).
 
     An outcome at rank s counts f'(1 - s) at most in one world and f'(1 - t) at least in the other: a line in R.
     """
@@ -157,7 +162,7 @@ class _Tail:
 
     @classmethod
     def of(cls, first: int, masses: Vector, gap: float) -> "_Tail":
-        losses = (first + np.arange(len(masses))) * gap
+        losses: Vector = (first + np.arange(len(masses), dtype=np.float64)) * gap
         others = masses * np.exp(-np.maximum(losses, -700.0))
         return cls(losses, _from_the_top(masses), _from_the_top(others))
 

@@ -7,10 +7,11 @@
 
 `price` takes a profile, and adds hockey sticks over an envelope of lines. This takes the atoms of the exported law, has
 the most that another world may have above a rank from the test of Neyman and Pearson between them, and the generating
-function's slope term by term; they share no function. Statement and proof: docs/privacy/selection.md#ps2.
+function's slope term by term; they share no function. Statement and proof: docs/privacy/selection.md#se2.
 """
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _RANKS = np.concatenate([[0.0], np.geomspace(1e-12, 1e-5, 30), np.geomspace(1e-5
 _AT_ONCE, _ATOMS = 256, 4000  # atoms
 
 
+@lru_cache(maxsize=64)
 def delta(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, *, near: float = 1e-7) -> float:
     """δ at ε of the best of so many trials, of which each is worth the worst of `pairs`; never below the truth.
 
@@ -43,7 +45,9 @@ def check(trials: Trials, pairs: tuple[Pair, ...], epsilon: float, promised: flo
     """VerificationError unless it is within what is promised."""
     found = delta(trials, pairs, epsilon, near=promised)
     if not found <= promised:
-        raise VerificationError(f"Expected the search to cost delta={promised:g} at epsilon={epsilon:g}, got {found:g}.")
+        raise VerificationError(
+            f"Expected the search to cost delta={promised:g} at epsilon={epsilon:g}, got {found:g}."
+        )
 
 
 def _slopes(trials: Trials, above: Vector) -> Vector:

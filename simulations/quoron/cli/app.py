@@ -177,12 +177,12 @@ def simulate(
 def resume(engine: EngineOptions, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     from quoron import api
-    from quoron.cli import showing
+    from quoron.cli import searches
 
     bars = not quiet and (not as_json or sys.stderr.isatty())
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
         result = api.resume(run, [observer], progress=bars, engine=engine.choice())
-    showing.show(result, as_json=as_json)
+    searches.show(result, as_json=as_json)
 
 
 @app.command()

@@ -34,7 +34,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
-    from quoron import api, opened
+    from quoron import measure, opened
     from quoron.cli import showing
     from quoron.sections import Keep, Privacy
     from quoron_client.data.formats import is_folder
@@ -44,6 +44,8 @@ def evaluate(
     privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=allow_large_delta)
     asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
     if dry_run:
-        print(f"{api.plan_evaluation(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
+        print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
         return
-    showing.show_evaluation(api.evaluate(model, rows, keep=Keep(group=group, ledger=ledger), **asked), as_json=as_json)
+    showing.show_evaluation(
+        measure.evaluate(model, rows, keep=Keep(group=group, ledger=ledger), **asked), as_json=as_json
+    )

@@ -36,16 +36,12 @@ from quoron_server.wording import assumption_text, domain_words, sentence
 if TYPE_CHECKING:
     from quoron.evaluating.evaluation import Evaluation
     from quoron.training.result import TrainedTable
-    from quoron.tuning.run import Tuned
-    from quoron.tuning.tables import TableSearch
 
 
 def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
     """Whatever has been carried out."""
     if isinstance(result, RunResult):
         show_result(result, as_json=as_json)
-    elif hasattr(result, "choice"):
-        show_tuned(result, as_json=as_json)
     elif isinstance(result, Trained):
         show_trained(result, as_json=as_json)
     else:
@@ -132,30 +128,6 @@ def show_evaluation(evaluation: "Evaluation", *, as_json: bool) -> None:
         out.print(listed)
     for remark in evaluation.remarks:
         _say(out, remark[:1].upper() + remark[1:], style="yellow")
-
-
-def show_tuned(tuned: "Tuned", *, as_json: bool) -> None:
-    """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
-    if as_json:
-        print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
-        return
-    console().print(one_screen.pairs(tuned.choice.rows()))
-    show_trained(tuned, as_json=False)
-
-
-def show_search(search: "TableSearch", *, as_json: bool) -> None:
-    """What a search would try and cost."""
-    if as_json:
-        print(dumps(search.as_json()))
-        return
-    out = console()
-    _say(out, "Dry run: nothing is charged, and of the table only its users are counted.")
-    _say(out, search.statement)
-    out.print(_rows(search.rows()))
-    for each in search.candidates:
-        _say(out, each.name, style="dim")
-    for remark in search.remarks:
-        _say(out, remark, style="yellow")
 
 
 def _ends(interval: tuple[float, float] | None) -> str:

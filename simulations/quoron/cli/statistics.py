@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -74,7 +74,7 @@ def statistics(
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
 
 
-def _said(word: str, typed: Listed) -> dict[str, object]:
+def _said(word: str, typed: Listed) -> dict[str, Any]:
     """What is declared by column; columns of which nothing is said are as if they were left out."""
     found = read(word, typed) if typed else {}
     return found if isinstance(found, dict) else {}

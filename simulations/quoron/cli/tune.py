@@ -1,7 +1,7 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -53,14 +53,14 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
-    from quoron import api
-    from quoron.cli import showing
+    from quoron.cli import searches
     from quoron.comparing.request import sweep
     from quoron.sections import Keep, Method, Privacy
+    from quoron.tuning import doors
     from quoron.tuning.effort import Effort
 
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    asked = {
+    asked: dict[str, Any] = {
         "vary": sweep(vary or ()),
         "algorithms": names,
         "effort": Effort(trials, law, most, padded, evaluate),
@@ -70,8 +70,8 @@ def tune(
         "settings": settings or (),
     }
     if dry_run:
-        showing.show_search(api.plan_tuning(source, **asked, **columns), as_json=as_json)
+        searches.show_search(doors.plan_tuning(source, **asked, **columns), as_json=as_json)
         return
     with interruptible():
-        tuned = api.tune(source, **asked, **columns)
-    showing.show_tuned(tuned, as_json=as_json)
+        tuned = doors.tune(source, **asked, **columns)
+    searches.show_tuned(tuned, as_json=as_json)

@@ -35,6 +35,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought, estimates, spread
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.marks import NUMBER
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.counts.table_health import looked_at
 from quoron_privacy.errors import ConfigError, Infeasible, count
@@ -228,18 +229,30 @@ def _verify(paid: Bought | None, promise: plans.Privacy, users: int, own: tuple[
 
 
 def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts, tuple[str, ...]]:
-    """With what was bought, and what is said of it."""
+    """With what was bought, and what is said of it.
+
+    A range is where most numbers are: for figures of all of them it is made twice as wide, not beyond zero where that
+    is on one side of it.
+    """
     ranges, words, said = dict(facts.ranges), dict(facts.words), []
+    least = bought.HOLDERS * paid.errors(columns=paid.columns, names=1).places if paid.columns else 0.0
     for name, told in found.items():
-        if "range" in told:
-            low, high = told["range"]
-            ranges[name] = (float(low), float(high))
-            said.append(f"{name} from {low:g} to {high:g}")
-        else:
+        if "range" not in told:
             words[name] = tuple(str(word) for word, _ in told.get("names", ()))
-            said.append(f"{len(words[name])} values of {name}")
+            few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
+            said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
+        elif told["votes"][NUMBER] < least:
+            said.append(f"nothing of {name}, where fewer than {least:,.0f} users have a number as far as noise tells")
+        else:
+            low, high = told["range"]
+            half = (high - low) / 2
+            ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
+            ranges[name] = ends
+            said.append(f"{name} from {ends[0]:g} to {ends[1]:g}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
-    return Facts(ranges, words), (f"Bought, for {share}: {'; '.join(said)}. Items of other values do not count.",)
+    return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges)), (
+        f"Bought, for {share}: {'; '.join(said)}.",
+    )
 
 
 def _sentence(promise: plans.Privacy, paid: Bought | None) -> str:

@@ -7,7 +7,7 @@ Question(what='quantiles', of='cost', by='ward', bins=10, at=(0.5,))
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from quoron.sections import shortened
 from quoron_privacy.counts import spread
@@ -64,7 +64,7 @@ class Question:
             raise ConfigError(f"Expected quantiles as numbers between 0 and 1, got at {found['at']!r}.") from None
         if found["what"] == "median":
             return cls("quantiles", at=(0.5,), **said)
-        return cls(found["what"], at=levels, **said)
+        return cls(cast(What, found["what"]), at=levels, **said)
 
     @property
     def words(self) -> str:

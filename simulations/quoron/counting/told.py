@@ -1,5 +1,6 @@
 """What was released, for whoever asked: every figure with its standard error and its interval."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.counting.questions import Question
+from quoron.counting.questions import CELLS, Question
 from quoron.counting.weighing import Facts
 from quoron_privacy.counts import estimates
 from quoron_privacy.counts.estimates import Estimate
@@ -17,7 +18,10 @@ from quoron_privacy.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users."""
+    """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users.
+
+    A quantile that may lie beyond a range that was bought has an infinite end.
+    """
 
     question: str
     group: str | None  # None: everybody
@@ -53,8 +57,9 @@ class Statistics:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings."""
-        return asdict(self)
+        """Plain numbers and strings; None for an end that is infinite."""
+        rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
+        return asdict(self) | {"rows": rows}
 
     def text(self) -> str:
         """For people: each question and its figures."""
@@ -64,13 +69,26 @@ class Statistics:
         return "\n".join([*lines, *self.remarks, self.statement])
 
 
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isinf(value) else value
+
+
 def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
     """The figures of a question, of what was released of each group's cells, (groups, k)."""
     low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
     for group, own in zip(facts.groups(question), released, strict=True):
         name = None if group is None else str(group)
         for cell, found in _estimates(part, question, own, users, (low, high)):
+            if question.what == "quantiles" and question.of in facts.bought:
+                found = _open(found, low, high)
             yield Row(question.words, name, cell, found.value, found.error, found.low, found.high)
+
+
+def _open(found: Estimate, low: float, high: float) -> Estimate:
+    """Of a quantile that may lie in the first or the last cell of a range beyond which there are more numbers."""
+    cell = 1.5 * (high - low) / CELLS
+    ends = -math.inf if found.low < low + cell else found.low, math.inf if found.high > high - cell else found.high
+    return Estimate(found.value, found.error, *ends)
 
 
 def _estimates(

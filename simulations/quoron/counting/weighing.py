@@ -24,15 +24,16 @@ class Facts:
 
     ranges: Mapping[str, tuple[float, float]]
     words: Mapping[str, Sequence[str | int]]
+    bought: frozenset[str] = frozenset()  # columns whose range was bought: some numbers lie beyond it
 
     def groups(self, question: Question) -> Sequence[str | int | None]:
-        """Of a question; nobody knows those of a column before they are bought."""
+        """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
     def spread(self, question: Question, users: int, mu: float, items: int) -> Spread | None:
-        """What answers it; None where there is no group."""
+        """What answers it; None where there is no group, or no number."""
         many, running = len(self.groups(question)), question.what == "quantiles"
-        if not many:
+        if not many or (question.of is not None and question.of not in self.ranges):
             return None
         return Spread.for_mu(users=users, groups=many, cells=question.cells, mu=mu, running=running, most=items)
 

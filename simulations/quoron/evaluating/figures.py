@@ -8,7 +8,7 @@ tells. Derivations: docs/privacy/evaluation.md#ev4.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from quoron.evaluating.measuring import Released, Where, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
 from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import CELLS, HeldOut
+from quoron_privacy.counts.held_out import CELLS, HeldMeans, HeldOut
 
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
@@ -122,13 +122,12 @@ def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Fig
     says = (np.arange(CELLS) >= found.decides).astype(np.float64)
     right, here = np.stack([1 - says, says]), shares.here
     by_cells = float((shares.held * right).sum()) / here
-    noises = (
-        np.hypot(error, (direct - 0.5) * math.sqrt(2 * float(shares.covariance.sum())) / here),
-        shares.noise((right - by_cells) / here),
-    )
+    by_share = -(direct - 0.5) / here * np.ones_like(right)  # its gradient: of how many are there alone
+    by_cell = (right - by_cells) / here
+    noises = math.hypot(error, shares.noise(by_share)), shares.noise(by_cell)
     weight = noises[1] ** 2 / (noises[0] ** 2 + noises[1] ** 2)
     value = min(max(weight * direct + (1 - weight) * by_cells, 0.0), 1.0)
-    noise = math.hypot(weight * noises[0], (1 - weight) * noises[1])
+    noise = math.hypot(weight * error, shares.noise(weight * by_share + (1 - weight) * by_cell))
     low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
     return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
@@ -318,6 +317,21 @@ def _remarks(figures: list[Figure]) -> Iterator[str]:
                 f"the {name} cannot be told from that of always saying the same ({each.baseline_name}): more users or "
                 "a larger epsilon may."
             )
+
+
+def of_means(held: HeldMeans, names: Sequence[str], told: Vector, promise: Promise) -> Evaluation:
+    """Means over users of numbers in [0, 1] that somebody else computed, with nothing to compare them with."""
+    here, errors = max(float(told[0]), FEW), held.errors
+    figures = []
+    for name, total, error in zip(names, told[1:].tolist(), errors[1:].tolist(), strict=True):
+        value, spread = _mean(total, error, here, float(errors[0]), held.users)
+        figures.append(_figure(name, value, *_within(value, spread), None, ""))
+    seen = float(told[0]) > max(FEW, WIDE * float(errors[0]))
+    if not seen:
+        figures = [_nothing(each) for each in figures]
+    return Evaluation(
+        tuple(figures), (), held.users, promise.epsilon, promise.delta, promise.statement, () if seen else (NOBODY,)
+    )
 
 
 def expected(held: HeldOut) -> float:

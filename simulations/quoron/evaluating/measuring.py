@@ -24,6 +24,7 @@ Vector = NDArray[np.float64]
 Released = dict[str, Any]
 Batches = Callable[[], Iterable[ItemBatch]]  # of held-out users, some at a time; the same whenever it is called
 SURE = 2.0  # deviations of noise from which on a wave, or a tail, is seen
+MEDIANS = 3.5  # of errors, at which they are held at least: 2.4 deviations, of a bell
 TAIL = 0.02  # share of rows whose errors may be held at the bound
 ENDS = 0.01  # share of rows beyond the first and the last cell's outer edges, which count there
 
@@ -68,19 +69,22 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
         edges[:cell], edges[cell + 1 :] = np.minimum(edges[:cell], at), np.maximum(edges[cell + 1 :], at)
         edges[cell] = at
         return Where(edges, decides=cell)
-    root = 1.0 if scorer.classes else 0.5**0.5
+    root = 1.0 if scorer.classes else held_out.ERRORS**0.5
     steps, error = _shares_said(said[:STEPS] / root, STEPS, held.scales[0] / root)
     tails = np.cumsum(steps)
     sums = np.tril(np.ones((STEPS, STEPS))) @ _inverse(STEPS)
     sure = SURE * error * np.linalg.norm(sums, axis=1)
     few = np.flatnonzero(tails > np.maximum(TAIL, sure))  # steps with all that are larger
-    bound = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
+    middle = np.interp(tails[-1] / 2, np.maximum.accumulate(tails), np.arange(1, STEPS + 1))
+    far = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
+    bound = min(1.0, max(far, MEDIANS * 2.0 ** (-0.5 * float(middle))))
     if scorer.classes:
         return Where(np.empty(0), bound=bound)
+    root = (1 - held_out.ERRORS) ** 0.5
     labels, _ = _shares_said(said[STEPS:] / root, LABELS, held.scales[0] / root, smooth=True)
     likely = np.maximum(labels, 0.0)
-    middle = float(likely @ ((np.arange(LABELS) + 0.5) / LABELS - 0.5) / max(float(likely.sum()), 1e-9))
-    return Where(np.empty(0), bound=bound, middle=float(np.clip(middle, -0.5, 0.5)) * scorer.unit)
+    mean = float(likely @ ((np.arange(LABELS) + 0.5) / LABELS - 0.5) / max(float(likely.sum()), 1e-9))
+    return Where(np.empty(0), bound=bound, middle=float(np.clip(mean, -0.5, 0.5)) * scorer.unit)
 
 
 def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vector, Vector | None]:

@@ -100,7 +100,7 @@ def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Ro
     The noise is of this start alone: nobody has seen what is drawn and not committed with the model.
     """
     held = prepared.planned.plan.guarantee.held_out
-    if held is None:
+    if not isinstance(held, HeldOut):
         return None
     declared = prepared.scene.held.declared
 
@@ -122,7 +122,7 @@ def rehearsed(
 ) -> Evaluation | None:
     """The figures of a rehearsal, with noise from a seed."""
     promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
-    if promise.held_out is None:
+    if not isinstance(promise.held_out, HeldOut):
         return None
     scorer = Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
@@ -147,7 +147,7 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
 def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, weights: Vector) -> Evaluation | None:
     """What a complete run's ledger says of its held-out users; None where there were none."""
     promise, told = prepared.planned.plan.guarantee, own.evaluated()
-    if promise.held_out is None or told is None:
+    if not isinstance(promise.held_out, HeldOut) or told is None:
         return None
     scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))

@@ -35,6 +35,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluating.figures import Promise, of_means
+from quoron.evaluating.split import held_out, held_users
 from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training import lifetime
@@ -44,9 +47,11 @@ from quoron.training.start import Identity, Start, has_begun
 from quoron.training.trained import TrainedRows
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_privacy.counts.held_out import HeldMeans
 from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise, of_the_run
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
@@ -56,7 +61,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan
 from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.problem import Problem
-from quoron_server.rounds import Observer
+from quoron_server.rounds import Last, Observer
 from quoron_server.runs import Run, end
 from quoron_server.wording import plan_json, sentence
 
@@ -71,22 +76,45 @@ CHUNK = 64  # users whose rows a framework computes at once
 METHOD = ("algorithm", "options", "items_per_user", "radius", "smoothness", "clip_norm")
 
 
+@dataclass(frozen=True, slots=True)
+class HoldOut:
+    """Users that are held out of training, and what is measured of the final model with them."""
+
+    share: float  # of the users
+    figures: Rows  # users (k,), model (d,) -> (k, F), each number in [0, 1]; NaN: without items
+    names: tuple[str, ...]  # of the F figures
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Asked):
     """All that makes it this run and no other, but for its seed."""
 
+    held: int = 0  # users that are held out
+    measured: tuple[str, ...] = ()  # what is measured with them
     model: str = ""  # what else whoever calls wants to be the same after an interruption
     allow_large_delta: bool = False  # accept δ above 1/n
 
     @classmethod
     def of(
-        cls, privacy: Privacy, method: Method, keep: Keep, *, users: int, start: "Start", door: str, model: str = ""
+        cls,
+        privacy: Privacy,
+        method: Method,
+        keep: Keep,
+        *,
+        users: int,
+        start: "Start",
+        door: str,
+        model: str = "",
+        evaluate: HoldOut | None = None,
     ) -> "Setting":
         """Of a door's values. ConfigError for what is missing, or means nothing to it."""
         only(door, PRIVACY, privacy)
         only(door, ("out", "group", "ledger"), keep)
+        held = 0 if evaluate is None else held_users(users, evaluate.share)
         return cls(
-            problem=problem_of(method, users=users, dimension=len(start.weights), door=door),
+            held=held,
+            measured=() if evaluate is None else tuple(evaluate.names),
+            problem=problem_of(method, users=users - held, dimension=len(start.weights), door=door),
             privacy=PlanPrivacy(*privacy.needed(door)),
             clip_norm=method.clip_norm,
             algorithm=method.algorithm or ONE_PASS,
@@ -108,6 +136,11 @@ class Setting(Asked):
         if made.guarantee.rests_on(Kind.FORGETFUL_CLIENTS):
             kinds.append(Kind.FORGETFUL_FUNCTION)
         plan = made.as_curated(map(Assumption, kinds))
+        if self.held:
+            promise = plan.guarantee
+            asked: dict[str, Any] = {"epsilon": promise.epsilon, "delta": promise.delta, "adjacency": promise.adjacency}
+            means = HeldMeans.calibrate(users=self.held, figures=len(self.measured), **asked)
+            plan = replace(plan, guarantee=replace(promise, held_out=means))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)
         return plan if self.simulation_seed is None else plan.simulated()
@@ -128,6 +161,7 @@ class RowsEngine:
     chunk: int | None = None  # users; None: a cohort at once
     watch: Watch | None = None
     summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave whoever computes them
+    among: Users | None = None  # those that are asked at all; None: all
 
     def ask(self, question: Question) -> Answers | Sums:
         """One row an asked user, in slot order, or their sums, of which it holds no rows but a chunk's.
@@ -137,6 +171,7 @@ class RowsEngine:
         Which users stand in a chunk, and where, follows from the cohort alone.
         """
         order = of_the_run(self.noise).stream("order of users").permutation(self.problem.users)
+        order = order if self.among is None else self.among[order]
         users, task, reduction = order[question.cohort], question.task, question.reduction
         if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
             self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
@@ -207,6 +242,7 @@ def train_rows(
     start: NDArray[np.float64] | None = None,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
+    hold_out: HoldOut | None = None,
 ) -> TrainedRows[Vector]:
     """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
 
@@ -232,6 +268,10 @@ def train_rows(
     | `watch`   | called before each round with its number and the released point that it asks at; evaluate on     |
     |           | public data there                                                                                |
 
+    | `hold_out` | `HoldOut(share, figures, names)`: so many users are not trained on. Of these `figures` gives    |
+    |           | numbers in [0, 1] at the final model; their means over users, with 95 % intervals, are in        |
+    |           | `evaluation` of the result, for the same ε, as nobody is in both parts (docs/evaluation.md)      |
+
     Nobody looks at what the items are (docs/train.md): `rows` alone knows.
 
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
@@ -244,13 +284,15 @@ def train_rows(
     count(users=users, dimension=dimension)
     kept = None if start is not None or keep.out is None else Start.of_run(RunFolder(Path(keep.out)))
     begin = kept or Start(origin_of(start, dimension))
-    setting = Setting.of(privacy, method, keep, users=users, start=begin, door="train_rows")
+    setting = Setting.of(privacy, method, keep, users=users, start=begin, door="train_rows", evaluate=hold_out)
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
         del round_, noise
         return rows(asked, point)
 
-    return carry_out(compute, setting, begin, keep, chunk=method.chunk, watch=watch, observers=observers)
+    figures = None if hold_out is None else hold_out.figures
+    given: dict[str, Any] = {"chunk": method.chunk, "watch": watch, "observers": observers}
+    return carry_out(compute, setting, begin, keep, figures=figures, **given)
 
 
 def carry_out(
@@ -263,6 +305,7 @@ def carry_out(
     watch: Watch | None,
     observers: Sequence[Observer],
     summing: Summation | None = None,
+    figures: Rows | None = None,
 ) -> TrainedRows[Vector]:
     """Plan, charge, train from wherever the books stand, keep the model, erase what is secret."""
     if chunk is not None:
@@ -292,17 +335,45 @@ def carry_out(
     with closing(own):
         run.charge()
         words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
-        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing)
-        moved = run.carry_out(own, engine, observers)
-        events = own.events()
+        among, last = None, None
+        if setting.held and figures is not None:
+            apart = held_out(run.noise(own), run.plan.problem.users + setting.held, setting.held)
+            among = np.flatnonzero(~apart)
+            last = _measuring(run.plan, figures, start.weights, np.flatnonzero(apart), seed)
+        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing, among)
+        moved = run.carry_out(own, engine, observers, last=last)
+        events, told = own.events(), own.evaluated()
     model, statement = start.weights + moved, sentence(run.plan.guarantee)
     folder.write_model(model)
     folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
-    folder.write_json("summary.json", {"statement": statement, "rounds": len(events)})
+    evaluation = None if told is None else _said(run.plan, setting, told, statement)
+    said = {} if evaluation is None else {"evaluation": evaluation.as_json()}
+    folder.write_json("summary.json", {"statement": statement, "rounds": len(events)} | said)
     if run.account is not None:
         with run.account() as kept:
             end(kept, run.name, model=moved)
-    return TrainedRows(model, model, statement, folder.path, run.plan)
+    return TrainedRows(model, model, statement, folder.path, run.plan, evaluation)
+
+
+def _measuring(plan: Plan, figures: Rows, start: Vector, apart: Users, seed: int | None) -> Last:
+    """What held-out users say of the final model, with noise of this start alone, or from a simulation's seed."""
+    held = plan.guarantee.held_out
+    assert isinstance(held, HeldMeans)
+
+    def ending(moved: Vector) -> tuple[Any, dict[str, Any]]:
+        values = as_matrix(figures(apart.copy(), start + moved), (len(apart), held.figures))
+        source: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+        told = held.release(values, source.stream("held out", "means"))
+        return [entry for entry, _ in held.releases()], {"means": told.tolist()}
+
+    return ending
+
+
+def _said(plan: Plan, setting: Setting, told: dict[str, Any], statement: str) -> Evaluation:
+    held = plan.guarantee.held_out
+    assert isinstance(held, HeldMeans)
+    promise = Promise(plan.guarantee.epsilon, plan.guarantee.delta, statement)
+    return of_means(held, setting.measured, np.array(told["means"], np.float64), promise)
 
 
 def _begun(folder: RunFolder) -> Identity | None:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.evaluation import Evaluation
 from quoron_server.plan import Guarantee, Plan
 
 M = TypeVar("M")
@@ -27,6 +28,7 @@ class TrainedRows(Trained[M]):
     """What was trained by rows that somebody else computes."""
 
     plan: Plan
+    evaluation: Evaluation | None = None  # of users that were held out; None: nobody was
 
     @property
     def guarantee(self) -> Guarantee:

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,8 +99,8 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
     """The whole search, from wherever its folder stands. Raises what `Books.begin` raises."""
     if (folder.path / MODEL).is_file():
         raise ConfigError(
-            f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its model "
-            "with `quoron.load`, or choose another folder."
+            f"Expected a folder for a new or an interrupted search, got {folder.path} of a complete one. Read its "
+            "model with `quoron.load`, or choose another folder."
         )
     books = books_of(search, folder)
     if not books.ledger.is_file():
@@ -140,7 +139,11 @@ def resume(folder: RunFolder) -> Tuned:
         )
     config = folder.config()
     if (folder.path / MODEL).is_file():
-        return stored(folder)
+        done = stored(folder)
+        if not kept["seeded"]:
+            with lifetime.opened(lifetime.place(config.train.ledger)) as population:
+                end(population, Identity(**kept["identity"]).run, model=done.weights)
+        return done
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a search on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the "
@@ -166,6 +169,20 @@ def stored(folder: RunFolder) -> Tuned:
     )
 
 
+def choice_of(search: TableSearch, best: Best) -> Choice:
+    """What a search says of its best trial."""
+    candidate = search.candidates[best.candidate]
+    return Choice(
+        candidate.name,
+        dict(candidate.cell.varied),
+        candidate.planned.plan.algorithm,
+        best.outcome.score,
+        score_name(candidate.declared.loss),
+        search.noise.scale,
+        search.price.as_json(),
+    )
+
+
 def _said(search: TableSearch) -> dict[str, Any]:
     """What was asked for, as `resume` reads it."""
     return {
@@ -182,15 +199,7 @@ def _kept(search: TableSearch, folder: RunFolder, best: Best, table: Table) -> T
     candidate = search.candidates[best.candidate]
     held = table.of(candidate)
     planned = replace(candidate.planned, plan=search.promised(candidate.planned.plan))
-    choice = Choice(
-        candidate.name,
-        dict(candidate.cell.varied),
-        planned.plan.algorithm,
-        best.outcome.score,
-        score_name(candidate.declared.loss),
-        search.noise.scale,
-        search.price.as_json(),
-    )
+    choice = choice_of(search, best)
     remarks = (*planned.remarks, *search.remarks)
     scene = Curated(
         replace(held, declared=candidate.declared, warnings=(*held.warnings, *search.remarks)),

@@ -8,6 +8,7 @@ user's rows, so that nobody counts by how many there are.
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.evaluating.scores import means, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import moved
@@ -27,12 +28,10 @@ def score_name(loss: Loss) -> str:
 
 
 def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
-    """(k,) in [0, 1]; 0 of a user without rows."""
+    """(k,) in [0, 1]; 0 of a user without rows that can be used."""
     with np.errstate(all="ignore"):  # whatever a model says of whatever row
         rows = np.clip(np.nan_to_num(_rows(weights, loss, items), nan=0.0), 0.0, 1.0)
-    sums = np.concatenate([[0.0], np.cumsum(rows)])
-    counts = np.maximum(items.counts, 1)
-    return np.clip((sums[items.offsets[1:]] - sums[items.offsets[:-1]]) / counts, 0.0, 1.0)
+    return np.asarray(np.clip(means(rows[:, None], items, usable(items))[:, 0], 0.0, 1.0))
 
 
 def noise_for(mu: float, users: int) -> GaussianNoise:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # whoever charges brings it
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
 Perform = Callable[[int, NoiseSource], Outcome]  # a candidate, by its place, with the noise of its trial
-THEOREM = "docs/privacy/selection.md#ps1"
+THEOREM = "docs/privacy/selection.md#se1"
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,14 @@ from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Adjacency
 from quoron_privacy.selection.price import Selection, calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
-from quoron_server.runs import end
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy as PlanPrivacy
+from quoron_server.runs import end
 from quoron_server.wording import TEXTS
 
 OWN = "tune.json of quoron.select"
@@ -181,7 +182,7 @@ def select(
     else:
         assert base is not None
         pairs = (base,) if isinstance(base, Pair) else tuple(base)
-    adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
+    adjacency: Adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
     price = Price(law, pairs, epsilon, delta, adjacency, len(named), effort.padded)
     price.verify()
     statement = _statement(price, base is not None, seeded=seed is not None)
@@ -252,9 +253,9 @@ def _claimed(out: str | Path | None) -> RunFolder:
     if out is None:
         return numbered(Path("runs"), "select")
     folder = RunFolder(Path(out))
-    if folder.path.exists() and not (folder.path / SEARCH).is_file():
-        if not folder.path.is_dir() or any(folder.path.iterdir()):
-            raise ConfigError(f"Expected an empty folder or one of a search, got out={str(out)!r}. Choose another.")
+    other = folder.path.exists() and not (folder.path / SEARCH).is_file()
+    if other and (not folder.path.is_dir() or any(folder.path.iterdir())):
+        raise ConfigError(f"Expected an empty folder or one of a search, got out={str(out)!r}. Choose another.")
     folder.path.mkdir(parents=True, exist_ok=True)
     if (folder.path / MODEL).is_file():
         raise ConfigError(f"Expected a folder of quoron.select, got {folder.path} of another search.")

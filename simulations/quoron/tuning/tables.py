@@ -2,7 +2,7 @@
 
 Users are split once, by a draw from the search's secret noise: those held out score every trial, and all others train
 every trial. A user is in one of both, so a trial costs the worse of what training and scoring cost
-(docs/privacy/selection.md#ps3).
+(docs/privacy/selection.md#se3).
 """
 
 import hashlib
@@ -82,6 +82,7 @@ class TableSearch:
     noise: GaussianNoise  # of a trial's score
     rows_of: "_Rows"
     seeded: bool  # a simulation
+    assumptions: tuple[Assumption, ...] = ()  # on the table
 
     @property
     def statement(self) -> str:
@@ -96,7 +97,7 @@ class TableSearch:
             epsilon=self.price.epsilon,
             delta=self.price.delta,
             theorem=f"{THEOREM} over {plan.guarantee.theorem}",
-        ).assuming(assumed)
+        ).assuming((*self.assumptions, *assumed))
         return replace(plan, guarantee=made.simulated() if self.seeded else made)
 
     @property
@@ -111,8 +112,8 @@ class TableSearch:
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
         if self.noise.scale > _USELESS:
             found.append(
-                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone, so settings that differ by less are "
-                "told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
+                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone: settings that differ by less "
+                "are told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
             )
         return tuple(found)
 
@@ -166,12 +167,18 @@ def prepare(
     identity: Identity,
     frame: Any = None,
     seeded: bool = False,
+    assumptions: Sequence[Assumption] = (),
 ) -> TableSearch:
     """Read, check, plan and price; every wrong request is refused here. Raises ConfigError, DataError, Infeasible."""
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
             "trial would buy them anew. Buy once, with `quoron train`, and take its declared.toml."
+        )
+    if config.train.evaluate is not None:
+        raise ConfigError(
+            f"Expected no train.evaluate for a search, got {config.train.evaluate:g}: its own held-out users score "
+            "every trial. Say how many in Effort(evaluate=...), and evaluate the chosen model on other people."
         )
     config = with_columns(config, base, frame)
     names = (config.algorithm.name,) if algorithms is None else algorithms
@@ -190,7 +197,9 @@ def prepare(
     for _ in range(_AGAIN):
         candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
         noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)]
+        pairs = [
+            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
+        ]
         worst = _worst([*pairs, pair_of(noise, held)])
         price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
         cost = price.selection.promised(delta)
@@ -200,7 +209,7 @@ def prepare(
     price.verify()
     found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
-    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found)
+    return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, tuple(assumptions))
 
 
 def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
@@ -249,7 +258,10 @@ def _planned(
 
 def _of_a_trial(config: Config, epsilon: float, delta: float, seed: int) -> Config:
     privacy = config.privacy.model_copy(update={"epsilon": epsilon, "delta": delta})
-    train, run = config.train.model_copy(update={"health": 0.0}), config.run.model_copy(update={"seed": seed})
+    train, run = (
+        config.train.model_copy(update={"health": 0.0, "evaluate": None}),
+        config.run.model_copy(update={"seed": seed}),
+    )
     return config.model_copy(update={"privacy": privacy, "train": train, "run": run})
 
 

@@ -25,7 +25,7 @@ Matrix = NDArray[np.float64]
 DRAWS = 512  # of predictions of several classes, by which means over Gaussian ones are taken
 STEPS, HALVINGS = 6, 40  # by which predictions are found
 LEAST_CURVATURE = 0.4  # of a contrast, over that of even chances
-PASSES = 3  # of `approached`
+PASSES, A_PASS = (3, 12), 100.0  # of `approached`, and the ν that one takes
 DAMPED = 0.5  # share of a pass that is gone, as γ may be more than twice as steep as its mean curvature
 _NORMAL, _LEAST, _ONE = NormalDist(), 1e-9, np.ones((1, 1))
 
@@ -137,6 +137,7 @@ class Law:
     sigmoid: bool  # whether curvature falls as predictions grow
     outputs: int = 1  # K
     intercept: bool = False  # whether the last coordinate of a part is of the feature that is the same for every item
+    resolution: float = 0.0  # ν
 
     @property
     def parts(self) -> int:
@@ -188,8 +189,8 @@ class Law:
     def approached(self, gradient: Vector, deviation: float, limit: float, start: Vector, pull: Matrix) -> Vector:
         """Of several classes: x of at most the length `limit` with γ(x) + x pull = gradient, nearly, (q d,).
 
-        By a few passes from `start`, each by the mean curvature where it is, so that little is gone where γ is flat. No
-        class is taken to be rarer than the `deviation` of a coordinate.
+        By a few passes from `start`, each by the mean curvature where it is: with a small ν little of the way is gone
+        where γ is flat. No class is taken to be rarer than the `deviation` of a coordinate.
         """
         wanted, x = gradient.reshape(self.parts, -1).copy(), start.reshape(self.parts, -1)
         if self.intercept:
@@ -197,7 +198,7 @@ class Law:
             shares = np.maximum(even + contrasts @ wanted[:, -1], min(deviation, 0.5 * even))
             wanted[:, -1] = contrasts.T @ (shares / shares.sum())
         bends, turn = np.linalg.eigh(pull)
-        for _ in range(PASSES):
+        for _ in range(int(min(max(self.resolution / A_PASS, PASSES[0]), PASSES[1]))):
             values, basis = self.at(x.ravel())
             rest = wanted - self.gradient(x.ravel()).reshape(x.shape) - x @ pull
             x = x + DAMPED * basis @ ((basis.T @ rest @ turn) / (values[:, None] + bends)) @ turn.T

@@ -50,7 +50,7 @@ class WhitenedParameters(Parameters):
     @property
     def law(self) -> Law:
         """What is known of the loss before anybody answers."""
-        return Law(self.mean_curvature, self.sigmoid, self.outputs, self.intercept)
+        return Law(self.mean_curvature, self.sigmoid, self.outputs, self.intercept, self.resolution)
 
     def length(self) -> LogLength:
         """Of the logarithm of a length."""

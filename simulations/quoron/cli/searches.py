@@ -1,0 +1,48 @@
+"""What `quoron tune` prints: what a search would try and cost, and what it chose."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from quoron.cli import one_screen, showing
+from quoron.comparing.comparison import Comparison
+from quoron.simulation.run import RunResult
+from quoron.tuning.run import Tuned
+from quoron.tuning.tables import TableSearch
+from quoron_server.serial import dumps
+
+if TYPE_CHECKING:
+    from quoron.training.result import TrainedTable
+
+
+def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
+    """Whatever has been carried out, searches among it."""
+    if isinstance(result, Tuned):
+        show_tuned(result, as_json=as_json)
+    else:
+        showing.show(result, as_json=as_json)
+
+
+def show_tuned(tuned: Tuned, *, as_json: bool) -> None:
+    """A complete search: what was chosen and what it cost, then the chosen model as `show_trained` says it."""
+    if as_json:
+        print(dumps(tuned.summary.as_json() | {"choice": asdict(tuned.choice), "directory": str(tuned.directory)}))
+        return
+    showing.console().print(one_screen.pairs(tuned.choice.rows()))
+    showing.show_trained(tuned, as_json=False)
+
+
+def show_search(search: TableSearch, *, as_json: bool) -> None:
+    """What a search would try and cost."""
+    if as_json:
+        print(dumps(search.as_json()))
+        return
+    out = showing.console()
+    for line in (one_screen.DRY, search.statement):
+        out.print(escape(line), highlight=False)
+    out.print(one_screen.pairs(search.rows()))
+    for each in search.candidates:
+        out.print(escape(each.name), style="dim", highlight=False)
+    for remark in search.remarks:
+        out.print(escape(remark), style="yellow", highlight=False)
