@@ -38,7 +38,6 @@ from quoron_privacy.selection.trials import Trials
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS = 1500
 FEW = Effort(trials=4.0)
 
