@@ -298,7 +298,7 @@ def test_an_automatic_choice_is_told_by_plan_and_simulate_and_stored(
     assert invoke(["simulate", *automatic, "--quiet", "--out", "mine"]) == 0
     choice = json.loads((place / "mine" / "plan.json").read_text())["choice"]
     assert "predicts an excess risk of" in choice
-    assert f"Chosen {choice}" in html.unescape((place / "mine" / "report.html").read_text())
+    assert choice in html.unescape((place / "mine" / "report.html").read_text())
     assert f"Chosen {choice}" in capsys.readouterr().out
     assert invoke(["resume", "mine", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["choice"] == choice

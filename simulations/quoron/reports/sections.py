@@ -247,7 +247,7 @@ def _moves(*columns: Sequence[tuple[float, float]]) -> bool:
     return any(max(y) - min(y) > 1e-3 * max(map(abs, y)) for each in columns if len(y := [y for _, y in each]) > 1)
 
 
-def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
+def _risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
     """Excess risk by round, and what was predicted; none where nobody could know it, or nothing moves."""
     risks = _column(rows, "simulation.excess_risk")
     if summary.excess_risk_initial is not None and risks:
@@ -273,7 +273,7 @@ def risk_lines(summary: "Summary", rows: Rows) -> list[Line]:
 
 
 def _risk(summary: "Summary", rows: Rows) -> Raw:
-    if not (lines := risk_lines(summary, rows)):
+    if not (lines := _risk_lines(summary, rows)):
         return Raw("")
     log = all(y > 0 for line in lines for _, y in line.points)
     drawn = chart("Excess risk by round", lines, Axis("rounds"), Axis("excess risk", log=log))
@@ -281,15 +281,12 @@ def _risk(summary: "Summary", rows: Rows) -> Raw:
     return figure("Excess risk by round", drawn, below=below, private=True)
 
 
-def radius_lines(rows: Rows) -> list[Line]:
+def _radius(rows: Rows) -> Raw:
     """The clip radius of a tracking method, and the spread that it is made of; both are released."""
     radius, spread = _column(rows, "public.radius"), _column(rows, "public.spread")
-    return [Line("radius", radius), Line("private estimate of the spread", spread)] if _moves(radius) and spread else []
-
-
-def _radius(rows: Rows) -> Raw:
-    if not (lines := radius_lines(rows)):
+    if not (spread and _moves(radius)):
         return Raw("")
+    lines = [Line("radius", radius), Line("private estimate of the spread", spread)]
     drawn = chart("Private radius by round", lines, Axis("rounds"), Axis("distance"))
     below = "How far answers may be from the predicted gradient, learnt from noisy means; noise is scaled by it."
     return figure("Private radius by round", drawn, below=below)
