@@ -28,6 +28,7 @@ from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
+from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
 from quoron.table_columns import TableColumns
@@ -249,8 +250,8 @@ def plan(
         from quoron.training import run as training
 
         return training.forecast(config, Path.cwd(), frame)
-    table = needed(frame, config)
-    return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
+    planned = runs.prepare(config, Path.cwd(), frame=needed(frame, config), compare=True).planned
+    return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
 
 
 @door
