@@ -156,7 +156,8 @@ def simulate(
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
     config, remark = _with_bought(config, frame)
-    config, table = where.people(config, needed(frame, config))
+    table, config = needed(frame, config)
+    config, table = where.people(config, table)
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
     if remark:
@@ -210,7 +211,7 @@ def compare(
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     _check_declared(config, "compare")
-    table = needed(frame, config)
+    table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
     comparison_sharing(where)
@@ -250,7 +251,8 @@ def plan(
         from quoron.training import run as training
 
         return training.forecast(config, Path.cwd(), frame)
-    planned = runs.prepare(config, Path.cwd(), frame=needed(frame, config), compare=True).planned
+    table, narrowed = needed(frame, config)
+    planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
     return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
 
 
@@ -278,7 +280,7 @@ def ask(
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
     _check_declared(config, "ask")
-    table = needed(frame, config)
+    table, config = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
