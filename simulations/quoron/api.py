@@ -28,6 +28,7 @@ from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import asking
 from quoron.simulation import run as runs
 from quoron.simulation.first_use import rounds_compiled_meanwhile
+from quoron.simulation.patterns import unread_of
 from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
 from quoron.table_columns import TableColumns
@@ -159,7 +160,8 @@ def simulate(
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
     config, name, frame = described(source, columns, settings, said)
     config, remark = _with_bought(config, frame)
-    config, table = where.people(config, needed(frame, config))
+    table, config = needed(frame, config)
+    config, table = where.people(config, table)
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
     if remark:
@@ -213,7 +215,7 @@ def compare(
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     _check_declared(config, "compare")
-    table = needed(frame, config)
+    table, config = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
     comparison_sharing(where)
@@ -253,8 +255,9 @@ def plan(
         from quoron.training import run as training
 
         return training.forecast(config, Path.cwd(), frame)
-    table = needed(frame, config)
-    return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
+    table, narrowed = needed(frame, config)
+    planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
+    return replace(planned, remarks=(*planned.remarks, *unread_of(config, Path.cwd(), frame)))
 
 
 @door
@@ -281,7 +284,7 @@ def ask(
     said = sections(privacy, method, door="ask", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
     _check_declared(config, "ask")
-    table = needed(frame, config)
+    table, config = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 

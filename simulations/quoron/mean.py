@@ -114,7 +114,8 @@ def private_mean(
     Raises:
         DataError: no users, users of different dimensions.
         ConfigError: a parameter out of range.
-        Infeasible: too few users for the method asked for, or for the outliers declared; names how many would do.
+        Infeasible: too few users for the method asked for, or for the outliers declared, or so few that the noise is as
+            long as `bound`, when zero would be as good; names how many would do.
         NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
     values = _user_means(users)
@@ -206,6 +207,7 @@ def _robust(
         epsilon=privacy.epsilon,
         delta=privacy.delta,
     )
+    _require_worth(mean.noise.scale, users, dimension, bound)
     value = mean.release(values, _finite(values), noise)
     if value is None:
         raise NothingReleased(
@@ -246,6 +248,7 @@ def _central(
         raise Infeasible("private mean", f"delta={privacy.delta:g} is below the resolution of the noise", "more delta")
     mu = gdp.mu_for(privacy.epsilon, privacy.delta - slack)
     chosen, mean = _choose(users, dimension, bound, spread, mu, method)
+    _require_worth(mean.noise.scale, users, dimension, bound)
     answered = _finite(values)
     value = mean.release(values, answered, noise.stream("mean"), _public(noise))
     guarantee = Guarantee(
@@ -274,6 +277,15 @@ def _choose(
     if not found:
         raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
     return min(found, key=lambda entry: entry[1].noise.scale)
+
+
+def _require_worth(deviation: float, users: int, dimension: int, bound: float, power: int = 1) -> None:
+    """Infeasible where noise of that deviation a coordinate, which falls by n^(-1/power), is as long as the bound."""
+    longer = deviation * math.sqrt(dimension) / bound
+    if longer >= 1:
+        enough = math.ceil(users * (longer * (1 + 1e-6)) ** power)
+        condition = f"of {users} users the noise is {longer:.3g} times as long as bound={bound:g}, so zero is as near"
+        raise Infeasible("private mean", condition, f"users >= {enough:,}, or a larger epsilon", users=enough)
 
 
 def _local(
@@ -306,6 +318,7 @@ def _local(
     randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
     vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
     scale = randomiser.scale(dimension)
+    _require_worth(scale / math.sqrt(len(asked)), users, dimension, bound, power=2)
     largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
     value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
     guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), "docs/privacy/local-model.md")

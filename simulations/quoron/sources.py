@@ -102,10 +102,13 @@ def _of_table(columns: Mapping[str, Any], path: str = FRAME) -> dict[str, Any]:
     return {"population": {**said, "kind": kind, "path": path}}
 
 
-def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
-    """The columns of a DataFrame, if any, that a configuration names. ConfigError where their types do not fit it."""
+def needed(frame: Frame | None, config: Config) -> "tuple[pa.Table | None, Config]":
+    """The columns of a DataFrame, if any, that a configuration names, and it without those that it excludes.
+
+    ConfigError where their types do not fit it.
+    """
     if frame is None:
-        return None
+        return None, config
     from quoron_client.data import tables  # it brings pyarrow
 
     section = config.population
@@ -114,4 +117,4 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     encoding = encoding_of(section, loss_of(config.loss))
     table = tables.read(frame, (*encoding.columns, section.user), dialect=section.dialect)
     check_types(encoding, types_of(frame, table.schema))
-    return table
+    return table, config.model_copy(update={"population": section.model_copy(update={"exclude": ()})})

@@ -98,10 +98,39 @@ def test_details_and_json_say_everything(
     for needed in ("Infeasible here:", "gradient scales", "docs/privacy/"):
         assert needed in said
     assert not re.search(r"\d\.\d{12}", said)
+    assert "more than the start's" in said
+    assert not re.search(r"e\+\d", said)  # 10¹² of a risk below ln 2 is no number that anybody can use
     assert invoke([*words, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {"statement", "considered", "parameters", "problem", "choice"} <= set(told)
     assert told["problem"]["users"] == USERS
+
+
+@pytest.mark.parametrize("source", ["people.csv", "folder", "frame"])
+def test_columns_that_nobody_spoke_of_are_named_by_every_door(place: Path, source: str) -> None:
+    table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
+    said: dict[str, Any] = {
+        "user": "who",
+        "label": "ill",
+        "numeric": {"x0": (0, 100)},
+        "privacy": Privacy(2.0, 1e-6, health=0),
+        "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+    }
+
+    def told(**more: Any) -> list[list[str]]:
+        every = said | more
+        found = [quoron.plan(table, **every).remarks, quoron.plan_training(table, **every).remarks]
+        return [[each for each in some if each.startswith("Not read")] for some in found]
+
+    line = "Not read, as nothing is said of them: x1, x2, x3 and 26 more. Declare them, buy what they are"
+    for (one,) in told():
+        assert one.startswith(line)
+    for (one,) in told(exclude=["x1*", "x2"]):
+        assert one.startswith("Not read, as nothing is said of them: x3, x4, x5 and 14 more.")
+    assert told(exclude=["x1*", "x2*", "x3", "x4", "x5", "x6", "x7", "x8", "x9"]) == [[], []]
+    assert told(numeric={"x*": (0, 100)}) == [[], []]
+    trained = quoron.train(table, **said, keep=Keep("trained"))
+    assert any(each.startswith(line) for each in trained.summary.warnings)
 
 
 @pytest.mark.parametrize("source", ["people.csv", "people.parquet", "folder", "frame"])

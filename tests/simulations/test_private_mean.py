@@ -225,3 +225,15 @@ class TestWhatUsersMayBe:
     def test_words_dates_and_keys_are_not_read_as_numbers(self, users):
         with pytest.raises(DataError, match="numbers"):
             found(users)
+
+
+@pytest.mark.parametrize("method", ["auto", "clip", "local"])
+def test_so_few_users_that_the_noise_is_longer_than_the_bound_are_refused_with_the_number_that_would_do(method):
+    """By public numbers, before anything is released: zero would be as good, and nobody would be told."""
+    few = USERS[:20]
+    with pytest.raises(Infeasible, match=r"times as long as bound=10, so zero is as near.*users >= ") as refused:
+        private_mean(few, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+    assert refused.value.users is not None
+    rows = np.resize(few, (refused.value.users, 5))
+    found = private_mean(rows, 0.5, 1e-6, bound=10.0, method=method, simulation_seed=1)
+    assert found.noise_scale * math.sqrt(5) <= 10.0

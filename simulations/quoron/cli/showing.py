@@ -29,6 +29,7 @@ from quoron.training.trained import Trained
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.errors import Infeasible, UsageError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import start_risk
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
 from quoron_server.wording import assumption_text, domain_words, sentence
@@ -369,7 +370,7 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         )
     rows += [row for row in _parameter_rows(asdict(chosen.parameters)) if row not in rows]
     if bound := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
-        other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
+        other = "" if baseline is None else _risk(baseline)
         beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
         rows.append(("predicted excess risk", f"{bound}{beside}"))
     if (read := planned.forecast) is not None:
@@ -418,8 +419,15 @@ def _joined(prefix: str, key: str) -> str:
 def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    predicted = risk_words(each.predicted, each.guess) or "not predicted"
-    return name, predicted, each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+    return name, _risk(each) or "not predicted", each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+
+
+def _risk(each: Candidate) -> str:
+    """What a candidate predicts; what is above the start's says that."""
+    risk = each.guess if each.predicted is None else each.predicted
+    if each.plan is not None and risk is not None and risk > start_risk(each.plan.problem):
+        return "more than the start's"
+    return risk_words(each.predicted, each.guess)
 
 
 def table(*columns: str, dense: bool = False) -> Table:

@@ -20,7 +20,7 @@ from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.options import options_of
 from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
@@ -304,7 +304,8 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     if candidate.guess is None or candidate.guess < trivial_risk(problem):
         return candidate
     reason = (
-        f"{candidate.algorithm}: an excess risk of {candidate.guess:.2g} is predicted, no better than not training."
+        f"{candidate.algorithm}: an excess risk of {told(candidate.guess, problem)} is predicted, no better than not "
+        "training."
     )
     return Candidate(candidate.algorithm, None, reason)
 

@@ -4,17 +4,20 @@ What a plan, a charge, a federation's run and a model's file stand on are the co
 the header. No value is looked at, and rows are not read: names of columns are public.
 """
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quoron.config import Config, TableSection, bought_of
-from quoron.paths import dataset, table_file
+from quoron.config import ALL, Config, TableSection, bought_of
+from quoron.paths import PACKAGED, dataset, table_file
 from quoron_client.data import spans
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.labels import read_label
 from quoron_privacy.errors import ConfigError
 
 KINDS = ("numeric", "categorical", "hashed", "dates")  # of the table's section, whose keys may be patterns
+NAMED, NAME = 3, 24  # columns that are named of those that nobody spoke of, and letters of each
 
 
 def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
@@ -39,8 +42,7 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
     }
-    kept = table.exclude if bought_of(table) else ()  # of what is bought later they are left out, too
-    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": kept})})
+    return config.model_copy(update={"population": table.model_copy(update=changes)})
 
 
 def _check_written(table: TableSection, base: Path) -> None:
@@ -65,6 +67,32 @@ def roles(table: TableSection) -> set[str]:
         *others,
         read_label(table.label, positive=table.positive, classes=classes, label_range=table.label_range).column,
     }
+
+
+def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
+    """A line that says which of a table's columns nobody spoke of, where there are any, from the section as given.
+
+    None of a table that ships with quoron, nor where all of which nothing is said is bought.
+    """
+    bought = bought_of(table)
+    if table.path.startswith(PACKAGED) or ALL in bought:
+        return ()
+    spoken = {name for kind in KINDS for name in getattr(table, kind)} | {*bought, *table.exclude}
+    said = roles(table) | spans.left_out((), names, sorted(spoken))
+    left = [textwrap.shorten(name, NAME, placeholder="...") for name in dict.fromkeys(names) if name not in said]
+    if not left:
+        return ()
+    more = f" and {len(left) - NAMED:,} more" if len(left) > NAMED else ""
+    return (
+        f"Not read, as nothing is said of them: {', '.join(left[:NAMED])}{more}. Declare them, buy what they are "
+        "(--buy '*=any'), or exclude them.",
+    )
+
+
+def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
+    """The same of a configuration's table, of which the header is read."""
+    table = config.population
+    return unread(table, _header(table, base, frame)) if isinstance(table, TableSection) else ()
 
 
 def _header(table: TableSection, base: Path, frame: Any) -> list[str]:

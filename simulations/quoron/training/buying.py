@@ -22,6 +22,7 @@ from quoron.config import Config, TableSection
 from quoron.planning.plans import Planned, privacy_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.prepared import Prepared
+from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import evaluated, look, votes
@@ -81,6 +82,7 @@ def prepared(
     users = slots(config, found)
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     planned, widest = forecast(config, asked, users, identity.seed, assumptions)
+    planned = replace(planned, remarks=(*planned.remarks, *unread(section, source.names)))
     return Undeclared(source, owners, users, asked, base, frame, identity, tuple(assumptions), widest), planned
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, is_wanted
+from quoron.config import Config, TableSection, is_wanted
 from quoron.model import Model
 from quoron.planning.plans import Planned
 from quoron.prepared import Prepared, S
@@ -41,7 +41,7 @@ from quoron.training.found import Declarations
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, make_sure_of_answers, memory_for
 from quoron.training.start import Identity
-from quoron.training.table import Curated, hold
+from quoron.training.table import Curated, check_section, hold
 from quoron.training.votes import Released
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, NothingReleased, VerificationError
@@ -171,11 +171,13 @@ def _planned(
     *,
     begun: bool = False,
     bought: Declarations | None = None,
+    asked: TableSection | None = None,
     digest: str | None = None,
 ) -> Prepared[Curated]:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
+    given = check_section(config) if asked is None else asked
     config = with_columns(config, base, frame)
-    held = hold(config, base, frame, begun=begun)
+    held = hold(config, base, frame, begun=begun, given=given)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     users = held.declared.users
     trained = replace(held.declared, users=evaluated.trained_users(config, users))
@@ -258,7 +260,7 @@ def _made_of(prepared: Prepared[Undeclared], released: Released) -> Prepared[Cur
     scene, bought = prepared.scene, buying.read(prepared, released)
     config = buying.configured(prepared.config, scene.wanted, bought.found)
     given = config, scene.base, scene.identity, scene.frame, scene.assumptions
-    made = _planned(*given, begun=True, bought=bought, digest=prepared.digest)
+    made = _planned(*given, begun=True, bought=bought, asked=check_section(prepared.config), digest=prepared.digest)
     if made.run.plan.guarantee.bought is not bought.paid:
         raise VerificationError("Expected a promise of what was bought and all else together, got one without.")
     return made

@@ -20,6 +20,7 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.paths import dataset, table_file
 from quoron.populations.users import Declared, PublicKnowledge
+from quoron.simulation.patterns import unread
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BESIDE, ELSEWHERE, ONCE, UNCHARGED, make_sure_of_items, memory_for
 from quoron.training.start import Identity
@@ -163,11 +164,14 @@ class Curated:
         return self.held.warnings
 
 
-def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) -> HeldRows:
+def hold(
+    config: Config, base: Path, frame: Any = None, *, begun: bool = False, given: configs.TableSection | None = None
+) -> HeldRows:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Rows become items while they are read. A run that has `begun` is not refused for what memory the system says is
-    left: it gets what there is.
+    left: it gets what there is. `given` is the table's section as it was before patterns were looked up: with what it
+    excludes, and what it buys.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
     and a row without a user, RunError where memory ends.
@@ -203,17 +207,19 @@ def hold(config: Config, base: Path, frame: Any = None, *, begun: bool = False) 
         encoding = typed(encoding, types)
         public = declared(rows.users)
         rows = replace(rows, encoding=encoding, users=public.users, zero_rows=zero_rows, most=most)
+        warnings += unread(given or section, rows.index.files.schema.names)
         return HeldFiles(public, encoding, warnings, zero_rows, rows)
     then = ONCE if begun else f"{UNCHARGED} {ELSEWHERE}"
     with memory_for("the rows of this table", then):
-        given = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
+        table = tables.opened(table_file(section.path, base) if frame is None else frame, section.dialect)
         names = (*encoding.columns, section.user)
-        encoding.check(given.empty(names))
-        check_types(encoding, given.schema)
-        encoding = typed(encoding, given.schema)
+        encoding.check(table.empty(names))
+        warnings += unread(given or section, table.names)
+        check_types(encoding, table.schema)
+        encoding = typed(encoding, table.schema)
         ask = partial(make_sure_of_items, then, begun=begun)
-        gathering = Gathering(encoding, section.user, most, rows=given.rows, ask=ask)
-        with closing(ahead(given.batches(names))) as batches:
+        gathering = Gathering(encoding, section.user, most, rows=table.rows, ask=ask)
+        with closing(ahead(table.batches(names))) as batches:
             for batch in batches:
                 gathering.add(batch)
         gathered = gathering.end()

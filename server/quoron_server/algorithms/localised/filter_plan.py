@@ -17,7 +17,7 @@ from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.localised.filtering import Filter, FilteringParameters
 from quoron_server.algorithms.localised.geometry import (
@@ -159,7 +159,7 @@ def search(
         start = 20 * math.ceil(1.5 * smallest(1.0))
         raise Infeasible(
             name,
-            f"with n={problem.users:,} the predicted excess risk {chosen.risk:.2g} is no better than not training",
+            f"n={problem.users:,} predict a risk of {told(chosen.risk, problem)}, no better than not training",
             f"more users (n >= {start:,} is a sensible start)",
             users=start,
         )

@@ -20,7 +20,7 @@ from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot
 from quoron_privacy.robust.one_release import Target, Test, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
@@ -118,7 +118,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
         start = max(2 * problem.users, 20 * releases.smallest(target, lost))
         raise Infeasible(
             NAME,
-            f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
+            f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training",
             f"more users (n >= {start:,} is a sensible start) or more items of each",
             users=start,
         )

@@ -26,7 +26,7 @@ from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency, packed
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import Candidate, best, too_few
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
@@ -430,8 +430,8 @@ def _infeasible(
 
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
     if prediction is not None:
-        condition = f"one pass over {problem.users:,} users predicts an excess risk of {prediction.total:.2g}, no "
-        condition += f"better than the {_worth(problem):.2g} of not training"
+        condition = f"one pass over {problem.users:,} users predicts an excess risk of "
+        condition += f"{told(prediction.total, problem)}, no better than the {_worth(problem):.2g} of not training"
     return too_few(
         NAME,
         condition,

@@ -41,6 +41,10 @@ LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
 GROWTH = 1.2  # of μ_t² from round to round
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
+SURE_CLASSES = (
+    "The predicted risk is of classes that columns tell with doubt: of classes that they tell almost surely up to 7 times "
+    "as much was left. The run tells a bound of its own."
+)
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
 
@@ -141,7 +145,13 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
-    """What it costs to be ready for hostile users, and what it costs not to be."""
+    """What its forecast does not know of several classes; what being ready for hostile users costs, and not to be."""
+    if plan.problem.outputs > 2:
+        return (SURE_CLASSES, *_ready(plan))
+    return _ready(plan)
+
+
+def _ready(plan: Plan) -> tuple[str, ...]:
     if plan.parameters_of(WhitenedParameters).robust:
         return (
             "It clips more (robust), in fear of hostile users: if nobody is, that leaves 1 to 240 times as much, most "
