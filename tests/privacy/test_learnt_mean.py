@@ -120,7 +120,18 @@ def test_two_worlds_that_have_released_the_same_are_mu_apart_at_most_all_release
     assert 0.9 < max(used) <= 1
 
 
-CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)
+@pytest.mark.parametrize(("columns", "wide"), [(1, 2.0), (4, 2.0), (5, 2 ** (1 / 3)), (1_000, 2 ** (1 / 3))])
+def test_bins_of_length_reach_every_user_and_are_narrow_where_there_are_columns(columns, wide):
+    for radius, bound in ((1.0, 1.0), (1.5, 100.0), (1e-6, 1e6)):
+        edges = learnt_radii.edges_of(radius, bound, columns)
+        assert edges[-1] >= 2 * bound
+        assert len(edges) <= learnt_radii.MOST_LENGTHS
+        assert edges[-1] / edges[-2] == pytest.approx(wide)
+    far = learnt_radii.edges_of(1e-30, 1e30, columns)  # where bins so narrow would be too many
+    assert (far[-1] >= 2e30 or len(far) == learnt_radii.MOST_LENGTHS, far[-1] / far[-2]) == (True, pytest.approx(2))
+
+
+CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0, 3)
 WAYS = {
     "a step": (learnt_mean.clipped(CENTRE, 1.5), 0),
     "the middle": (learnt_mean.with_lengths(CENTRE, 1.5, EDGES), len(EDGES)),

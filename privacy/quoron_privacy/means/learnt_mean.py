@@ -107,7 +107,7 @@ class LearntMean:
             mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
             centre, radius = centre + radius * mean, learnt_radii.reach(typical, radius, radius * scale, d)
 
-        edges = learnt_radii.edges_of(radius, self.bound)
+        edges = learnt_radii.edges_of(radius, self.bound, d)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
         mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
         moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)

@@ -24,6 +24,7 @@ BINS = 64  # of the lengths of pairs, each half as long as the one before
 INNER = 0.7  # β: of a norm of one, what the middle release gives to the vector
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
+_FINE_FROM = 5  # columns
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.15, 0.2, 0.25, 0.3, 0.35)
 _LEAST_LAST = 0.3
@@ -103,11 +104,16 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
     return min(found, key=lambda each: each[0])[1]
 
 
-def edges_of(radius: float, bound: float) -> Vector:
-    """Upper edges of bins of length: three to the octave up to 1.6 radius, from there one, to 2 bound or more."""
-    octaves = min(MOST_LENGTHS - _INNER_BINS, max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))))
+def edges_of(radius: float, bound: float, dimension: int) -> Vector:
+    """Upper edges of bins of length, to 2 bound or more: three to the octave up to 1.6 radius.
+
+    From there on one, of few columns or where there would be too many bins: noise is then small beside what is clipped.
+    """
+    octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
-    return np.concatenate([near, near[-1] * 2.0 ** np.arange(1, octaves + 1)])
+    each = 3 if dimension >= _FINE_FROM and 3 * octaves <= most else 1
+    outer = np.arange(1, min(most, each * octaves) + 1) / each
+    return np.concatenate([near, near[-1] * 2.0**outer])
 
 
 def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float) -> Held:

@@ -54,7 +54,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
-CLIPPED = 0.05  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
+CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀, so that arithmetic stays finite; and most, over s₀
 # Where hostile users are declared: least share of users beyond the radius, its largest factor over their spread, over
