@@ -189,7 +189,7 @@ def hold(
             )
     items, zero_rows = config.problem.items_per_user, config.privacy.adjacency != "zero-out"
     most = most_rows(items or 1, encoding.dimension, weighted=encoding.weighted)
-    warnings = () if items else (UNDECLARED,)
+    warnings: tuple[str, ...] = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
         known, users = PublicKnowledge(intercept=encoding.intercept), slots(config, found)

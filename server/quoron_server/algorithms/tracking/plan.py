@@ -431,7 +431,7 @@ def _infeasible(
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
     if prediction is not None:
         condition = f"one pass over {problem.users:,} users predicts an excess risk of "
-        condition += f"{told(prediction.total, problem)}, no better than the {_worth(problem):.2g} of not training"
+        condition += f"{told(float(prediction.total), problem)}, no better than the {_worth(problem):.2g} of not training"
     return too_few(
         NAME,
         condition,
