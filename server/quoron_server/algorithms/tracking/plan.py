@@ -430,8 +430,9 @@ def _infeasible(
 
     condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
     if prediction is not None:
-        condition = f"one pass over {problem.users:,} users predicts an excess risk of "
-        condition += f"{told(float(prediction.total), problem)}, no better than the {_worth(problem):.2g} of not training"
+        risk, worth = told(float(prediction.total), problem), _worth(problem)
+        condition = f"one pass over {problem.users:,} users predicts an excess risk of {risk}, no better than the "
+        condition += f"{worth:.2g} of not training"
     return too_few(
         NAME,
         condition,

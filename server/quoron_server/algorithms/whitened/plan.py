@@ -42,8 +42,8 @@ GROWTH = 1.2  # of μ_t² from round to round
 FEARED = 0.02  # declared share of hostile users above which it is ready for them, unless told
 VOTE_BOUND = 0.1
 SURE_CLASSES = (
-    "The predicted risk is of classes that columns tell with doubt: of classes that they tell almost surely up to 7 "
-    "times as much was left. The run tells a bound of its own."
+    "The predicted risk is of classes that columns tell with doubt. Of classes that they tell almost surely 7 times "
+    "as much may be left. The run tells a bound of its own."
 )
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
 
