@@ -45,7 +45,7 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.phased_erm.method": (2279, 17),
     "quoron_server.algorithms.tracking.entry": (5110, 36),
     "quoron_server.algorithms.tracking.method": (3500, 24),
-    "quoron_server.algorithms.whitened.entry": (5012, 37),
+    "quoron_server.algorithms.whitened.entry": (5063, 37),
     "quoron_server.algorithms.whitened.method": (3844, 27),
     "quoron_server.algorithms.winsorised.entry": (4271, 33),
     "quoron_server.algorithms.winsorised.method": (2783, 22),
