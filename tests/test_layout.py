@@ -46,12 +46,12 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.tracking.entry": (5110, 36),
     "quoron_server.algorithms.tracking.method": (3500, 24),
     "quoron_server.algorithms.whitened.entry": (5063, 37),
-    "quoron_server.algorithms.whitened.method": (3844, 27),
+    "quoron_server.algorithms.whitened.method": (3895, 27),
     "quoron_server.algorithms.winsorised.entry": (4271, 33),
     "quoron_server.algorithms.winsorised.method": (2783, 22),
     "quoron_server.service.coordinator": (16569, 105),
     "quoron_client.federation.session": (11258, 81),
-    "quoron.mean": (8890, 67),
+    "quoron.mean": (8896, 67),
     "quoron.training.run": (29769, 192),
     "quoron.api": (20687, 146),
     "quoron.sklearn": (30482, 194),
@@ -67,7 +67,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 124,
     "distributions of a plain install": 67,
-    "lines of the product": 76543,
+    "lines of the product": 76600,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (20693, 1175),
