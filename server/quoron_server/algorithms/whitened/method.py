@@ -266,7 +266,8 @@ class WhitenedTracking:
         known, variance = law.gradient(theta), error + state.spread / (len(theta) * p.cohort_size)
         if p.sigmoid and p.outputs == 1 and not p.ridge:
             trusted = 1 / (1 + DOUBT * state.doubt)
-            wanted = shrunk(known - trusted * gradient, trusted**2 * variance)
+            fall, variances = model.step((trusted * gradient)[None, :], np.ones((1, len(theta))), np.ones((1, 1)))
+            wanted = shrunk(known - fall.ravel(), variance * trusted**2 * variances.ravel())
             following = law.solved(wanted, math.sqrt(error), 2 * max(1.0, float(np.linalg.norm(theta))))
         else:
             following = self._stepped(state, gradient, variance, model)
