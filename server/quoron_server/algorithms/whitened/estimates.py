@@ -2,6 +2,7 @@
 
     GradientModel a regression over all rounds: released gradients are a smooth function of the point, plus noise
     shrunk        a step is taken as far as it stands out of its noise
+    tail_power    how fast users get fewer farther out
 
 Why each is as it is: docs/privacy/whitened-tracking.md, "What each part is for".
 """
@@ -19,6 +20,8 @@ Matrix = NDArray[np.float64]
 
 DOUBT = 0.15  # by which a step is shorter, times the noise's edge over the eigenvalue
 LEARNT = 0.5  # deviation of a linear function of the expected gradient, which is not known beforehand
+USUAL_TAIL = 4.0, 2.0  # α of a tail r^-α of users' lengths as it is expected, and the deviation of that
+TAIL_SCATTER = 0.3  # by which logarithms of shares are off that law
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
@@ -107,3 +110,19 @@ def within(point: Vector, limit: float) -> Vector:
     """The point, brought to at most that length."""
     length = float(np.linalg.norm(point))
     return point if length <= limit else point * (limit / length)
+
+
+def tail_power(radii: Vector, beyond: Vector, deviation: float, most: float) -> float:
+    """α of a tail r^-α of users' lengths, by the shares `beyond` some radii: those of at most `most`.
+
+    Least squares of logarithms, with what is expected as one observation more; noise in a share is of `deviation`.
+    """
+    counted = beyond <= most
+    mean, known = USUAL_TAIL[0], USUAL_TAIL[1] ** -2
+    if np.count_nonzero(counted) < 2:
+        return mean
+    shares = np.maximum(beyond[counted], deviation)
+    weights = 1 / ((deviation / shares) ** 2 + TAIL_SCATTER**2)
+    x, y = np.log(radii[counted]), np.log(shares)
+    x, y = x - np.average(x, weights=weights), y - np.average(y, weights=weights)
+    return float((known * mean - np.sum(weights * x * y)) / (known + np.sum(weights * x * x)))

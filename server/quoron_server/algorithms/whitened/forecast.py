@@ -62,13 +62,13 @@ class Seen(NamedTuple):
 
 
 BEFORE = {
-    "logistic": Powers(2.71, 0.407, -1.33, -0.706),
+    "logistic": Powers(3.17, 0.309, -1.44, -0.552),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
 AFTER = {
-    "logistic": Powers(0.985, 0.477, 0.0, -0.542, 0.818, -0.31, -1.6),
-    "squares": Powers(0.613, 0.0, 0.0, -0.199, 0.822, 0.0, -1.24),
+    "logistic": Powers(0.803, 0.477, 0.0, -0.542, 0.818, -0.31, -1.6),
+    "squares": Powers(2.17, 0.0554, -1.6, -0.576, 0.064, 0.0, 1.08),
 }
 
 

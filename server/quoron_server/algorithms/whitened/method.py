@@ -38,6 +38,7 @@ from quoron_server.algorithms.whitened.estimates import (
     WALK,
     GradientModel,
     shrunk,
+    tail_power,
     within,
 )
 from quoron_server.algorithms.whitened.forecast import Seen
@@ -53,6 +54,8 @@ MOST_BEYOND = 0.5, 1 / 3  # share of users meant beyond the radius, and what it 
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
+STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
+LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
 SPREAD_GAIN = 0.5  # of what the last round says of the users' spread
@@ -86,6 +89,8 @@ class WhitenedState:
     gradients: Vector  # (T, D), y
     variances: Vector  # (T,)
     walks: Vector  # (T,)
+    radii: Vector  # (T,), C
+    beyond: Vector  # (T,): share of users beyond ⅔ C
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,6 +144,8 @@ class WhitenedTracking:
             gradients=history,
             variances=none,
             walks=none,
+            radii=none,
+            beyond=none,
         )
 
     def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
@@ -243,7 +250,10 @@ class WhitenedTracking:
         gradient, error = model.at(theta, state.walk)
         following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
-        after = self._aimed(state, released, share, gradient, error, following, moved)
+        radii, beyond = extended(state.radii, radius), extended(state.beyond, 1 - released.within / share)
+        lately = slice(max(1, t - LATELY), t + 1)
+        tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
+        after = self._aimed(state, released, share, tail, gradient, error, following, moved)
         after = replace(
             after,
             round=t + 1,
@@ -255,6 +265,8 @@ class WhitenedTracking:
             gradients=gradients,
             variances=variances,
             walks=walks,
+            radii=radii,
+            beyond=beyond,
         )
         answered = int(np.sum(answers.answered))
         public = {"radius": radius, "present": share} | self._capped(following)
@@ -320,6 +332,7 @@ class WhitenedTracking:
         state: WhitenedState,
         released: MeanAndCounts,
         share: float,
+        tail: float,
         gradient: Vector,
         error: float,
         following: Vector,
@@ -338,8 +351,10 @@ class WhitenedTracking:
             levels = following.reshape(self._contrasts.parts, -1)[:, -1]
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
+        aimed = self._target(0.25) * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
+        aimed = target if p.robust else min(target, aimed)
         if not first:
-            surprise = (beyond - target) / max(target, deviation)
+            surprise = (beyond - aimed) / max(aimed, deviation)
             factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
             if surprise > 1:  # users far away are many: the others, who are near, do not draw the radius in
                 least = max(least, state.radius * math.exp(0.5 * min(surprise - 1, 1.0)))
