@@ -352,7 +352,7 @@ class WhitenedTracking:
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
         aimed = self._target(0.25) * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
-        aimed = target if p.robust else min(target, aimed)
+        aimed = target if p.robust or p.outputs > 1 else min(target, aimed)
         if not first:
             surprise = (beyond - aimed) / max(aimed, deviation)
             factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
