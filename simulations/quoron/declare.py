@@ -23,10 +23,8 @@ asked for, and charged before anything is told.
 """
 
 import math
-import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,10 +52,11 @@ from quoron_privacy.errors import ConfigError, DataError, Infeasible
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.budget import check_delta
 
 DELTA = 1e-6  # of all ranges and categories, unless told
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
+STATEMENT = "facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md"
 SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
 SECTIONS |= {"items": "problem"}
 
@@ -195,10 +194,12 @@ def declare(
     spent_delta = delta if ranged or categorical else 0.0
     mus = [fact.mu for fact in (ranges, choice) if fact is not None]
     mu = None if categorical else gdp.compose(*mus)
-    run = None
+    charged = None
     if simulation_seed is None or ledger is not None:
         variation = VARIATION if ranges is None else ranges.variation
-        run = charge(ledger, keep.group or EVERYONE, epsilon=epsilon, delta=spent_delta, mu=mu, variation=variation)
+        cost: dict[str, Any] = {"mu": mu, "variation": 0.0 if mu is None else variation}
+        cost |= {"epsilon": epsilon, "delta": spent_delta, "statement": STATEMENT}
+        charged = lifetime.Charge.made("declare", ledger, keep.group, **cost)
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
     declared = _ranges(ranges, table, ranged, owners, users, noise, (each, each_delta)) if ranges is not None else []
     for name in categorical:
@@ -208,8 +209,9 @@ def declare(
         held, stream = np.bincount(owners, minlength=users), _stream(noise)
         fact = facts.release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
         declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
-    if run is not None:
-        _note(ledger, run, declared)
+    if charged is not None:
+        entries = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
+        charged.end({"declared": entries})
     told = tables.opened(source)
     votes = bins.kept_from(0.99) if bins else None
     simulated = simulation_seed is not None
@@ -224,43 +226,6 @@ def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
     header = tables.names(source) if any(spans.WILD in each for each in entries) else []
     meant = iter(spans.meant(entries, header, roles={user}))
     return [[name for _ in some for name in next(meant)] for some in declared]
-
-
-def charge(
-    ledger: str | Path | None,
-    group: str,
-    *,
-    epsilon: float,
-    delta: float,
-    mu: float | None,
-    variation: float = VARIATION,
-) -> str:
-    """Charge a group in its lifetime ledger before anything is released; the name that the charge stands under.
-
-    BudgetExceeded if there is no room.
-
-    Every call is another charge: what was released before is not released again, and costs again.
-    """
-    run = f"declare-{secrets.token_hex(8)}"
-    with lifetime.opened(lifetime.place(ledger)) as kept:
-        kept.charge(
-            run,
-            group,
-            epsilon=epsilon,
-            delta=delta,
-            mu=mu,
-            variation=0.0 if mu is None else variation,
-            statement="facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md",
-        )
-    return run
-
-
-def _note(ledger: str | Path | None, run: str, declared: Sequence[Line]) -> None:
-    """The mechanisms of everything that is about to be told, and that no more will be."""
-    entries = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
-    with lifetime.opened(lifetime.place(ledger)) as kept:
-        kept.release(run, {"declared": entries})
-        kept.end(run, "complete")
 
 
 def read(

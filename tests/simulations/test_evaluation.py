@@ -11,7 +11,7 @@ import pytest
 import quoron
 from quoron.cli.app import invoke
 from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.scores import Scorer, primary, usable
+from quoron.evaluating.scores import Scorer, means, usable
 from quoron.run_folder import RunFolder
 from quoron.sklearn import PrivateLogisticRegression
 from quoron.training import evaluated, lifetime
@@ -235,10 +235,11 @@ def scored() -> tuple[Scorer, ItemBatch]:
     return Scorer(np.array([2.0]), make_loss("logistic"), encoding), items
 
 
-def test_the_primary_score_is_one_number_in_the_unit_interval_a_user(scored):
+def test_a_user_weighs_one_whatever_it_holds(scored):
     scorer, items = scored
     assert usable(items).tolist() == [True, True, True, False]
-    assert primary(scorer, items).tolist() == [0.5, 0.0, 0.0]
+    right = scorer.right(scorer.scores(items), scorer.labels(items))
+    assert means(right[:, None], items, usable(items))[:, 0].tolist() == [0.5, 0.0, 0.0]
 
 
 def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path):

@@ -21,9 +21,14 @@ from cover import by_default
 from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
 from quoron.declare import declare
+from quoron.model import Model
 from quoron.operate.submission import specify
 from quoron.sections import Keep
 from quoron.training import lifetime
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Numeric
+from quoron_client.data.labels import Signs
+from quoron_client.losses import make_loss
 from quoron_server.wording import sentence
 from said import said
 from small_run import TOML
@@ -154,12 +159,51 @@ def _submitted(seed: int | None, folder: Path) -> str:
     return sentence(asked[1].guarantee)
 
 
+def _table() -> pd.DataFrame:
+    ages = np.random.default_rng(1).uniform(0, 90, 1500)
+    return pd.DataFrame({"who": np.arange(1500), "age": ages, "sick": ages > 45})
+
+
+def _answered(seed: int | None, folder: Path) -> str:
+    asked = {"user": "who", "epsilon": 2.0, "numeric": {"age": (0, 90)}, "ledger": folder / "own.sqlite"}
+    return quoron.statistics(_table(), "mean of age", **said(simulation_seed=seed, **asked)).statement
+
+
+def _measured(seed: int | None, folder: Path) -> str:
+    encoding = Encoding((Numeric("age", 0, 90),), Signs("sick"), intercept=True, feature_norm=1.0)
+    model = Model(np.array([1.0, 0.0]), encoding, make_loss("logistic", feature_norm=1.0), None)
+    asked = {"user": "who", "epsilon": 2.0, "ledger": folder / "own.sqlite"}
+    return quoron.evaluate(model, _table(), **said(simulation_seed=seed, **asked)).statement
+
+
+def _searched(seed: int | None, folder: Path) -> str:
+    asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
+    asked |= {"user": "who", "label": "sick", "numeric": {"age": (0, 90)}, "effort": quoron.Effort(trials=2.0)}
+    tried: dict[str, Any] = {"algorithms": ["one-pass-dp-sgd"], "vary": {"loss.ridge": [0.0, 1.0]}}
+    return quoron.tune(_table(), **tried, **said(simulation_seed=seed, **asked)).statement
+
+
+def _selected(seed: int | None, folder: Path) -> str:
+    asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
+    asked |= {"users": 600, "effort": quoron.Effort(trials=2.0)}
+    found = quoron.select(
+        [1.0, 2.0],
+        lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)),
+        **said(simulation_seed=seed, **asked),
+    )
+    return found.statement
+
+
 SAID: dict[str, Callable[[int | None, Path], str]] = {
     **{
         f"quoron.private_mean {method}": _mean(method)
         for method in ("learnt", "clip", "two-stage", "range", "robust", "local")
     },
     "quoron.declare.declare": _declared,
+    "quoron.statistics": _answered,
+    "quoron.evaluate": _measured,
+    "quoron.tune": _searched,
+    "quoron.select": _selected,
     "quoron.train_rows": _rows,
     "quoron.operate.submission.specify": _submitted,
     "quoron.simulate": _simulated,
@@ -186,7 +230,7 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         if inspect.isfunction(it := getattr(door, each))
         and {"simulation_seed", "privacy"} & set(inspect.signature(it).parameters)
     }
-    public -= {f"quoron.{each}" for each in ("plan", "ask")}  # they draw no noise
+    public -= {f"quoron.{each}" for each in ("plan", "ask", "plan_tuning")}  # they draw no noise
     public -= {f"quoron.{each}" for each in ("train", "plan_training")}  # they refuse a seed: test_sections.py
     modules = {("quoron/sections.py", "Privacy"), ("quoron/operate/submission.py", "specify")}
     assert modules <= {(where, owner) for where, owner, name in seeds() if name == "simulation_seed"}

@@ -16,7 +16,6 @@ the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
 """
 
 import math
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -43,7 +42,7 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_server import plan as plans
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.budget import check_delta
 from quoron_server.wording import SEEDED
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
@@ -117,23 +116,14 @@ def statistics(
     variation = total_variation(gaussians=_SAMPLES)
     _verify(paid, promise, users, (mu, variation))
 
-    seed, charged = privacy.simulation_seed, privacy.simulation_seed is None or keep.ledger is not None
-    statement = _sentence(promise, paid)
+    seed, statement = privacy.simulation_seed, _sentence(promise, paid)
     if seed is not None:
         statement = f"{SEEDED} With secret noise: {statement}"
-    run = f"statistics-{secrets.token_hex(8)}"
-    if charged:
-        cost = (mu, variation) if paid is None else paid.charged
-        with lifetime.opened(lifetime.place(keep.ledger)) as ledger:
-            ledger.charge(
-                run,
-                keep.group or EVERYONE,
-                epsilon=promise.epsilon,
-                delta=promise.delta,
-                mu=cost[0],
-                variation=cost[1],
-                statement=statement,
-            )
+    charged = None
+    if seed is None or keep.ledger is not None:
+        cost = dict(zip(("mu", "variation"), (mu, variation) if paid is None else paid.charged, strict=True))
+        cost |= {"epsilon": promise.epsilon, "delta": promise.delta}
+        charged = lifetime.Charge.made("statistics", keep.ledger, keep.group, statement=statement, **cost)
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     remarks: tuple[str, ...] = ()
     entries: tuple[Release, ...] = ()
@@ -143,11 +133,8 @@ def statistics(
     parts = _parts(asked, facts, users, mu, items)
     spread.verify([part for _, part in parts], *left)
     rows = _released(parts, facts, table, owners, users, noise)
-    if charged:
-        told = [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]
-        with lifetime.opened(lifetime.place(keep.ledger)) as ledger:
-            ledger.release(run, {"statistics": told})
-            ledger.end(run, "complete")
+    if charged is not None:
+        charged.end({"statistics": [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]})
     return Statistics(rows, users, promise.epsilon, promise.delta, statement, remarks)
 
 

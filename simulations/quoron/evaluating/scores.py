@@ -1,4 +1,4 @@
-"""What a model says of encoded rows, beside their labels; and one number in [0, 1] a user, by which models are chosen.
+"""What a model says of encoded rows, beside their labels, as means over each user's rows.
 
 A row's figures are functions of that row and of the model alone. Of classes: whether the model is right, its log loss
 where it tells chances. Of numbers: the error as a share of the label's declared range.
@@ -110,17 +110,3 @@ def means(values: NDArray[np.floating], items: ItemBatch, rows: NDArray[np.bool_
     np.add.at(total, whose, held)
     many = np.bincount(whose, weights=rows.astype(np.float64), minlength=items.users)
     return np.asarray(total / np.maximum(many, 1.0)[:, None])
-
-
-def primary(scorer: Scorer, items: ItemBatch, *, bound: float = 1.0) -> Vector:
-    """The score of each user (k,), in [0, 1], higher is better; 0 for whoever has no rows.
-
-    Of classes the share of its rows that the model has right; of a number the mean of 1 - min(1, error / bound)²,
-    errors and `bound` as shares of the declared range of the label.
-    """
-    rows, scores = usable(items), scorer.scores(items)
-    if scorer.classes:
-        good = scorer.right(scores, scorer.labels(items)).astype(np.float64)
-    else:
-        good = 1 - np.minimum(scorer.errors(scores, items) / bound, 1.0) ** 2
-    return means(good[:, None], items, rows)[:, 0]

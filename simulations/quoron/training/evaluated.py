@@ -16,9 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
-from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation
-from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.planning.plans import Planned
 from quoron.populations.users import Declared
@@ -29,6 +27,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
@@ -36,8 +35,13 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Last
 from quoron_server.wording import sentence
 
-if TYPE_CHECKING:  # only a folder needs it
-    from quoron.datasets.rows import Rows
+if TYPE_CHECKING:
+    from quoron.datasets.rows import Rows  # only a folder needs it
+    from quoron.evaluating import figures, measuring, scores
+else:  # only a run that holds users out needs them
+    figures = OnFirstUse("quoron.evaluating.figures")
+    measuring = OnFirstUse("quoron.evaluating.measuring")
+    scores = OnFirstUse("quoron.evaluating.scores")
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
@@ -105,7 +109,7 @@ def last(prepared: Prepared[Curated], encoding: Encoding, items: "ItemBatch | Ro
     declared = prepared.scene.held.declared
 
     def ending(weights: Vector) -> tuple[Any, dict[str, Any]]:
-        scorer = Scorer(weights, declared.loss, encoding)
+        scorer = scores.Scorer(weights, declared.loss, encoding)
         released = measuring.release(held, scorer, lambda: batches(declared, items, apart), SecureNoise.fresh())
         return held.entries(), {"evaluation": released}
 
@@ -124,7 +128,7 @@ def rehearsed(
     promise, declared = prepared.planned.plan.guarantee, prepared.scene.held.declared
     if not isinstance(promise.held_out, HeldOut):
         return None
-    scorer = Scorer(weights, declared.loss, encoding)
+    scorer = scores.Scorer(weights, declared.loss, encoding)
     released = measuring.release(promise.held_out, scorer, lambda: batches(declared, items, apart), noise)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise.simulated()))
     return figures.read(promise.held_out, scorer, released, said)
@@ -149,6 +153,6 @@ def evaluation(prepared: Prepared[Curated], own: Ledger, encoding: Encoding, wei
     promise, told = prepared.planned.plan.guarantee, own.evaluated()
     if not isinstance(promise.held_out, HeldOut) or told is None:
         return None
-    scorer = Scorer(weights, prepared.scene.held.declared.loss, encoding)
+    scorer = scores.Scorer(weights, prepared.scene.held.declared.loss, encoding)
     said = figures.Promise(promise.epsilon, promise.delta, sentence(promise))
     return figures.read(promise.held_out, scorer, told["evaluation"], said)

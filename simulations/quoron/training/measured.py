@@ -8,7 +8,6 @@ training. But of users that it was trained on figures flatter. Statement and pro
 
 import hashlib
 import math
-import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.budget import check_delta
 from quoron_server.plan import Privacy
 from quoron_server.serial import dumps
 
@@ -124,23 +123,19 @@ def carry_out(prepared: Prepared, *, group: str | None, ledger: Any, simulation_
     if simulation_seed is not None:
         said = replace(said, statement=f"SIMULATED, with noise from a seed, which protects nobody. {own.statement}")
         return _released(own, scorer, SeededNoise(simulation_seed), said)
-    place, name = lifetime.place(ledger), f"evaluation-{secrets.token_hex(6)}"
-    with lifetime.opened(place) as account:
-        account.charge(
-            name,
-            group=group or EVERYONE,
-            statement=own.statement,
-            epsilon=own.privacy.epsilon,
-            delta=own.privacy.delta,
-            mu=math.ceil(own.held.pair.mu * 1e8) / 1e8,  # the last bits of a library's functions are in no book
-            variation=own.held.pair.lack,
-            adjacency=own.held.adjacency,
-        )
+    charged = lifetime.Charge.made(
+        "evaluation",
+        ledger,
+        group,
+        statement=own.statement,
+        epsilon=own.privacy.epsilon,
+        delta=own.privacy.delta,
+        mu=math.ceil(own.held.pair.mu * 1e8) / 1e8,  # the last bits of a library's functions are in no book
+        variation=own.held.pair.lack,
+        adjacency=own.held.adjacency,
+    )
     evaluation = _released(own, scorer, SecureNoise.fresh(), said)
-    text = dumps(evaluation.as_json())
-    with lifetime.opened(place) as account:
-        account.release(name, {"evaluation": hashlib.sha256(text.encode()).hexdigest()})
-        account.end(name, "complete")
+    charged.end({"evaluation": hashlib.sha256(dumps(evaluation.as_json()).encode()).hexdigest()})
     return evaluation
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron import __version__, uncertainty
+from quoron import __version__
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.planning import bounds
@@ -32,6 +32,7 @@ from quoron_server.problem import Problem
 from quoron_server.wording import sentence
 
 report = OnFirstUse("quoron.training.report")
+uncertainty = OnFirstUse("quoron.uncertainty")
 SHOWN = 12  # facts that were bought, in a summary
 UNEVEN = 4.0  # eigenvalues of a last pass apart, from which tracking-srgd's forecasts were seen to fail
 CLEARLY = 3.0  # deviations of a vote's noise: of a model that helps nobody nothing is said in one run of 700

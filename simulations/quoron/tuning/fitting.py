@@ -2,31 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quoron.config import Config
 from quoron.model import Model
+from quoron.prepared import Prepared
 from quoron.run_folder import RunFolder
 from quoron.training import run as training
 from quoron.training.result import TrainedTable
 from quoron.training.run import AnyPrepared
 from quoron.training.start import Identity
-from quoron.tuning import run
 from quoron.tuning.effort import Effort
-from quoron.tuning.run import Choice
-from quoron.tuning.searching import search
-from quoron.tuning.tables import Table, TableSearch
-from quoron.tuning.tables import prepare as prepare_search
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.parameters import Assumption
 from quoron_server.plan import Plan
+
+if TYPE_CHECKING:
+    from quoron.tuning import run, searching, tables
+    from quoron.tuning.run import Choice
+    from quoron.tuning.tables import TableSearch
+else:  # only a fit that searches needs them
+    run = OnFirstUse("quoron.tuning.run")
+    searching = OnFirstUse("quoron.tuning.searching")
+    tables = OnFirstUse("quoron.tuning.tables")
 
 Vary = Mapping[str, Sequence[Any]]  # dotted keys, each with the values to try; "algorithm.name" among them
 
 
 def prepare(
     config: Config, vary: Vary | None, effort: Effort | None, frame: Any, assumptions: Sequence[Assumption]
-) -> TableSearch | AnyPrepared:
+) -> "TableSearch | AnyPrepared":
     """What a fit is, planned and priced. Raises what `prepare` of either raises."""
     if vary:
         return _search(config, vary, effort, frame, assumptions, seeded=False)
@@ -34,10 +40,10 @@ def prepare(
 
 
 def carry_out(
-    prepared: TableSearch | AnyPrepared, folder: RunFolder
-) -> tuple[TrainedTable, Plan, tuple[str, ...], Choice | None]:
+    prepared: "TableSearch | AnyPrepared", folder: RunFolder
+) -> "tuple[TrainedTable, Plan, tuple[str, ...], Choice | None]":
     """What came out, the plan with what was promised, what is said of it, and what was chosen, if anything was."""
-    if not isinstance(prepared, TableSearch):
+    if isinstance(prepared, Prepared):
         done = training.carry_out(prepared, folder)
         return done, prepared.planned.plan, prepared.planned.remarks, None
     tuned = run.carry_out(prepared, folder)
@@ -47,13 +53,13 @@ def carry_out(
 
 def rehearse(
     config: Config, vary: Vary | None, effort: Effort | None, frame: Any, simulation_seed: int
-) -> tuple[Model, Plan, int, Choice | None]:
+) -> "tuple[Model, Plan, int, Choice | None]":
     """With noise from a seed, for whoever holds the rows alone: nothing is charged, written or promised."""
     if not vary:
         return (*training.rehearse(config, simulation_seed=simulation_seed, frame=frame), None)
     found = _search(config, vary, effort, frame, (), seeded=True)
-    source, table = SeededNoise(simulation_seed), Table(found)
-    best = search(found.price, source, lambda place, noise: table.perform(place, noise, source))
+    source, table = SeededNoise(simulation_seed), found.table()
+    best = searching.search(found.price, source, lambda place, noise: table.perform(place, noise, source))
     candidate = found.candidates[best.candidate]
     held, plan = table.of(candidate), found.promised(candidate.planned.plan)
     model = Model.released(best.outcome.weights, held.encoding, candidate.declared.loss, plan, made=None)
@@ -62,8 +68,8 @@ def rehearse(
 
 def _search(
     config: Config, vary: Vary, effort: Effort | None, frame: Any, assumptions: Sequence[Assumption], *, seeded: bool
-) -> TableSearch:
-    return prepare_search(
+) -> "TableSearch":
+    return tables.prepare(
         config,
         Path.cwd(),
         vary={key: values for key, values in vary.items() if key != "algorithm.name"},

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quoron.tuning.private_state import FOLDER, Known, Outcome, PrivateState, erase
+from quoron.tuning.private_state import Known, Outcome, PrivateState, erase
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.ahead import StartedNoise
@@ -204,8 +204,3 @@ class Books:
     @property
     def _charge(self) -> dict[str, Any]:
         return {"epsilon": self.price.epsilon, "delta": self.price.delta, "adjacency": self.price.adjacency}
-
-
-def is_left(folder: Path) -> bool:
-    """Whether something secret of a search is in a folder."""
-    return (folder / FOLDER).exists()

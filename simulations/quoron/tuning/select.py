@@ -67,7 +67,7 @@ class Trial:
     _privacy: PlanPrivacy | None = field(repr=False)
     _mean: GaussianNoise | None = field(repr=False)
     _mu: float = field(repr=False)
-    _seed: int = field(repr=False)
+    _slots: int = field(repr=False)  # seed of public slots
     _spent: set[str] = field(default_factory=set, repr=False)
 
     def train(
@@ -87,7 +87,7 @@ class Trial:
             algorithm=method.algorithm or ONE_PASS,
             options=dict(method.options),
         )
-        plan = asked.planned(self._seed, curated=True).as_curated()
+        plan = asked.planned(self._slots, curated=True).as_curated()
         pairs = ALGORITHMS[plan.algorithm].pairs(plan)
         if not all(pair.is_gaussian and pair.mu <= self._mu and pair.lack <= LACK for pair in pairs):
             raise ConfigError(
