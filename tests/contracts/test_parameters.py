@@ -8,6 +8,7 @@ import pytest
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from contracts.test_quorum import QUORUM
 from quoron_privacy.counts.bought import Bought
+from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
@@ -60,5 +61,6 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
 
 @pytest.mark.parametrize("kind", [Plan, PlannedRelease, Guarantee])
 def test_what_a_plan_holds_has_a_type(kind: type) -> None:
-    hints = get_type_hints(kind, localns={"Bought": Bought, "Quorum": Quorum, "TableHealth": TableHealth})
+    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, Quorum, TableHealth)}
+    hints = get_type_hints(kind, localns=named)
     assert not [each.name for each in fields(kind) if hints[each.name] is Any]

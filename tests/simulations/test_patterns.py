@@ -204,3 +204,10 @@ def test_classes_that_count_up_are_one_text_too() -> None:
     config = configs.parse(text)
     assert (config.loss.name, config.loss.classes) == ("softmax", 10)
     assert configs.parse(config.as_toml()) == config
+
+
+def test_a_plan_of_json_lines_names_no_key_of_a_row(tmp_path: Path) -> None:
+    lines = [f'{{"who": {user}, "age": {user % 100}, "dose": 1.0, "ill": {user % 2}}}' for user in range(2000)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    planned = quoron.plan(tmp_path / "rows.jsonl", user="who", label="ill", numeric={"age": (0, 100)})
+    assert "dose" not in " ".join(planned.remarks)

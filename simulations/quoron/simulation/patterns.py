@@ -42,7 +42,8 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
     }
-    return config.model_copy(update={"population": table.model_copy(update=changes)})
+    kept = table.exclude if bought_of(table) else ()  # of what is bought later they are left out, too
+    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": kept})})
 
 
 def _check_written(table: TableSection, base: Path) -> None:
@@ -72,10 +73,11 @@ def roles(table: TableSection) -> set[str]:
 def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
     """A line that says which of a table's columns nobody spoke of, where there are any, from the section as given.
 
-    None of a table that ships with quoron, nor where all of which nothing is said is bought.
+    None of a table that ships with quoron, nor where all of which nothing is said is bought, nor of JSON lines, whose
+    keys are values of rows.
     """
     bought = bought_of(table)
-    if table.path.startswith(PACKAGED) or ALL in bought:
+    if not names or table.path.startswith(PACKAGED) or ALL in bought:
         return ()
     spoken = {name for kind in KINDS for name in getattr(table, kind)} | {*bought, *table.exclude}
     said = roles(table) | spans.left_out((), names, sorted(spoken))
@@ -91,11 +93,15 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
 
 def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
     """The same of a configuration's table, of which the header is read."""
+    from quoron_client.data import tables  # it brings pyarrow
+
     table = config.population
-    return unread(table, _header(table, base, frame)) if isinstance(table, TableSection) else ()
+    if not isinstance(table, TableSection):
+        return ()
+    return unread(table, tables.opened(table_file(table.path, base) if frame is None else frame, table.dialect).names)
 
 
 def _header(table: TableSection, base: Path, frame: Any) -> list[str]:
-    from quoron_client.data import tables  # it brings pyarrow
+    from quoron_client.data import tables
 
     return tables.names(table_file(table.path, base) if frame is None else frame, table.dialect)
