@@ -53,25 +53,25 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (17145, 107),
     "quoron_client.federation.session": (11348, 82),
     "quoron.mean": (9017, 68),
-    "quoron.training.run": (31798, 205),
-    "quoron.api": (21194, 147),
-    "quoron.sklearn": (35127, 222),
+    "quoron.training.run": (30741, 198),
+    "quoron.api": (21200, 147),
+    "quoron.sklearn": (31739, 203),
     "quoron.cli.app": (2891, 22),
 }
 COUNTS = {
     "pairs of rooms that import each other": 0,
     "rings of rooms": 0,
     "rings of modules": 0,
-    "imports of our own inside functions": 149,
-    "modules that are imported when first used": 38,
+    "imports of our own inside functions": 150,
+    "modules that are imported when first used": 45,
     "imports of another folder's private names": 0,
     "fields of AlgorithmInfo": 14,
     "public names": 137,
     "distributions of a plain install": 67,
-    "lines of the product": 82833,
+    "lines of the product": 82809,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (21959, 1258),
+    "quoron.api.train": (21696, 1245),
     "quoron_server.algorithms.localised.method": (1138, 54),
     "quoron_server.algorithms.tracking.method": (2383, 103),
 }
