@@ -32,6 +32,7 @@ def farthest() -> tuple[np.ndarray, np.ndarray]:
 
 ONE, OTHER = farthest()
 NOBODY = np.zeros((1, 4 * CELLS))
+WRONG_AND_RIGHT = np.array([[1.0, 1.0, 1.0]]), np.array([[1.0, 0.0, 0.0]])
 
 
 def mean(held: HeldOut, own: np.ndarray, times: int = 1) -> np.ndarray:
@@ -66,8 +67,8 @@ def test_leaving_a_user_out_is_within_the_promise_under_its_own_noise():
 
 
 def test_errors_of_numbers_are_within_the_promise():
-    worst, none = np.array([[1.0, 1.0, 1.0]]), np.zeros((1, 3))
-    assert 0.1 < audit(NUMBERS, worst, none) <= EPSILON
+    """The farthest two: one whose rows are all as wrong as can be, the other's all right."""
+    assert 0.1 < audit(NUMBERS, *WRONG_AND_RIGHT) <= EPSILON
 
 
 def test_both_releases_together_use_what_they_are_charged_and_no_more():
@@ -92,8 +93,7 @@ def test_a_histogram_in_which_a_user_weighs_by_its_items_is_caught():
 
 
 def test_errors_that_are_clipped_row_by_row_and_summed_are_caught():
-    worst, none = np.array([[1.0, 1.0, 1.0]]), np.zeros((1, 3))
-    assert audit(NUMBERS, worst, none, times=4) > EPSILON
+    assert audit(NUMBERS, *WRONG_AND_RIGHT, times=4) > EPSILON
 
 
 def test_noise_for_the_distance_from_zero_alone_is_caught():

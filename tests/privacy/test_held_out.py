@@ -99,7 +99,7 @@ def test_what_is_calibrated_is_verified_at_any_size_and_nearly_no_less(users, cl
 
 
 @pytest.mark.parametrize(
-    "change", [{"users": 499}, {"cap": 9}, {"classes": 3}, {"adjacency": "replace-one"}, {"scales": (0.01, 0.004)}]
+    "change", [{"users": 499}, {"cap": 9}, {"classes": 0}, {"adjacency": "replace-one"}, {"scales": (0.01, 0.004)}]
 )
 def test_a_plan_with_less_noise_than_its_theorem_asks_is_refused(change):
     held = a_release(2, users=500, adjacency="zero-out")

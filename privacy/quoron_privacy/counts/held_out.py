@@ -33,9 +33,13 @@ STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the n
 FIRST = 0.12  # of μ², for the first release
 ERRORS = 0.7  # of norm², of a number's first release; the rest is places of labels
 STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
-CORRECT, _CLASSES = 0.1, 0.2  # of norm², of two classes; the rest is waves
-_NUMBER = (0.03, 0.82, 0.15)  # presence, squares of errors, and of the baseline's
+CORRECT = 0.08  # squared weights of two classes: right or wrong
+_BOTH = (0.2, 0.07, 1.36)  # what both classes' rows add alike: presence, the first wave, how fast others fall
+_BETWEEN = (0.043, 0.127, 1.76)  # and with opposite signs
+_NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
+_USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}  # of a number, of many classes: what is told of a row, of which it is released
+# how far it is from this, so that how many are there matters little
 _HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
 
@@ -152,7 +156,7 @@ class HeldOut:
         else:
             held = _unit(parts)
             own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
-            own = own * np.sqrt(_weights(self.classes))
+            own = own @ parts_told(self.classes).T
         if self.cap == 1:
             return own
         assert items is not None
@@ -277,21 +281,38 @@ def _cells() -> Matrix:
     """(1 + 2 CELLS, 4 CELLS): of a row of class c in cell b that is told wrong or right, at (c CELLS + b) 2 + right."""
     made = np.zeros((1 + 2 * CELLS, 2, CELLS, 2))
     made[0] = math.sqrt(CORRECT) * np.array([-0.5, 0.5])  # so that how many are there matters little
-    one = one_class()
-    for own in range(2):
-        made[1 + own * CELLS : 1 + (own + 1) * CELLS, own] = one[:, :, None]
+    made[1:] = two_classes().reshape(2 * CELLS, 2, CELLS)[..., None]
     found: Matrix = made.reshape(1 + 2 * CELLS, 4 * CELLS)
     found.setflags(write=False)
     return found
 
 
-def one_class() -> Matrix:
-    """(CELLS, CELLS): what the second release tells of one of two classes is this times shares of rows in its cells."""
-    weight = np.append(1.0, np.zeros(CELLS - 1))
-    weight[1:] = np.arange(1.0, CELLS) ** -SMOOTH
-    weight[1:] *= (1 - CORRECT - _CLASSES) / weight[1:].sum()
-    weight[0] = _CLASSES
-    return np.asarray(np.sqrt(weight)[:, None] * _waves(CELLS))
+def two_classes() -> Matrix:
+    """(2 CELLS, 2 CELLS): what the second release tells of two classes, this times shares of rows by class and cell.
+
+    Waves that rows of both classes add alike, and waves that those of the first subtract: the AUC is nearly the first
+    of the latter alone, where classes are even.
+    """
+    cells, k = _waves(CELLS), np.arange(1.0, CELLS)
+    both, between = (
+        np.sqrt(np.append(whole, first * k**-fall))[:, None] * cells for whole, first, fall in (_BOTH, _BETWEEN)
+    )
+    return np.vstack([np.hstack([both, both]), np.hstack([-between, between])])
+
+
+def slow_waves(many: int) -> Matrix:
+    """(CELLS, CELLS): the projection of shares of cells on the first so many waves."""
+    kept = _waves(CELLS)[:many]
+    kept = kept / np.linalg.norm(kept, axis=1, keepdims=True)
+    return np.asarray(kept.T @ kept)
+
+
+def parts_told(classes: int) -> Matrix:
+    """(D, D): the second release tells this times `parts`, of a label that is not two classes, without the items."""
+    here = classes or 1
+    made = np.eye(here + 2)
+    made[here:, :here] = -np.array(_USUAL[min(classes, 1)])[:, None]
+    return np.asarray(np.sqrt(_weights(classes))[:, None] * made)
 
 
 def of_items(cap: int) -> float:
@@ -299,10 +320,9 @@ def of_items(cap: int) -> float:
     return sum(_ITEMS) if cap > 1 else 0.0
 
 
-def second_weights(classes: int, cap: int) -> Vector:
-    """What each number of the second release was multiplied by, of a label that is not two classes."""
-    own = np.sqrt(_weights(classes))
-    return own if cap == 1 else np.concatenate([own * math.sqrt(1 - sum(_ITEMS)), np.sqrt(_ITEMS)])
+def items_told() -> Vector:
+    """(2,): what rows, and what is told of them, are multiplied by where figures per item are wanted."""
+    return np.sqrt(np.array(_ITEMS))
 
 
 @cache
@@ -351,10 +371,10 @@ def _vertices(classes: int) -> list[Matrix]:
         return [_cells()]
     if classes == 0:
         corners = np.array([[1.0, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1]])
-        return [np.sqrt(_weights(0))[:, None] * corners]
+        return [parts_told(0) @ corners]
     right = np.array([[1.0, 0, 1, 0], [0, 0, 1, 1]])
     made = [np.vstack([np.tile(np.eye(classes)[:, [own]], 4), right]) for own in range(classes)]
-    return [np.sqrt(_weights(classes))[:, None] * np.hstack(made)]
+    return [parts_told(classes) @ np.hstack(made)]
 
 
 def _far(blocks: list[Matrix]) -> tuple[float, float]:

@@ -25,6 +25,8 @@ from quoron_privacy.counts.held_out import CELLS, HeldMeans, HeldOut
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
 GROUPS = 8  # of calibration
+SLOW = 5  # waves of shares, of which an AUC has the product of both classes
+_TOLD = (0.15, 0.75)  # of which figures intervals are foretold: a mean square of errors in their bound, an accuracy
 FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
 NOBODY = (
     "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
@@ -51,23 +53,21 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) ->
         figures, bins = [*_of_others(held, scorer, found, told)], ()
     figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
-    if not _seen(held, told):
+    if not _seen(held, found, told):
         figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
 
 
-def _seen(held: HeldOut, told: Vector) -> bool:
+def _seen(held: HeldOut, found: Where, told: Vector) -> bool:
     """Whether users with rows stand out of the noise: without, means over them say nothing."""
     if held.classes == 2:
-        spare = math.sqrt(1 - held_out.of_items(held.cap))
-        inverse = np.linalg.inv(held_out.one_class()).sum(axis=0) / spare
-        here = float((told[1 : 1 + 2 * CELLS].reshape(2, CELLS) @ inverse).sum())
-        noise = held.scales[1] * float(np.linalg.norm(inverse)) * math.sqrt(2)
+        shares = _shares(held, found.decides, told)
+        here, noise = float(shares.held.sum()), shares.noise(np.ones((2, CELLS)))
     else:
-        weights, many = held_out.second_weights(held.classes, held.cap), held.classes or 1
-        here, noise = float((told / weights)[:many].sum()), held.scales[1] / float(weights[0]) * math.sqrt(many)
+        parts = _parts(held, told)
+        here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
     return here > max(FEW, WIDE * noise)
 
 
@@ -78,10 +78,10 @@ def _nothing(figure: Figure) -> Figure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shares:
-    """Released shares of users' rows by class and cell, (2, CELLS), with the covariance of each class's noise."""
+    """Released shares of users' rows by class and cell, (2, CELLS), with the covariance of their noise."""
 
     held: Vector
-    covariance: Vector  # (CELLS, CELLS)
+    covariance: Vector  # (2, CELLS, 2, CELLS)
     users: int
 
     @property
@@ -91,7 +91,7 @@ class _Shares:
 
     def noise(self, gradient: Vector) -> float:
         """Standard deviation of what noise adds to a figure with this gradient."""
-        return math.sqrt(float(np.einsum("cb,bd,cd->", gradient, self.covariance, gradient)))
+        return math.sqrt(float(np.einsum("ab,abcd,cd->", gradient, self.covariance, gradient)))
 
     def error(self, gradient: Vector, more: float = 0.0) -> float:
         """Standard error of a figure with this gradient by shares (2, CELLS): noise and the draw of the users."""
@@ -103,31 +103,34 @@ class _Shares:
 
 def _of_two(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> tuple[list[Figure], tuple[Bin, ...]]:
     """Of two classes, in the order of their scores."""
-    own = told[: 1 + 2 * CELLS] / (math.sqrt(1 - held_out.of_items(held.cap)))
-    scale = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
-    waves, correct = held_out.one_class(), held_out.CORRECT**0.5
-    inverse = np.linalg.inv(waves)
-    shares = _Shares(
-        np.stack([inverse @ part for part in own[1:].reshape(2, CELLS)]), scale**2 * inverse @ inverse.T, held.users
-    )
-    direct = 0.5 + float(own[0]) / correct / shares.here, scale / correct / shares.here
-    figures = [_accuracy(found, shares, *direct), _auc(shares)]
+    shares = _shares(held, found.decides, told)
+    figures = [_accuracy(found, shares), _auc(shares)]
     if not scorer.probable:
         return figures, ()
     return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(scorer, found, shares))
 
 
-def _accuracy(found: Where, shares: _Shares, direct: float, error: float) -> Figure:
-    """By the share that was released as such, and by cells, each as its noise is small."""
-    says = (np.arange(CELLS) >= found.decides).astype(np.float64)
-    right, here = np.stack([1 - says, says]), shares.here
-    by_cells = float((shares.held * right).sum()) / here
-    by_share = -(direct - 0.5) / here * np.ones_like(right)  # its gradient: of how many are there alone
-    by_cell = (right - by_cells) / here
-    noises = math.hypot(error, shares.noise(by_share)), shares.noise(by_cell)
-    weight = noises[1] ** 2 / (noises[0] ** 2 + noises[1] ** 2)
-    value = min(max(weight * direct + (1 - weight) * by_cells, 0.0), 1.0)
-    noise = math.hypot(weight * error, shares.noise(weight * by_share + (1 - weight) * by_cell))
+def _shares(held: HeldOut, decides: int, told: Vector) -> _Shares:
+    """By least squares: the model is right or wrong in all of a class's rows in a cell, so that is a share of cells."""
+    spare = 1 - held_out.of_items(held.cap)
+    right = math.sqrt(held_out.CORRECT) * (_right(decides).reshape(1, -1) - 0.5)
+    asked = np.vstack([right, held_out.two_classes()])
+    inverse = np.linalg.pinv(asked)
+    shares = inverse @ (told[: len(asked)] / math.sqrt(spare))
+    covariance = held.scales[1] ** 2 / spare * inverse @ inverse.T
+    return _Shares(shares.reshape(2, CELLS), covariance.reshape(2, CELLS, 2, CELLS), held.users)
+
+
+def _right(decides: int) -> Vector:
+    """Whether the model is right in rows of a class and a cell, (2, CELLS)."""
+    says = (np.arange(CELLS) >= decides).astype(np.float64)
+    return np.stack([1 - says, says])
+
+
+def _accuracy(found: Where, shares: _Shares) -> Figure:
+    right, here = _right(found.decides), shares.here
+    value = min(max(float((shares.held * right).sum()) / here, 0.0), 1.0)
+    noise = shares.noise((right - value) / here)
     low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
     return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
@@ -146,14 +149,17 @@ def _auc(shares: _Shares) -> Figure:
     """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
     zero, one = shares.held
     n0, n1 = float(zero.sum()), float(one.sum())
-    noise = math.sqrt(float(shares.covariance.sum()))
-    if min(n0, n1) <= WIDE * noise or min(n0, n1) <= 0:
+    noises = [shares.noise(own[:, None] * np.ones(CELLS)) for own in np.eye(2)]
+    if n0 <= WIDE * noises[0] or n1 <= WIDE * noises[1] or min(n0, n1) <= 0:
         return _figure("AUC", 0.5, 0.0, 1.0, 0.5, "chance")
     beyond = np.triu(np.ones((CELLS, CELLS)), 1) + 0.5 * np.eye(CELLS)  # row: cell of class 0, column: of class 1
+    quick = np.eye(CELLS) - held_out.slow_waves(SLOW)  # of these waves the product of both classes is noise alone
+    beyond = beyond - quick @ beyond @ quick
     value = float(zero @ beyond @ one) / (n0 * n1)
     by_zero, by_one = (beyond @ one) / (n0 * n1) - value / n0, (zero @ beyond) / (n0 * n1) - value / n1
-    twice = float(np.einsum("ab,bc,cd,ad->", shares.covariance, beyond, shares.covariance, beyond)) / (n0 * n1) ** 2
-    error = shares.error(np.stack([by_zero, by_one]), twice)
+    both, across = (shares.covariance[0, :, 0], shares.covariance[1, :, 1]), shares.covariance[0, :, 1]
+    twice = float(np.sum((both[0] @ beyond @ both[1]) * beyond) + np.sum((across @ beyond.T @ across) * beyond))
+    error = shares.error(np.stack([by_zero, by_one]), twice / (n0 * n1) ** 2)
     tied = 0.5 * max(float((zero * one).sum()), 0.0) / (n0 * n1)  # what cells hide, whatever is in them
     value = min(max(value, 0.0), 1.0)
     low, high = _within(value, error, tied)
@@ -183,14 +189,12 @@ def _calibration(scorer: Scorer, found: Where, shares: _Shares) -> Iterator[Bin]
     chances = expit(_scores(scorer, (found.edges[1:] + found.edges[:-1]) / 2))
     for cells in np.array_split(np.arange(CELLS), GROUPS):
         zero, one = (float(own[cells].sum()) for own in shares.held)
-        noise = float(shares.covariance[np.ix_(cells, cells)].sum())
-        many = zero + one
-        if many <= WIDE * math.sqrt(2 * noise):
+        many, within = zero + one, np.isin(np.arange(CELLS), cells).astype(np.float64)
+        if many <= WIDE * shares.noise(np.stack([within, within])):
             continue
         value = min(max(one / many, 0.0), 1.0)
-        error = math.sqrt(
-            noise * ((1 - value) ** 2 + value**2) / many**2 + _unit_variance(value) / (many * shares.users)
-        )
+        noise = shares.noise(np.stack([-value * within, (1 - value) * within])) / many
+        error = math.hypot(noise, math.sqrt(_unit_variance(value) / (many * shares.users)))
         low, high = _within(value, error)
         yield Bin(float(chances[cells].mean()), value, low, high)
 
@@ -200,25 +204,55 @@ def _scores(scorer: Scorer, places: Vector) -> Vector:
     return np.asarray(middle + width * np.clip(ndtri(np.clip(places, 1e-12, 1 - 1e-12)), -38, 38))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """Released means of what is told of users' rows, (classes + 2,), with the covariance of their noise."""
+
+    held: Vector  # of a number and of K classes, as `HeldOut.second_vectors` takes them
+    covariance: Vector
+    users: int
+
+    @property
+    def classes(self) -> int:
+        """K; 1 for a number: presence."""
+        return len(self.held) - 2
+
+    @property
+    def here(self) -> float:
+        """Share of users with rows, as released."""
+        return float(self.held[: self.classes].sum())
+
+    def noise(self, gradient: Vector) -> float:
+        """Standard deviation of what noise adds to a figure with this gradient."""
+        return math.sqrt(float(gradient @ self.covariance @ gradient))
+
+    def mean(self, which: int) -> tuple[float, float]:
+        """(mean over users with rows, its standard error) of one of the last two, which are in [0, 1]."""
+        here = max(self.here, FEW)
+        value = min(max(float(self.held[self.classes + which]) / here, 0.0), 1.0)
+        gradient = np.append(np.full(self.classes, -value), np.eye(2)[which]) / here
+        return value, math.sqrt(self.noise(gradient) ** 2 + value * (1 - value) / (here * self.users))
+
+
+def _parts(held: HeldOut, told: Vector) -> _Parts:
+    spare, inverse = 1 - held_out.of_items(held.cap), np.linalg.inv(held_out.parts_told(held.classes))
+    parts = inverse @ (told[: len(inverse)] / math.sqrt(spare))
+    return _Parts(parts, held.scales[1] ** 2 / spare * inverse @ inverse.T, held.users)
+
+
 def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Iterator[Figure]:
     """Of numbers, or of three classes and more: means over users with rows."""
-    weights = held_out.second_weights(held.classes, held.cap)
-    own, errors = told / weights, held.scales[1] / weights
+    parts = _parts(held, told)
     if not scorer.classes:
-        here = max(float(own[0]), FEW)
-        base = _mean(float(own[2]), float(errors[2]), here, float(errors[0]), held.users)
-        yield _root(scorer, found, _mean(float(own[1]), float(errors[1]), here, float(errors[0]), held.users), base[0])
+        yield _root(scorer, found, parts.mean(0), parts.mean(1)[0])
         return
-    classes = scorer.classes
-    here, noise = max(float(own[:classes].sum()), FEW), float(errors[0]) * math.sqrt(classes)
-    rate = np.maximum(own[:classes], 0.0) / max(float(np.maximum(own[:classes], 0.0).sum()), FEW)
-    value, error = _mean(float(own[classes]), float(errors[classes]), here, noise, held.users)
+    rate = np.maximum(parts.held[: scorer.classes], 0.0)
+    rate = rate / max(float(rate.sum()), FEW)
+    value, error = parts.mean(0)
     yield _figure("accuracy", value, *_within(value, error), float(rate.max()), "majority")
     if scorer.probable:
         most = MOST_LOSS * found.bound
-        value, error = _mean(
-            float(own[-1 if held.cap == 1 else -3]), float(errors[-1 if held.cap == 1 else -3]), here, noise, held.users
-        )
+        value, error = parts.mean(1)
         seen = rate[rate > 0]
         low, high = (most * each for each in _within(value, error))
         baseline = float(-(seen * np.log(seen)).sum())
@@ -250,8 +284,8 @@ def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures
     """The first figure where each row weighs alike, up to so many of a user's."""
     if held.cap == 1:
         return []
-    rows, right = (told[-2:] / held_out.second_weights(held.classes, held.cap)[-2:]).tolist()
-    errors = (held.scales[1] / held_out.second_weights(held.classes, held.cap)[-2:]).tolist()
+    rows, right = (told[-2:] / held_out.items_told()).tolist()
+    errors = (held.scales[1] / held_out.items_told()).tolist()
     rows = max(rows, FEW / held.cap)
     value = min(max(right / rows, 0.0), 1.0)
     noise = (errors[1] ** 2 + (value * errors[0]) ** 2) / rows**2
@@ -338,15 +372,18 @@ def expected(held: HeldOut) -> float:
     """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
     drawn = 0.1875 / held.users
     if held.classes == 2:
-        waves, spare = held_out.one_class(), 1 - held_out.of_items(held.cap)
-        scale = held.scales[1] / math.sqrt(spare)
-        inverse = np.linalg.inv(waves)
-        says = np.where(np.arange(CELLS) < CELLS // 2, 0.25, -0.75)  # right or not, around its mean
-        cells = 2 * scale**2 * float(says @ inverse @ inverse.T @ says)
-        direct = scale**2 / held_out.CORRECT
-        return WIDE * math.sqrt(1 / (1 / cells + 1 / direct) + drawn)
-    error = held.scales[1] / held_out.second_weights(held.classes, held.cap)[held.classes or 1]
-    return WIDE * math.sqrt(float(error) ** 2 + drawn)
+        noise = _even(held).noise(_right(CELLS // 2) - 0.75)
+    else:
+        told = np.zeros(held_out.parts_told(held.classes).shape[0])
+        parts = _parts(held, told)
+        noise = parts.noise(np.append(np.full(parts.classes, -_TOLD[held.classes > 0]), [1.0, 0.0]))
+    return WIDE * math.sqrt(noise**2 + drawn)
+
+
+def _even(held: HeldOut) -> _Shares:
+    """What would be released of a model that knows nothing, without noise."""
+    shares = _shares(held, CELLS // 2, np.zeros(1 + 2 * CELLS))
+    return replace(shares, held=np.full((2, CELLS), 0.5 / CELLS))
 
 
 def foretold(held: HeldOut) -> str:
@@ -356,8 +393,5 @@ def foretold(held: HeldOut) -> str:
         return f"an rmse to about ± {100 * min(width / 0.15 / 2, 1):.0f} %"
     if held.classes > 2:
         return f"an accuracy to about ± {width:.2g}"
-    inverse = np.linalg.inv(held_out.one_class())
-    covariance = held.scales[1] ** 2 / (1 - held_out.of_items(held.cap)) * inverse @ inverse.T
-    shares = _Shares(np.full((2, CELLS), 0.5 / CELLS), covariance, held.users)
-    auc = _auc(shares)
+    auc = _auc(_even(held))
     return f"an accuracy to about ± {width:.2g}, an AUC to ± {(auc.high - auc.low) / 2:.2g}"

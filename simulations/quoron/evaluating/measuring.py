@@ -23,7 +23,8 @@ from quoron_privacy.noise.streams import NoiseSource
 Vector = NDArray[np.float64]
 Released = dict[str, Any]
 Batches = Callable[[], Iterable[ItemBatch]]  # of held-out users, some at a time; the same whenever it is called
-SURE = 2.0  # deviations of noise from which on a wave, or a tail, is seen
+SURE = 2.0  # deviations of noise from which on a wave is seen
+TAILS = 3.0  # and a tail: of 28 steps one that is none would hold all errors at many times what they are
 MEDIANS = 3.5  # of errors, at which they are held at least: 2.4 deviations, of a bell
 TAIL = 0.02  # share of rows whose errors may be held at the bound
 ENDS = 0.01  # share of rows beyond the first and the last cell's outer edges, which count there
@@ -73,7 +74,7 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     steps, error = _shares_said(said[:STEPS] / root, STEPS, held.scales[0] / root)
     tails = np.cumsum(steps)
     sums = np.tril(np.ones((STEPS, STEPS))) @ _inverse(STEPS)
-    sure = SURE * error * np.linalg.norm(sums, axis=1)
+    sure = TAILS * error * np.linalg.norm(sums, axis=1)
     few = np.flatnonzero(tails > np.maximum(TAIL, sure))  # steps with all that are larger
     middle = np.interp(tails[-1] / 2, np.maximum.accumulate(tails), np.arange(1, STEPS + 1))
     far = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
