@@ -10,7 +10,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.evaluating.evaluation import Evaluation
+from quoron.evaluating.evaluation import Evaluation, Figure
 from quoron.evaluating.scores import Scorer, means, usable
 from quoron.run_folder import RunFolder
 from quoron.sklearn import PrivateLogisticRegression
@@ -206,6 +206,15 @@ def test_numbers_are_told_in_their_own_units_with_the_bound_of_errors(people, le
     assert rmse.value == pytest.approx(error, rel=1 / 3)
     assert rmse.baseline > 1.5 * rmse.value
     assert rmse.bound.startswith("errors held at ")
+    assert rmse.bound in dict(trained.evaluation.rows())["rmse per user, with 95 %"]
+
+
+def test_numbers_in_a_labels_units_are_written_out_beside_the_bound_of_their_errors():
+    held = "errors held at 20,000"
+    figure = Figure("rmse", "user", 7563.8, 6720.0, 8322.4, 11621.6, "mean", useless=False, bound=held)
+    assert figure.text() == "7,564 (6,720 to 8,322; mean 11,622; errors held at 20,000)"
+    small = Figure("rmse", "user", 0.01234567, 0.01, 0.02, None, "mean", useless=False)
+    assert small.text() == "0.01235 (0.01 to 0.02)"
 
 
 def test_the_estimators_hold_users_out_too(people, ledger):

@@ -14,6 +14,11 @@ from quoron_privacy.errors import DataError
 Per = Literal["user", "item"]
 
 
+def in_units(value: float) -> str:
+    """A number in the label's own units, for people: 11,622 and 0.01162, never 1.162e+04."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One number with its 95 % interval, which covers the noise and that these users were drawn from many.
@@ -38,10 +43,11 @@ class Figure:
 
     def text(self) -> str:
         """For people: the value, its interval and the baseline."""
-        digits = ".3f" if self.name in ("accuracy", "AUC", "log loss") else ".4g"
-        known = [] if self.baseline is None else [f"{self.baseline_name} {self.baseline:{digits}}"]
-        said = [f"{self.low:{digits}} to {self.high:{digits}}", *known, *(["useless"] if self.useless else [])]
-        return f"{self.value:{digits}} ({'; '.join(said)})"
+        shown = "{:.3f}".format if self.name in ("accuracy", "AUC", "log loss") else in_units
+        known = [] if self.baseline is None else [f"{self.baseline_name} {shown(self.baseline)}"]
+        held = [self.bound] if self.bound and self.name == "rmse" else []
+        said = [f"{shown(self.low)} to {shown(self.high)}", *known, *held, *(["useless"] if self.useless else [])]
+        return f"{shown(self.value)} ({'; '.join(said)})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
-from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
 from quoron.evaluating.measuring import Released, Where, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
 from quoron_client.data.labels import Range
@@ -276,7 +276,7 @@ def _root(scorer: Scorer, found: Where, square: tuple[float, float], baseline: f
     def root(share: float) -> float:
         return most * math.sqrt(share)
 
-    bound = f"errors held at {most:.3g}"
+    bound = f"errors held at {in_units(most)}"
     return _figure("rmse", root(square[0]), root(low), root(high), root(baseline), "mean", bound=bound, per=per)
 
 

@@ -11,18 +11,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from quoron.comparing.request import Cell, Request, shown
 from quoron.config import Config, is_wanted
+from quoron.evaluating.evaluation import in_units
 from quoron.evaluating.split import held_out, held_users
 from quoron.planning.plans import Planned, choose
 from quoron.populations.users import Declared
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.simulation.scene import problem as problem_of
+from quoron.table_section import TableSection
 from quoron.training import look
 from quoron.training.curator import CuratorEngine
 from quoron.training.start import Identity
@@ -32,6 +34,7 @@ from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import noise_for, pair_of, private_mean, score_name, user_scores
 from quoron.tuning.searching import THEOREM, Price
 from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Regression
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
@@ -112,10 +115,19 @@ class TableSearch:
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
         if self.noise.scale > _USELESS:
             found.append(
-                f"a trial's score is off by ± {self.noise.scale:.2g} by its noise alone: settings that differ by less "
+                f"a trial's score is off by {self._noise_told} by its noise alone: settings that differ by less "
                 "are told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
             )
         return tuple(found)
+
+    @property
+    def _noise_told(self) -> str:
+        """The noise of a score; of numbers in the label's units too, as a share of a wide range looks like little."""
+        first, shown = self.candidates[0], f"± {self.noise.scale:.2g}"
+        if not isinstance(first.declared.loss, Regression):
+            return shown
+        low, high = cast(TableSection, first.config.population).label_range or (0.0, 0.0)
+        return f"{shown} ({in_units(self.noise.scale * (high - low))} of the label's units)" if high > low else shown
 
     def table(self) -> "Table":
         """Its rows, and trials on them."""
@@ -151,7 +163,7 @@ class TableSearch:
             ("one trial", f"ε = {said['trial_epsilon']:.4g} at the same δ: the search costs {times:.2f} times that"),
             ("in the open", f"all settings one after the other: ε = {said['open_search_epsilon']:.4g} at the same δ"),
             ("users", f"{self.users - self.held:,} train, {self.held:,} score every trial"),
-            ("score", f"{score_name(self.candidates[0].declared.loss)}, off by ± {self.noise.scale:.2g} by noise"),
+            ("score", f"{score_name(self.candidates[0].declared.loss)}, off by {self._noise_told} by noise"),
             ("a trial is planned with", f"ε = {each.epsilon:.4g}, δ = {each.delta:.2g}"),
             ("the clock", told),
         ]
