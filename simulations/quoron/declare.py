@@ -24,7 +24,7 @@ asked for, and charged before anything is told.
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text
-from quoron.sections import Keep, Privacy, door, only, shortened
+from quoron.sections import DELTA, Keep, Privacy, door, only, shortened
 from quoron.table_columns import integers
 from quoron.training import lifetime
 from quoron_client.data import columns, spans, tables
@@ -54,7 +54,6 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_server.budget import check_delta
 
-DELTA = 1e-6  # of all ranges and categories, unless told
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 STATEMENT = "facts of a table: docs/privacy/votes.md, docs/privacy/bought-declarations.md"
 SECTIONS = {"numeric": "population.numeric", "dates": "population.dates", "categorical": "population.categorical"}
@@ -161,7 +160,7 @@ def declare(
     """
     only("declare", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
     only("declare", ("group", "ledger"), keep)
-    epsilon, delta = replace(privacy, delta=DELTA if privacy.delta is None else privacy.delta).needed("declare")
+    epsilon, delta = privacy.needed("declare", usual=DELTA)
     ledger, simulation_seed = keep.ledger, privacy.simulation_seed
     for kind, listed in (("numeric", numeric), ("dates", dates), ("categorical", categorical)):
         if not (

@@ -6,18 +6,16 @@
 Proof: docs/privacy/evaluation.md.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quoron.evaluating.evaluation import Evaluation
 from quoron.model import Model
 from quoron.run_folder import MODEL
-from quoron.sections import Keep, Privacy, door, only
+from quoron.sections import DELTA, Keep, Privacy, door, only
 from quoron.training import measured
 from quoron_server.plan import Privacy as PlanPrivacy
 
-DELTA = 1e-6  # where nothing else is said
 _MEANT = ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed")
 
 
@@ -86,7 +84,7 @@ def _prepared(
 ) -> measured.Prepared:
     said = privacy or Privacy()
     only("evaluate", _MEANT, said)
-    asked = replace(said, epsilon=epsilon or said.epsilon, delta=delta or said.delta or DELTA).needed("evaluate")
+    asked = said.needed("evaluate", epsilon=epsilon, delta=delta, usual=DELTA)
     if isinstance(model, str | Path):
         model = Model.load(Path(model) / MODEL if Path(model).is_dir() else model)
     return measured.prepare(

@@ -25,6 +25,7 @@ from quoron_privacy.errors import ConfigError
 GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}\Z")  # a name of the people in a table
 P = ParamSpec("P")
 T = TypeVar("T")
+DELTA = 1e-6  # of what is released outside of a run, unless told
 Setting = str | Mapping[str, Any]  # a text "dotted.key=value", or sections as nested mappings
 
 
@@ -42,14 +43,21 @@ class Privacy:
     allow_large_delta: bool = False  # accept a δ above 1/n
     simulation_seed: int | None = None  # of made-up data: noise that comes again, and protects nobody
 
-    def needed(self, door: str) -> tuple[float, float]:
-        """(ε, δ) where no configuration has any. ConfigError without."""
-        if self.epsilon is None or self.delta is None:
+    def needed(
+        self, door: str, *, epsilon: float | None = None, delta: float | None = None, usual: float | None = None
+    ) -> tuple[float, float]:
+        """(ε, δ) where no configuration has any; short words win, and `usual` is δ where nobody says any.
+
+        ConfigError without.
+        """
+        epsilon = self.epsilon if epsilon is None else epsilon
+        delta = next((each for each in (delta, self.delta, usual) if each is not None), None)
+        if epsilon is None or delta is None:
             raise ConfigError(
-                f"Expected privacy=Privacy(epsilon, delta) for {door}, got epsilon={self.epsilon} and "
-                f"delta={self.delta}. Say both."
+                f"Expected privacy=Privacy(epsilon, delta) for {door}, got epsilon={epsilon} and delta={delta}. Say "
+                "both."
             )
-        return self.epsilon, self.delta
+        return epsilon, delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,14 @@ import quoron
 from quoron import Keep, Method, Privacy, api, declare, sections
 from quoron import config as configs
 from quoron.flower import train_privately
+from quoron.model import Model
 from quoron.table_columns import WORDS
 from quoron.training.result import TrainedTable
 from quoron.training.trained import TrainedRows
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.features import Numeric
+from quoron_client.data.labels import Signs
+from quoron_client.losses import make_loss
 from quoron_privacy.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -109,6 +114,21 @@ def test_sections_are_the_settings_they_stand_for() -> None:
     method = Method("dp-ftrl", {"rounds": 4}, items_per_user=3, radius=2.0, seed=4)
     said = sections.sections(Privacy(2.0, 1e-5), method, Keep("here", group="clinic"), door="plan")
     assert configs.parse("", settings=[said]) == configs.parse("", settings=texts)
+
+
+def test_a_number_that_is_said_is_never_taken_for_one_that_is_not(tmp_path: Path) -> None:
+    """Zero is no promise to a door that would otherwise take what stands elsewhere, or what is usual."""
+    said = Privacy(1.0, 1e-3)
+    assert said.needed("a door", epsilon=0.5, usual=1e-6) == (0.5, 1e-3)
+    assert said.needed("a door", epsilon=0.0, delta=0.0, usual=1e-6) == (0.0, 0.0)
+    assert Privacy(1.0).needed("a door", usual=1e-6) == (1.0, 1e-6)
+    table = pd.DataFrame({"who": np.arange(600), "x": np.arange(600) % 2, "y": np.arange(600) % 2 == 0})
+    encoding = Encoding((Numeric("x", 0, 1),), Signs("y"), intercept=True, feature_norm=1.0)
+    model = Model(np.array([1.0, 0.0]), encoding, make_loss("logistic", feature_norm=1.0), None)
+    for name in ("epsilon", "delta"):
+        none: dict[str, Any] = {name: 0.0}
+        with pytest.raises(ConfigError, match=name):
+            quoron.evaluate(model, table, user="who", privacy=said, keep=Keep(ledger=tmp_path / "own.sqlite"), **none)
 
 
 def test_short_words_win_over_values_and_both_over_settings() -> None:

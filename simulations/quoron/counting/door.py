@@ -25,8 +25,8 @@ import pyarrow as pa
 from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
 from quoron.counting.weighing import Facts, Integers, declared, held, of_arrays
-from quoron.declare import DELTA, read
-from quoron.sections import Keep, Privacy, door, only
+from quoron.declare import read
+from quoron.sections import DELTA, Keep, Privacy, door, only
 from quoron.training import lifetime, votes
 from quoron.training.votes import Want
 from quoron_client.data import tables
@@ -97,7 +97,7 @@ def statistics(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
-    promise = plans.Privacy(*_needed(epsilon, privacy))
+    promise = plans.Privacy(*privacy.needed("statistics", epsilon=epsilon, usual=DELTA))
     source, user = of_arrays(source, user)
     facts = declared(numeric, categorical)
     names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
@@ -159,13 +159,6 @@ def _released(
         released = part.release(private, noise.stream("statistics", place))
         rows += rows_of(part, question, facts, released, users)
     return tuple(rows)
-
-
-def _needed(epsilon: float | None, privacy: Privacy) -> tuple[float, float]:
-    if epsilon is not None and privacy.epsilon is not None:
-        raise ConfigError("Expected epsilon once, got it twice. Leave one out.")
-    said = Privacy(privacy.epsilon if epsilon is None else epsilon, DELTA if privacy.delta is None else privacy.delta)
-    return said.needed("statistics")
 
 
 def _purchases(wants: Sequence[Want], users: int, promise: plans.Privacy) -> Bought:
