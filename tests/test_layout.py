@@ -50,12 +50,12 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.whitened.method": (4013, 27),
     "quoron_server.algorithms.winsorised.entry": (4289, 33),
     "quoron_server.algorithms.winsorised.method": (2795, 22),
-    "quoron_server.service.coordinator": (17145, 107),
+    "quoron_server.service.coordinator": (17165, 107),
     "quoron_client.federation.session": (11348, 82),
     "quoron.mean": (9017, 68),
-    "quoron.training.run": (30741, 198),
-    "quoron.api": (21200, 147),
-    "quoron.sklearn": (31739, 203),
+    "quoron.training.run": (30775, 198),
+    "quoron.api": (21228, 147),
+    "quoron.sklearn": (31773, 203),
     "quoron.cli.app": (2891, 22),
 }
 COUNTS = {
@@ -68,10 +68,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 137,
     "distributions of a plain install": 67,
-    "lines of the product": 82809,
+    "lines of the product": 82880,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (21696, 1245),
+    "quoron.api.train": (21735, 1252),
     "quoron_server.algorithms.localised.method": (1138, 54),
     "quoron_server.algorithms.tracking.method": (2383, 103),
 }
