@@ -29,6 +29,7 @@ class Kind(StrEnum):
     OWN_ROWS = "own-rows"
     FORGETFUL_FUNCTION = "forgetful-function"
     SECRET_DURATION = "secret-duration"
+    SECRET_ORDER = "secret-order"
     ROWS_ARE_USERS = "rows-are-users"
     FEATURE_RANGES_PUBLIC = "feature-ranges-public"
     CLASSES_PUBLIC = "classes-public"

@@ -43,6 +43,8 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
         Kind.SECRET_DURATION: "nobody learns how many trials there were: how long the search took tells it, to whoever "
         "sees the clock, the times of files or those of the lifetime ledger",
+        Kind.SECRET_ORDER: "nobody learns in which order settings were tried: where some take longer than others, the "
+        "time of each trial tells it, to whoever sees the times of the private file or what the processor does",
         Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
         Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
         Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",

@@ -141,6 +141,24 @@ class TestTheBrokenTwins:
         seen = [hockey(selected(self.ONE, each), selected(self.OTHER, each), self.EPSILON) for each in told]
         assert float(usual().chances @ np.array(seen)) > 0.005
 
+    def test_an_order_of_candidates_that_can_be_told_breaks_it(self) -> None:
+        """Seven trials of what is (1/2, 0)-DP, then only another's, which any of these but a failure beats."""
+        law, e, rare = Trials.negative_binomial(40.0, most=120), math.exp(0.5), 1e-9
+        numbers = np.arange(1, law.most + 1)
+
+        def loss(tried: NDArray[np.int64], better: float) -> float:
+            """Of the rare outcome, of which one world has e times as much, and of better ones the other has."""
+            more = min(e * better, 1 - (1 - better) / e)
+            one, other = (
+                float(law.chances @ (tried * (1 - each) ** np.maximum(tried - 1.0, 0.0))) * mass
+                for each, mass in ((better, rare), (more, rare / e))
+            )
+            return math.log(one / other)
+
+        places = np.linspace(0.001, 0.999, 999).tolist()
+        assert max(loss(numbers, each) for each in places) < 2.0  # (2 + η) / 2
+        assert max(loss(np.minimum(numbers, 7), each) for each in places) > 2.9
+
 
 class TestThePriceInNumbers:
     def test_of_twenty_settings_tried_twice_each_is_below_twice_one_run_at_one(self) -> None:

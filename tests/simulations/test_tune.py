@@ -309,6 +309,8 @@ class TestTheClock:
     def test_is_named_in_the_promise_unless_padded(self, tmp_path: Path) -> None:
         padded = quoron.plan_tuning(table(), **asked(tmp_path, effort=Effort(trials=4.0, padded=True)))
         assert "how long the search took" not in padded.statement
+        # Who sees how long each trial took knows its setting: always as many trials do not hide that.
+        assert "in which order settings were tried" in padded.statement
         assert padded.price.trials.most == 12
 
 

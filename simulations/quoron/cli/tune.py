@@ -34,7 +34,8 @@ def tune(
     ] = "negative-binomial",
     most: Annotated[int | None, typer.Option(help="Trials at most; five times the mean without.")] = None,
     padded: Annotated[
-        bool, typer.Option("--padded", help="Always carry out the most trials, so that the clock tells nothing.")
+        bool,
+        typer.Option("--padded", help="Always carry out the most trials, so that the clock tells not how many."),
     ] = False,
     evaluate: Annotated[float, typer.Option(metavar="SHARE", help="Of users, held out to score every trial.")] = 0.1,
     items_per_user: ItemsPerUser = None,

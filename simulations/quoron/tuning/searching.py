@@ -31,6 +31,7 @@ from quoron_privacy.selection import verified
 from quoron_privacy.selection.price import Selection, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.books.ledger import Ledger
+from quoron_server.parameters import Kind
 from quoron_server.rounds import other_run
 
 if TYPE_CHECKING:  # whoever charges brings it
@@ -57,6 +58,11 @@ class Price:
         if (found := self.selection.promised(self.delta)) > self.epsilon * (1 + 1e-9):
             raise Infeasible("selection", f"these trials cost epsilon={found:.3g}, not {self.epsilon:g}", "less noise")
         verified.check(self.trials, self.pairs, self.epsilon, self.delta)
+
+    @property
+    def assumed(self) -> Kind:
+        """What nobody may learn by the clock: how many trials there were; of always as many, which setting was when."""
+        return Kind.SECRET_ORDER if self.padded else Kind.SECRET_DURATION
 
     @cached_property
     def selection(self) -> Selection:

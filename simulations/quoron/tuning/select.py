@@ -46,7 +46,6 @@ from quoron_privacy.selection.price import Selection, calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
-from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy as PlanPrivacy
 from quoron_server.runs import end
 from quoron_server.wording import TEXTS
@@ -263,7 +262,7 @@ def _claimed(out: str | Path | None) -> RunFolder:
 
 
 def _statement(price: Price, declared: bool, *, seeded: bool) -> str:
-    assumed = [] if price.padded else [TEXTS[Kind.SECRET_DURATION]]
+    assumed = [TEXTS[price.assumed]]
     if declared:
         assumed.append("a trial costs what its declared pair says")
     assumed.append("nothing that a trial does, such as raising, printing or keeping something, shows anything of users")

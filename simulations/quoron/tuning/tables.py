@@ -42,7 +42,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.selection.price import calibrate, rounded
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.parameters import Assumption, Kind
+from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, Plan
 from quoron_server.wording import sentence
 
@@ -94,7 +94,7 @@ class TableSearch:
 
     def promised(self, plan: Plan) -> Plan:
         """The plan of a trial with what the whole search promises."""
-        assumed = () if self.price.padded else (Assumption(Kind.SECRET_DURATION),)
+        assumed = (Assumption(self.price.assumed),)
         made = replace(
             plan.guarantee,
             epsilon=self.price.epsilon,
@@ -155,7 +155,11 @@ class TableSearch:
         said, each = self.price.as_json(), self.candidates[0].planned.plan.guarantee
         times = said["epsilon"] / said["trial_epsilon"]
         missed = said["chance_that_one_setting_is_never_tried"]
-        told = "always as long" if self.price.padded else "NOT padded: whoever sees how long it takes learns more"
+        told = (
+            "always as many; each trial's own time tells its setting"
+            if self.price.padded
+            else "NOT padded: whoever sees how long it takes learns more"
+        )
         return [
             ("settings", f"{len(self.candidates):,}"),
             ("trials", f"{self.price.trials.words}; a setting is never tried with chance {missed:.2g}"),
