@@ -322,7 +322,7 @@ def of_items(cap: int) -> float:
 
 def items_told() -> Vector:
     """(2,): what rows, and what is told of them, are multiplied by where figures per item are wanted."""
-    return np.sqrt(np.array(_ITEMS))
+    return np.asarray(np.sqrt(np.array(_ITEMS)))
 
 
 @cache
