@@ -1,6 +1,8 @@
 """Users that are held out of a run, and a model that is measured alone: what they say, and what it costs."""
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dying
 import quoron
+from dying import Moment
 from quoron.cli.app import invoke
 from quoron.evaluating.evaluation import Evaluation, Figure
 from quoron.evaluating.scores import Scorer, means, usable
@@ -68,6 +72,9 @@ def test_a_run_says_how_good_its_model_is_for_one_charge_and_everywhere(people, 
         told = [entry.mechanism for number, entry in own.releases() if number == EVALUATED]
         assert told == ["held-out-places", "held-out-figures"]
         assert len(own.events()) == 3
+    people.head().to_csv(tmp_path / "some.csv", index=False)
+    assert invoke(["predict", str(tmp_path / "run"), str(tmp_path / "some.csv")]) == 0
+    assert f"accuracy per user of 400 held-out users, with 95 %: {accuracy.text()}" in capsys.readouterr().err
     with pytest.raises(DataError, match="got 'F1'"):
         evaluation.figure("F1")
 
@@ -293,3 +300,30 @@ def test_rows_of_ones_own_are_measured_on_users_that_nobody_trained_on(ledger, t
     assert found.plan.problem.users == 1600
     again = quoron.train_rows(rows, **given, keep=quoron.Keep(tmp_path / "run"), hold_out=held)
     assert again.evaluation == found.evaluation
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluation_for_one_charge(
+    when, people, ledger, tmp_path
+):
+    """Before both are written nobody has seen any figure; after, they are what they were."""
+    people.to_csv(tmp_path / "people.csv", index=False)
+    out, place = tmp_path / "run", tmp_path / "run" / "ledger.sqlite"
+    command = ["train", str(tmp_path / "people.csv"), "--user", "who", "--label", "ill", "--numeric", "age=0:100"]
+    command += ["--numeric", "dose=0:5", "--epsilon", "4", "--evaluate", "0.2"]
+    command += ["--set", "algorithm.name=one-pass-dp-sgd", "--set", "algorithm.options.rounds=3", "--out", str(out)]
+    killed = subprocess.run(dying.words(Moment("finish", when), "quoron", *command), capture_output=True, timeout=600)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    with Ledger.open(place) as own:
+        told = own.evaluated()
+    assert (told is None) == (when == "before")
+    assert charges(ledger) == [4.0]
+    found = quoron.resume(out).evaluation
+    with Ledger.open(place) as own:
+        assert told is None or own.evaluated() == told
+        assert len([number for number, _ in own.releases() if number == EVALUATED]) == 2
+    assert quoron.resume(out).evaluation == quoron.load(out).evaluation == found
+    assert found is not None
+    assert found.users == 400
+    assert charges(ledger) == [4.0]

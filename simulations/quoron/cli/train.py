@@ -138,6 +138,12 @@ def predict(
     rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
+    if trained.evaluation is not None:
+        each = trained.evaluation.figures[0]
+        typer.echo(
+            f"{each.name} per {each.per} of {trained.evaluation.users:,} held-out users, with 95 %: {each.text()}",
+            err=True,
+        )
     if (said := one_for_all(trained, found, decided)) is not None:
         typer.echo(said, err=True)
 
