@@ -144,7 +144,7 @@ def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp
 
 
 def test_wrong_requests_are_named(filled, tmp_path):
-    with pytest.raises(LedgerError, match="found none"):
+    with pytest.raises(LedgerError, match=r"found none.*--database.*quoron train.*--own"):
         invoke("show", "--database", f"sqlite:///{tmp_path}/nothing.sqlite")
     with pytest.raises(ConfigError, match="epsilon=-1"):
         invoke("limit", "--database", filled, "--epsilon", "-1", "--delta", "1e-5")

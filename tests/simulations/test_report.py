@@ -171,9 +171,20 @@ def test_intervals_of_coefficients_are_shown_where_the_model_has_some(trained: A
     low, high = trained.model.coef_[0] - 1, trained.model.coef_[0] + 1
     assert f"{low:.3g} to {high:.3g}" in Page(text).facts()[HOSTILE[0]]
     why = training.html(
-        RunFolder(trained.directory), trained.summary, replace(model, uncertainty=None, no_interval="w<y"), []
+        RunFolder(trained.directory),
+        trained.summary,
+        replace(model, uncertainty=None, no_interval="no interval: w<y"),
+        [],
     )
-    assert "Without intervals: w&lt;y" in why
+    assert "Coefficients have no interval: w&lt;y." in why
+
+
+def test_coefficients_are_written_out_and_those_who_only_judged_are_not_counted_as_training(trained: Any) -> None:
+    done = result.stored(RunFolder(trained.directory))
+    large = replace(done.model, weights=done.model.weights + 1e5)
+    text = training.html(RunFolder(trained.directory), replace(done.summary, evaluation=EVALUATION), large, [])
+    assert f"{large.coef_[0]:,.0f}" in Page(text).facts()[HOSTILE[0]]
+    assert "people who trained it" in Page(text).texts("span")
 
 
 def test_a_simulation_shows_what_its_summary_and_its_rounds_hold(page: Any) -> None:

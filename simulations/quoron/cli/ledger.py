@@ -88,6 +88,8 @@ class Source:
             return Database(self.database, create=create, sole=False)
         except LedgerUnavailable as error:
             raise LedgerUnavailable(f"{error} Ask a running coordinator with --coordinator HOST:PORT.") from None
+        except LedgerError as error:
+            raise LedgerError(f"{error} Name it with --database; that of `quoron train` is read with --own.") from None
 
     def connection(self, coordinator: str) -> Connection:
         """How the coordinator is reached."""

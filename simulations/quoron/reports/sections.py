@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quoron.evaluating.evaluation import in_units
 from quoron.reports.odds import Odds
 from quoron.reports.page import (
     Card,
@@ -164,14 +165,14 @@ def coefficients(model: "Model | None") -> Raw:
     heads += ["odds times"] if odds else []
     rows: list[list[str | Raw]] = []
     for place, name in enumerate(names[:FEATURES]):
-        row: list[str | Raw] = [name, *(f"{value:.4g}" for value in values[:, place])]
+        row: list[str | Raw] = [name, *(in_units(value) for value in values[:, place])]
         if uncertain and len(values) == 1:
             row += _interval(values[0, place], uncertain[place] if place < len(uncertain) else None)
         rows.append([*row, f"{math.exp(min(max(values[0, place], -700), 700)):.3g}"] if odds else row)
     more = len(names) - FEATURES
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
-    said += [f"Without intervals: {why}"] if (why := getattr(model, "no_interval", None)) else []
+    said += [f"Coefficients have {why}."] if (why := getattr(model, "no_interval", None)) else []
     listed = table("Coefficients, in the columns' own units", heads, rows)
     told = Raw("".join(paragraph(each) for each in said))
     if len(heads) > 4:  # needs the whole width

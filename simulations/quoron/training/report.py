@@ -73,7 +73,7 @@ def _cards(summary: "TrainingSummary", odds: Odds) -> list[Card]:
     return [
         best,
         sections.risked(odds),
-        Card("people in the table", f"{summary.users:,}", "all rows of one person are protected together"),
+        Card("people who trained it", f"{summary.users:,}", "all rows of one person are protected together"),
         Card(f"spent by group {summary.group!r}", f"ε = {summary.group_epsilon:.3g}", left),
     ]
 
