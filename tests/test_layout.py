@@ -56,7 +56,7 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron.training.run": (30778, 198),
     "quoron.api": (21231, 147),
     "quoron.sklearn": (31776, 203),
-    "quoron.cli.app": (2898, 22),
+    "quoron.cli.app": (2900, 22),
 }
 COUNTS = {
     "pairs of rooms that import each other": 0,
@@ -68,7 +68,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 137,
     "distributions of a plain install": 67,
-    "lines of the product": 82899,
+    "lines of the product": 82902,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (21736, 1252),
