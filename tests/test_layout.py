@@ -53,9 +53,9 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (17168, 107),
     "quoron_client.federation.session": (11348, 82),
     "quoron.mean": (9020, 68),
-    "quoron.training.run": (30778, 198),
-    "quoron.api": (21231, 147),
-    "quoron.sklearn": (31776, 203),
+    "quoron.training.run": (30777, 198),
+    "quoron.api": (21230, 147),
+    "quoron.sklearn": (31775, 203),
     "quoron.cli.app": (2900, 22),
 }
 COUNTS = {
@@ -68,7 +68,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 137,
     "distributions of a plain install": 67,
-    "lines of the product": 82902,
+    "lines of the product": 82901,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (21736, 1252),

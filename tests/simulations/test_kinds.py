@@ -114,7 +114,7 @@ class TestAConfiguration:
             *(DateNumber("admitted", "days", 0, 2191, "2020-01-01"), DatePart("born", "month")),
         )
         assert configs.parse(given.as_toml()) == given
-        assert with_columns(given, place) is given
+        assert with_columns(given, place) == given
 
     def test_has_numbers_by_one_range_and_all_others(self, place: Path) -> None:
         frame().to_parquet(place / "v.parquet")

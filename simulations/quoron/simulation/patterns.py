@@ -42,8 +42,7 @@ def with_columns(config: Config, base: Path, frame: Any = None) -> Config:
         kind: {name: meant for given, meant in some.items() for name in _spanned(given, next(found))}
         for kind, some in entries.items()
     }
-    kept = table.exclude if bought_of(table) else ()  # of what is bought later they are left out, too
-    return config.model_copy(update={"population": table.model_copy(update=changes | {"exclude": kept})})
+    return config.model_copy(update={"population": table.model_copy(update=changes)})
 
 
 def _check_written(table: TableSection, base: Path) -> None:
