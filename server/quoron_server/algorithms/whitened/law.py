@@ -47,7 +47,7 @@ def mean_slope(mean: float, variance: float) -> tuple[float, float]:
 
     >>> chance, slope = mean_slope(-3.0, 4.0)
     >>> round(chance, 4), round(slope, 4)
-    (0.1093, 0.0591)
+    (0.1296, 0.0779)
     """
     widths, weights = _widths()
     whole = np.sqrt(widths**2 + variance)
