@@ -44,10 +44,23 @@ def _compare(place: Path) -> Words:
     return ["compare", place / "small.toml", "--algorithms", "mean-sgd", "--seeds", 2, "--out", place / "run"]
 
 
-def _declare(place: Path) -> Words:
+def _table(place: Path) -> Path:
     in_buckets(rows(1000), place / "d", files=1)
-    table = next((place / "d").glob("*.parquet"))
-    return ["declare", table, "--user", "who", "--epsilon", 8, "--numeric", "a"]
+    return next((place / "d").glob("*.parquet"))
+
+
+def _declare(place: Path) -> Words:
+    return ["declare", _table(place), "--user", "who", "--epsilon", 8, "--numeric", "a"]
+
+
+def _statistics(place: Path) -> Words:
+    return ["statistics", _table(place), "mean of a", "--user", "who", "--epsilon", 8, "--numeric", "a=0:100"]
+
+
+def _tune(place: Path) -> Words:
+    columns = ["--user", "who", "--label", "sick", "--numeric", "a=0:100"]
+    searched = ["--epsilon", 8, "--vary", "domain.radius=1,3", "--out", place / "run"]
+    return ["tune", _table(place), *columns, *searched]
 
 
 def _index(place: Path) -> Words:
@@ -64,7 +77,10 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "train": _train,
     "train --workers": lambda place: _train(place, "--workers", 2),
     "compare": _compare,
+    "tune": _tune,
     "declare": _declare,
+    "statistics": _statistics,
+    "evaluate": lambda place: ["evaluate", place / "none", place / "none.csv", "--user", "who", "--epsilon", 1],
     "index": _index,
     "resume": lambda place: ["resume", place / "none"],
     "plan": lambda place: ["plan", "quickstart"],

@@ -92,11 +92,11 @@ def unread(table: TableSection, names: Sequence[str]) -> tuple[str, ...]:
 
 def unread_of(config: Config, base: Path, frame: Any = None) -> tuple[str, ...]:
     """The same of a configuration's table, of which the header is read."""
-    from quoron_client.data import tables  # it brings pyarrow
-
     table = config.population
     if not isinstance(table, TableSection):
         return ()
+    from quoron_client.data import tables  # it brings pyarrow
+
     return unread(table, tables.opened(table_file(table.path, base) if frame is None else frame, table.dialect).names)
 
 
