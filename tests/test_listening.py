@@ -59,7 +59,7 @@ def _statistics(place: Path) -> Words:
 
 def _tune(place: Path) -> Words:
     columns = ["--user", "who", "--label", "sick", "--numeric", "a=0:100"]
-    searched = ["--epsilon", 8, "--vary", "domain.radius=1,3", "--out", place / "run"]
+    searched = ["--epsilon", 8, "--vary", "domain.radius=[1, 3]", "--out", place / "run"]
     return ["tune", _table(place), *columns, *searched]
 
 
