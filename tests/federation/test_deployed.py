@@ -87,8 +87,6 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
 
         for name in CLIENTS:
             composed.running[name].becomes_healthy()
-            compiled = composed.running[name].exec("find", "/tmp/numba", "-name", "*.nb?", "-type", "f")
-            assert compiled.stdout == "", f"{name} compiled what the image has:\n{compiled.stdout}"
         holds_its_promises(composed)
         composed.finish("setup", "revoke", "client-4")
         assert composed.running["elsewhere-client"].wait() != 0
