@@ -192,7 +192,6 @@ class Engine:
     place: Path
     services: dict[str, Service]
     names: dict[str, str] = field(default_factory=dict)  # further names of services, as of a public host
-    kernels: Path | None = None  # compiled ones, as an image has them
     running: dict[str, Container] = field(default_factory=dict)
     _begun: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -376,8 +375,7 @@ class Engine:
         places += [str(ROOT / folder) for folder in ("protos", "privacy", "client", "server", "simulations")]
         copied = re.findall(r"^COPY (\S+) (/opt/quoron/\S+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
         examples = [(str(self._readable(source)), target, False) for source, target in copied]
-        kernels = [] if self.kernels is None else [(str(self.kernels), "/opt/quoron/kernels", False)]
-        return [*((each, each, False) for each in places), *examples, *kernels]
+        return [*((each, each, False) for each in places), *examples]
 
     def _readable(self, source: str) -> Path:
         """A copy as in the image: everybody may read it, though in this checkout nobody else might."""

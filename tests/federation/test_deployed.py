@@ -1,7 +1,9 @@
 """What the compose files describe is carried out, each service in namespaces of its own: see engine.py."""
 
+import fcntl
 import importlib.util
 import os
+import re
 import select
 import signal
 import subprocess
@@ -24,21 +26,19 @@ pytestmark = [
 CLIENTS = ("client-1", "client-2", "client-3")
 SCALED = ("client-by-number", "another-by-number")
 HOST = "federation.example.org"
+TAKEN = re.compile(r"\.[0-9a-f]{32}\.nbc$")  # from the installation; what numba compiles itself it counts
 needs_postgres = pytest.mark.skipif(
     postgres_server.missing() is not None or importlib.util.find_spec("psycopg") is None,
     reason="PostgreSQL or psycopg is not installed",
 )
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the image's build compiles."""
-    folder = tmp_path_factory.mktemp("image") / "kernels"
-    folder.mkdir()
-    command = [sys.executable, "-m", "quoron.kernels"]
-    subprocess.run(command, env=os.environ | {"NUMBA_CACHE_DIR": str(folder)}, check=True, capture_output=True)
-    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
-    return folder
+@pytest.fixture(scope="module", autouse=True)
+def image(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the image's build compiles is compiled, by one of several test processes."""
+    with (tmp_path_factory.getbasetemp().parent / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run([sys.executable, "-m", "quoron.kernels", "--ship"], check=True, capture_output=True)
 
 
 def elsewhere(place: Path) -> dict[str, engine.Service]:
@@ -50,7 +50,7 @@ def elsewhere(place: Path) -> dict[str, engine.Service]:
 
 
 @needs_postgres
-def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kernels: Path) -> None:
+def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path) -> None:
     (tmp_path / "items.csv").write_bytes((ROOT / "examples/federation/users/client-1.csv").read_bytes())
     os.chown(tmp_path / "items.csv", 10001, 10001)
     (tmp_path / "items.csv").chmod(0o400)
@@ -58,7 +58,7 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
     all_services = services(FILE, ROOT / "compose.published.yml", variables=variables)
     all_services |= {name: dict(all_services["client"]) for name in SCALED}
     all_services |= elsewhere(tmp_path)
-    with Engine(tmp_path / "c", all_services, names={HOST: "coordinator"}, kernels=kernels) as composed:
+    with Engine(tmp_path / "c", all_services, names={HOST: "coordinator"}) as composed:
         composed.up(*CLIENTS)
         keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*key.pem")}
         assert len(keys) == 6, "of the coordinator, of three clients, and of two by number"
@@ -87,6 +87,10 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
 
         for name in CLIENTS:
             composed.running[name].becomes_healthy()
+            found = composed.running[name].exec("find", "/tmp/numba", "-name", "*.nbc", "-type", "f").stdout.split()
+            compiled = [each for each in found if not TAKEN.search(each)]
+            assert found, f"{name} has no kernels"
+            assert not compiled, f"{name} compiled what the image has: {compiled}"
         holds_its_promises(composed)
         composed.finish("setup", "revoke", "client-4")
         assert composed.running["elsewhere-client"].wait() != 0
@@ -122,8 +126,8 @@ def holds_its_promises(composed: Engine) -> None:
     assert client.exec("python", "-c", ask.format(address, 5432)).returncode != 0
 
 
-def test_a_simulation_runs_by_its_name_and_leaves_its_folder_in_a_volume(tmp_path: Path, kernels: Path) -> None:
-    with Engine(tmp_path / "c", services(), kernels=kernels) as composed:
+def test_a_simulation_runs_by_its_name_and_leaves_its_folder_in_a_volume(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", services()) as composed:
         composed.finish("simulate", "quickstart")
         (report,) = composed.volume("simulations").glob("runs/*/report.html")
         assert report.stat().st_uid == 10001
