@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -93,7 +94,9 @@ class ClientPlane:
         try:
             user = await self._manager.enrol(caller.identity, caller.group)
             agreed = await self._manager.agreed(user)
-            books = pb.Books(**await self._manager.records.books(caller.group, asked.seen))
+            standing = await self._manager.records.books(caller.group, asked.seen)
+            self._manager.counts.newer_books += asked.seen > standing["rows"]
+            books = pb.Books(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
@@ -153,6 +156,11 @@ class ClientPlane:
         who = self._shown(context)
         name = context.peer() if who is None else who.identity[:64]
         _log.info("refused %r: %s, %s", name, refusal.code.name, refusal.words)
+        self._manager.counts.refuse_call(refusal.code, refusal.words)
+
+    def soonest(self) -> datetime | None:
+        """When the first certificate of those in conversation ends."""
+        return min((caller.dates[1] for caller in self._callers.values() if caller.dates is not None), default=None)
 
     async def watch_certificates(self) -> None:
         """For ever, every few seconds: end conversations with clients that only listen, by certificates that are

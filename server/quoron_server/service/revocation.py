@@ -18,10 +18,12 @@ from pathlib import Path
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PUBLIC, replace_whole
+from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask whoever issued it."
+MOST_NAMED = 20  # clients, in a line of the log
 CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
 _log = logging.getLogger("quoron")
 
@@ -76,13 +78,16 @@ class Revocations:
         found = _version(self._file)  # before the reading: what is written meanwhile is another version
         if found is None or found != self._seen:
             try:
-                self._fingerprints = frozenset(read(self._file))
+                listed = read(self._file)
             except ConfigError as error:
                 if not self._closed:
                     _log.error("%s Until there is one, no client is let in.", error)
                 self._closed = True
                 raise
-            self._seen = found
+            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            if new:
+                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+            self._fingerprints, self._seen = frozenset(listed), found
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", self._file)
         self._closed = False

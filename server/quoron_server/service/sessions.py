@@ -123,6 +123,10 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
+    def here(self, session: RunSession) -> int:
+        """How many members of a run are connected: whether they are asked or answer is another matter."""
+        return len(session.users & self._here.keys())
+
     def open(
         self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
     ) -> RunSession:

@@ -62,6 +62,11 @@ def role_of(file: Path, token: str) -> Role | None:
     return found
 
 
+def holder(file: Path, token: str) -> str:
+    """The name under which a token was made, for logs and books; empty if it is not one."""
+    return next((name for name, entry in _read(file).items() if hmac.compare_digest(_hash(token), entry["sha256"])), "")
+
+
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
