@@ -184,7 +184,7 @@ class Metrics:
             return
         paused = len(self._manager.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
-        yield _family("runs_ended_total", "Runs that have ended, by how.", ended, "counter")
+        yield _family("runs_ended", "Runs that have ended, by how.", ended)
         waiting = len([each for each in self._manager.standing() if each.state == "waiting"])
         going = sum(stored.states.get(state, 0) for state in OPEN) - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
