@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
-from federation.crowd import Honest, Peer, coordinator, put_clock_forward, specification, until
+from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -72,22 +72,12 @@ class Scene:
         await self._joined.aclose()
         await self._served.aclose()
 
-    async def join(self, channel: Callable[[int], grpc.aio.Channel] | None = None) -> None:
-        """All clients enrol and are at work."""
-        if channel is None:
-            shared = await self._joined.enter_async_context(grpc.aio.insecure_channel(self.running.listen))
-        self.peers = []
-        for number in range(USERS):
-            if channel is None:
-                peer = Peer(shared, f"client-{number}")
-            else:
-                peer = Peer(await self._joined.enter_async_context(channel(number)))
-            await peer.enrol()
-            self.peers.append(peer)
-        await asyncio.gather(*(peer.hello() for peer in self.peers))
-        honest = Honest.of(USERS)
-        for peer in self.peers:
-            self._joined.callback(asyncio.create_task(peer.work(honest, 99)).cancel)
+    async def join(self, answering: Answering | None = None) -> None:
+        """All clients enrol and are at work, honestly unless told otherwise."""
+        answering = answering or Honest.of(USERS)
+        for peer in (peers := await self._joined.enter_async_context(crowd(self.running.listen, USERS))):
+            self._joined.callback(asyncio.create_task(peer.work(answering, 99)).cancel)
+        self.peers = peers
 
     async def submit(self, run: str = "trial", **changes: Any) -> None:
         wanted = specification(NAME, run, **{"seconds": SECONDS, "early_ends": False, **changes})
