@@ -322,6 +322,23 @@ async def wrong_key(at: Scene) -> None:
     await at.is_mended()
 
 
+@rehearsal("foreign-program")
+async def foreign_program(at: Scene) -> None:
+    await at.begun()
+    async with grpc.aio.insecure_channel(at.running.listen) as channel:
+        stub = federation_pb2_grpc.ClientPlaneStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="Expected protocol"):
+            await stub.Enrol(pb.EnrolRequest(protocol=1), metadata=(("quoron-client", "client-0"),))
+        changed = channel.stream_stream("/quoron.v1.ClientPlane/Work")(metadata=(("quoron-client", "client-0"),))
+        await changed.write(b"\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError, match="Expected a message of this protocol"):
+            await changed.read()
+    await at.stays()
+    async with grpc.aio.insecure_channel(at.running.listen) as channel:
+        await Peer(channel, "client-0").enrol()
+    await at.is_mended()
+
+
 @rehearsal("limit-reached")
 async def limit_reached(at: Scene) -> None:
     await at.begun()

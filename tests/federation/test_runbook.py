@@ -113,6 +113,41 @@ def test_rules_that_leave_out_nothing_are_caught_at_it(tmp_path: Path) -> None:
         check(tmp_path, [test], tmp_path / "broken.yml")
 
 
+OTHER_WAYS = {  # into an alarm: a metric before and after
+    "a run without a quorum": ("QuoronClientsAway", 'quoron_runs_ended{how="without-quorum"}', 0, 1),
+    "a quorum of nine tenths": ("QuoronClientsAway", 'quoron_run_members_connected{run="x"}', 950, 850),
+    "a limit that leaves nothing": ("QuoronLimitReached", 'quoron_epsilon_left{group="x"}', 1, 0),
+    "a certificate that has ended": ("QuoronCertificateEnds", 'quoron_certificate_days_left{of="coordinator"}', 40, -1),
+    "a client whose has": ("QuoronCertificateEnds", 'quoron_calls_refused_total{why="expired"}', 0, 3),
+    "a revoked client that comes back": ("QuoronClientRevoked", 'quoron_calls_refused_total{why="revoked"}', 0, 1),
+    "a clock that was put back": ("QuoronClockJumped", "quoron_clock_seconds", 0, -3600),
+    "nothing, with a run of which half are here": (None, 'quoron_run_members_connected{run="y"}', 100, 50),
+    "nothing, with books that were restored": (None, 'quoron_runs_ended{how="cancelled"}', 3, 2),
+    "nothing, with a slow round": (None, 'quoron_run_idle_seconds{run="x"}', 60, 110),
+}
+STANDING = {  # what is well beside it
+    'quoron_run_members{run="x"}': 1000,
+    'quoron_run_members_connected{run="x"}': 1000,
+    'quoron_run_quorum{run="x"}': 0.9,
+    'quoron_run_round_seconds{run="x"}': 66,
+    'quoron_run_members{run="y"}': 100,
+    'quoron_mu_left{group="x"}': 0,
+    "quoron_clock_seconds": 0,
+    "quoron_start_time_seconds": -86400,
+}
+
+
+@promtool
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_other_ways_into_an_alarm_or_past_it(way: str, tmp_path: Path) -> None:
+    alarm, name, before, after = OTHER_WAYS[way]
+    scene = Scene(tmp_path, pytest.MonkeyPatch())
+    scene.well = {"up": 1.0} | STANDING | {name: before}
+    scene.faulty, scene.mended = [(0.0, scene.well | {name: after})], scene.well
+    expected = [firing(set(), BEFORE - 1), firing({alarm} - {None}, BEFORE + 2 * ROUND)]
+    check(tmp_path, [unit_test(way, series(scene), expected)])
+
+
 @promtool
 def test_the_rules_are_rules(tmp_path: Path) -> None:
     done = subprocess.run(["promtool", "check", "rules", str(metrics_port.ALARMS)], capture_output=True, text=True)

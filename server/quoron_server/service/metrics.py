@@ -224,7 +224,7 @@ class Metrics:
                 per_run("run_round_seconds", "What a round takes, with the pause behind it.", lambda r: r.seconds),
                 per_run(
                     "run_idle_seconds",
-                    "Since a running run began, went on, or told of a round, whichever was last.",
+                    "Since a running run opened or told of a round, or was taken up, whichever was last.",
                     lambda r: r.idle,
                 ),
                 per_run("run_members", "Users whose run it is.", lambda r: r.members),
