@@ -189,7 +189,7 @@ def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
     registry.fix_members("summer", 2)
     registry.note_agreed("summer", [old], epsilon=1.0, delta=1e-6)
     for _ in "ab":
-        assert registry.roster.rotate("key of ada", "newer", "{}") == old
+        assert registry.roster.rotate("key of ada", "newer", "{}") == (old, None)
     assert registry.enrol("newer") == old
     assert registry.user("key of ada") is None
     assert registry.agreed(old, 9) == [("summer", 1.0, 1e-6)]
@@ -197,7 +197,7 @@ def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
         registry.enrol("key of ada")
     with pytest.raises(RotatedKey):  # nor does it come back
         registry.roster.rotate("newer", "key of ada", "{}")
-    assert registry.roster.rotate("newer", "newest", "{}") == old
+    assert registry.roster.rotate("newer", "newest", "{}") == (old, None)
     with pytest.raises(ConfigError, match="which user 0 has put another in the place of"):
         registry.roster.rotate("key of ada", "thief", "{}")
     with pytest.raises(ConfigError, match="Expected the key of a user, got nobody"):
@@ -214,7 +214,7 @@ def test_a_revoked_key_signs_for_nobody(registry):
 
 def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(registry):
     old, new, third = enrolled(registry, "ada", "ada again", "ben")
-    assert registry.roster.rotate("key of ada", "key of ada again", "{}") == old
+    assert registry.roster.rotate("key of ada", "key of ada again", "{}") == (old, new)
     assert registry.enrol("key of ada again") == old
     assert states(registry) == {"ada": "active", "ada again": "retired", "ben": "active"}
     with pytest.raises(ConfigError, match="its key is another user's now"):

@@ -161,7 +161,7 @@ class Registry:
     def fix_members(self, run: str, n: int, group: str = EVERYONE) -> NDArray[np.int64]:
         """User by slot, shape (n,): n active users of `group`, in order, drawn once and the same ever after.
 
-        LedgerError, with numbers, if fewer are active; OtherVersion if the run began with another number of members.
+        TooFewActive, with numbers, if fewer are; OtherVersion if the run began with another number of members.
         """
         count(n=n)
         with self._database.writing() as connection:
@@ -174,6 +174,10 @@ class Registry:
         if len(fixed) != n:
             raise OtherVersion(f"Expected the {len(fixed)} members that run {run!r} began with, got n={n}.")
         return fixed
+
+    def seated(self, run: str) -> bool:
+        """Whether the members of a run are fixed."""
+        return bool(self._database.all(sa.select(_slots.c.slot).where(_slots.c.run == run).limit(1)))
 
     def drawn(self, run: str) -> Draw | None:
         """How the members of a run were drawn; None before, and for runs of earlier versions."""

@@ -129,6 +129,10 @@ class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
 
 
+class TooFewActive(LedgerError):
+    """A run has more seats than there are active users in its group."""
+
+
 class RotatedKey(LedgerError):
     """A key that its owner has put another one in the place of."""
 
@@ -178,7 +182,7 @@ class Roster:
                 if name not in there:
                     connection.execute(sa.text(f"ALTER TABLE users ADD COLUMN {name} {kind}"))
             if "seen" not in there:  # nobody was looked for before: from now on
-                connection.execute(USERS.update().values(seen=self._now()))
+                connection.execute(USERS.update().values(seen=self.step))
             for index in (_standing, _names):
                 index.create(connection, checkfirst=True)
 
@@ -194,7 +198,7 @@ class Roster:
                 _require_current(connection, fingerprint)
                 user = _next(connection, USERS.c.user)
                 row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
-                connection.execute(USERS.insert(), row | told | {"seen": self._now()})
+                connection.execute(USERS.insert(), row | told | {"seen": self.step})
                 return user
             stored = str(known._mapping["group"])
             if stored != group:
@@ -205,8 +209,8 @@ class Roster:
             changes: dict[str, Any] = {
                 key: value for key, value in told.items() if value and getattr(known, key) != value
             }
-            if known.seen < self._now():
-                changes["seen"] = self._now()
+            if known.seen < self.step:
+                changes["seen"] = self.step
             if changes:
                 connection.execute(USERS.update().where(USERS.c.user == known.user).values(changes))
         return int(known.user)
@@ -218,7 +222,7 @@ class Roster:
 
     def seen(self, users: Iterable[int]) -> None:
         """These are connected now."""
-        at = self._now()
+        at = self.step
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
                 late = USERS.c.user.in_(some), USERS.c.seen < at
@@ -240,11 +244,11 @@ class Roster:
             return self._active(connection, group)
 
     def members(self, connection: sa.Connection, run: str, specification: str, n: int, group: str) -> Draw:
-        """Draw the members of a run, within the transaction that fills its seats. LedgerError if too few are active."""
+        """Draw the members of a run, within the transaction that fills its seats. TooFewActive, with numbers."""
         active, seed = self._active(connection, group), seed_of(run, specification)
         if len(active) < n:
             there = self._standing(connection, group)
-            raise LedgerError(
+            raise TooFewActive(
                 f"Expected {n} active users in group {group!r}, got {there.active} ({there.away} away, {there.retired} "
                 "retired). Wait for more to connect, or begin a run for fewer."
             )
@@ -331,19 +335,19 @@ class Roster:
             here = USERS.update().where(USERS.c.user == new, USERS.c.state == "away")
             connection.execute(here.values(state="active", why=""))
 
-    def rotate(self, old: str, new: str, statement: str) -> int:
+    def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
         """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
 
-        `statement` is signed by both, which the caller has checked. What `new` was enrolled as is retired, if that was
-        in no run. Again is the same. ConfigError for an `old` that is nobody's or was revoked, and for a `new` that is
-        known as another user who was in a run.
+        `statement` is signed by both, which the caller has checked. Whom `new` was enrolled as, the second number, is
+        retired if that was in no run. Again is the same. ConfigError for an `old` that is nobody's or was revoked, and
+        for a `new` that is known as another user who was in a run.
         """
         with self._database.writing() as connection:
             user = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == old)).first()
             before = connection.execute(sa.select(_KEYS).where(_KEYS.c.fingerprint == old)).first()
             holder = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == new)).first()
             if before is not None and holder is not None and holder.user == before.user:
-                return int(holder.user)
+                return int(holder.user), None
             if user is None:
                 gone = "" if before is None else f", which user {before.user} has put another in the place of"
                 raise ConfigError(f"Expected the key of a user, got {old[:16]}…{gone}.")
@@ -360,7 +364,7 @@ class Roster:
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
             connection.execute(_KEYS.insert(), row)
             connection.execute(USERS.update().where(USERS.c.user == user.user).values(fingerprint=new))
-            return int(user.user)
+            return int(user.user), None if holder is None else int(holder.user)
 
     def rotations(self) -> list[dict[str, Any]]:
         """Every key that was somebody's, with the statement that put another in its place."""
@@ -404,7 +408,9 @@ class Roster:
         group = str(row._mapping["group"])
         return User(row.user, row.name, group, state, why, row.seen, row.software, row.fingerprint, row.enrolled_at)
 
-    def _now(self) -> int:
+    @property
+    def step(self) -> int:
+        """The time on the grid: whoever is seen is seen then."""
         return int(self._clock()) // self._grid * self._grid
 
     def _cutoff(self) -> int:

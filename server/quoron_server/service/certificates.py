@@ -206,6 +206,12 @@ def group(certificate: x509.Certificate) -> str | None:
     return str(units[0].value) if units else None
 
 
+def common_name(certificate: x509.Certificate) -> str:
+    """The name of its holder, for people."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
 def read(path: Path) -> bytes:
     """The bytes of a certificate or key file; IdentityError if it cannot be read."""
     try:

@@ -93,6 +93,7 @@ class Caller:
     group: str
     dates: tuple[dt.datetime, dt.datetime] | None = None  # from which to which its certificate is valid
     objection: str | None = None  # to its certificate, whenever it is
+    name: str = ""  # for people
 
     def timely(self) -> bool:
         """Whether its certificate is valid now: TLS looks at the dates when a connection begins, and never again."""
@@ -109,7 +110,7 @@ def caller(
     """Whoever is calling; None if nobody can tell. `authorities` are those whose word on clients is trusted."""
     if plaintext:
         name, group = _one(metadata, NAME), _one(metadata, GROUP)
-        return None if name is None else Caller(f"name:{name}", group or EVERYONE)
+        return None if name is None else Caller(f"name:{name}", group or EVERYONE, name=name)
     shown = auth.get("x509_pem_cert")
     if not shown:
         return None
@@ -122,6 +123,7 @@ def caller(
         certificates.group(certificate) or EVERYONE,
         (certificate.not_valid_before_utc, certificate.not_valid_after_utc),
         _objection(certificate, authorities),
+        certificates.common_name(certificate),
     )
 
 

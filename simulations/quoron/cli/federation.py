@@ -5,6 +5,7 @@ need when they are called.
 """
 
 import logging
+import math
 import os
 import re
 import sys
@@ -30,6 +31,7 @@ from quoron.cli.connection import (
     limit_log,
     shared_options,
 )
+from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
@@ -79,6 +81,14 @@ def serve(
             help="After a start, for clients enrolled before to come back before anybody is asked.",
         ),
     ] = 75.0,
+    away_after: Annotated[
+        str,
+        typer.Option(
+            envvar="QUORON_AWAY_AFTER",
+            metavar="TIME|never",
+            help="Users not seen for so long, as 12h, are drawn for no run until they connect.",
+        ),
+    ] = "7d",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
@@ -95,7 +105,7 @@ def serve(
     refused = None if revoked is None else revocation.Revocations(revoked)
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    config = replace(config, most_clients=most_clients, gathering=gather)
+    config = replace(config, most_clients=most_clients, gathering=gather, away_after=_seconds(away_after))
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
@@ -107,7 +117,7 @@ def submit(
     connection: Connection,
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
-    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
     seconds: Annotated[float, typer.Option(help="How long a round takes answers, also when all are there.")] = 60.0,
     early_ends: Annotated[
         bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
@@ -166,7 +176,13 @@ def submit(
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
+            there = control.standing(group)
         print(promise)
+        if there["active"] < users:
+            print(
+                f"It waits: {there['active']} of {users} users are active in group {group} ({there['away']} away, "
+                f"{there['retired']} retired). Nothing is charged before it begins."
+            )
         return
     from quoron.operate import flower_submission as submission
     from quoron_client.federation.config import check_plaintext
@@ -350,6 +366,7 @@ def register(app: typer.Typer) -> None:
     for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
         app.command()(command)
     app.add_typer(tokens, name="tokens")
+    app.add_typer(users_of, name="users")
 
 
 def _announce(line: str) -> None:
@@ -362,6 +379,14 @@ def _announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
+
+
+def _seconds(text: str) -> float:
+    """A time, such as 7d, 12h, 30m or 45s."""
+    found = re.fullmatch(r"(\d{1,9})\s*([smhd])", text.strip())
+    if found is None and text != "never":
+        raise ConfigError(f"Expected --away-after as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
+    return math.inf if found is None else int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _bytes(text: str) -> int:
