@@ -7,7 +7,6 @@ every trial. A user is in one of both, so a trial costs the worse of what traini
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,24 +30,22 @@ from quoron.training.start import Identity
 from quoron.training.table import HeldRows, HeldTable, check_section, hold
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
-from quoron.tuning.scoring import noise_for, pair_of, private_mean, score_name, user_scores
-from quoron.tuning.searching import THEOREM, Price
+from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores
+from quoron.tuning.searching import THEOREM, Price, within
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Regression
-from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.selection.price import calibrate, rounded
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, Plan
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
-_AGAIN = 6  # times that trials are planned with less, where some cost more than Gaussian ones
 _USELESS = 0.02  # deviation of a score from which it tells few settings apart
+_Planned = tuple[list["Candidate"], list[tuple[str, str]], GaussianNoise]  # settings, those left out, noise of scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +104,7 @@ class TableSearch:
     def room(self) -> int:
         """Bytes of the private file."""
         plans = [each.planned.plan for each in self.candidates]
-        return room_for(max(each.problem.dimension for each in plans), max(each.cost.rounds for each in plans))
+        return max(room_for(each.problem.dimension, each.cost.rounds) for each in plans)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -208,36 +205,20 @@ def prepare(
     if any(each.users != users for each in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
     held = held_users(users, effort.evaluate)
-    each_delta = max(1e-12, delta / (2 * law.mean))
-    mu = calibrate(epsilon, delta, law)
-    for _ in range(_AGAIN):
-        candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
-        noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [
-            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
-        ]
-        worst = _worst([*pairs, pair_of(noise, held)])
-        price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
-        cost = price.selection.promised(delta)
-        if cost <= epsilon * (1 + 1e-9):
-            break
-        mu = rounded(mu * (min(0.97, rounded(epsilon / cost)) if math.isfinite(cost) else 0.5))
-    price.verify()
+
+    def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
+        candidates, refused = _planned(cells, helds, (mu, each), held, identity)
+        noise = noise_for(mu_of(mu, each), held)
+        plans = [each.planned.plan for each in candidates]
+        pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
+        return (candidates, refused, noise), [*pairs, pair_of(noise, held)]
+
+    asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), effort.padded)
+    (candidates, refused, noise), price = within(asked, plan)
+    price = replace(price, candidates=len(candidates))
     found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
     return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, tuple(assumptions))
-
-
-def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
-    gaussian = [pair for pair in pairs if pair.is_gaussian]
-    others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
-
-
-def _mu_of(mu: float, delta: float) -> float:
-    """Of what is planned with (ε, δ) on the curve of `mu`."""
-    return gdp.mu_for(gdp.epsilon_for(mu, delta), delta, gaussians=1)
 
 
 def _planned(
@@ -248,7 +229,7 @@ def _planned(
     identity: Identity,
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     mu, delta = of_a_trial
-    epsilon = gdp.epsilon_for(mu, delta)
+    epsilon = planned_with(mu, delta)
     if epsilon < LEAST_EPSILON:
         raise Infeasible("selection", f"a trial would have epsilon={epsilon:.2g}", "a larger epsilon, or fewer trials")
     found: list[Candidate] = []
