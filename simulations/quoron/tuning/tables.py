@@ -5,7 +5,6 @@ every trial. A user is in one of both, so a trial costs the worse of what traini
 (docs/privacy/selection.md#se3).
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,13 +25,14 @@ from quoron.simulation.scene import problem as problem_of
 from quoron.table_section import TableSection
 from quoron.training import look
 from quoron.training.curator import CuratorEngine
+from quoron.training.evaluated import batches
+from quoron.training.run import digest_of
 from quoron.training.start import Identity
-from quoron.training.table import HeldRows, HeldTable, check_section, hold
+from quoron.training.table import HeldRows, check_section, hold
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
 from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores
 from quoron.tuning.searching import THEOREM, Price, within
-from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Regression
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
@@ -186,7 +186,8 @@ def prepare(
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
-            "trial would buy them anew. Buy once, with `quoron train`, and take its declared.toml."
+            "trial would buy them anew. Buy once, with `quoron declare`, and put what it tells into the configuration; "
+            "or take the declared.toml of a run of `quoron train`."
         )
     if config.train.evaluate is not None:
         raise ConfigError(
@@ -288,11 +289,6 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            if not isinstance(held, HeldTable):
-                raise ConfigError(
-                    "Expected a table in memory to tune on, got a folder or a URL: rows that lie on disk are read in "
-                    "one order a run. Give a file or a DataFrame."
-                )
             self._held[key] = held.encoded_by(look.weighed(held.encoding, None, None))
         held = self._held[key]
         encoding.check_loss(loss)
@@ -313,33 +309,26 @@ class Table:
 
     def digest(self) -> bytes:
         """Of what trials compute with; private, and erased at the end."""
-        found, items = hashlib.blake2b(digest_size=32, person=b"quoron-tuning"), self._items(self._search.candidates[0])
-        for array in (items.features, items.labels, items.offsets, items.item_weights):
-            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-        return found.digest()
-
-    def _items(self, candidate: Candidate) -> ItemBatch:
-        items = self.of(candidate).items()
-        assert isinstance(items, ItemBatch)
-        return items
+        return digest_of(self.of(self._search.candidates[0]).items())
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         search, candidate = self._search, self._search.candidates[place]
-        items, plan = self._items(candidate), candidate.planned.plan
+        items, plan = self.of(candidate).items(), candidate.planned.plan
+        declared = replace(candidate.declared, users=search.users)
         apart = held_out(source, search.users, search.held)
-        everybody = np.arange(search.users)
-        training, scoring = items.of(everybody[~apart]), items.of(everybody[apart])
+        training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
         if place not in self._algorithms:  # which is verified, once
             self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
         algorithm = self._algorithms[place]
-        engine = CuratorEngine(candidate.declared, training, noise, seed=None if plan.asks_everybody else plan.seed)
+        order = None if plan.asks_everybody else plan.seed
+        engine = CuratorEngine(declared, items, noise, seed=order, among=training)
         state, events = algorithm.init(), []
         while (question := algorithm.request(state, noise)) is not None:
             update = algorithm.update(state, engine.ask(question), noise)
             state = update.state
             events.append({"round": question.round, "rounds": plan.cost.rounds, "public": dict(update.public)})
         weights = algorithm.model(state)
-        scores = user_scores(weights, candidate.declared.loss, scoring)
-        score = private_mean(scores, search.noise, noise)
+        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
+        score = private_mean(np.concatenate(scores), search.noise, noise)
         return Outcome(score, np.asarray(weights, np.float64), tuple(events))
