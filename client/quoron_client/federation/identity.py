@@ -1,13 +1,12 @@
 """Who the client is: its certificate, looked at before it is shown to anyone, so that errors name the file."""
 
 import logging
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-import grpc
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -16,33 +15,64 @@ from quoron_privacy.errors import IdentityError
 
 _LOG = logging.getLogger("quoron.client")
 T = TypeVar("T")
-Certificates = list[x509.Certificate]
-
-
-def credentials(certificate: Path, key: Path, authority: Path) -> grpc.ChannelCredentials:
-    """Credentials for mutual TLS. Raises IdentityError, which names the file and what is wrong with it."""
-    check_identity(certificate, key, authority)
-    return grpc.ssl_channel_credentials(authority.read_bytes(), key.read_bytes(), certificate.read_bytes())
+SOON = 30.0  # days before its end from which on a certificate is warned of
 
 
 def check_identity(certificate: Path, key: Path, authority: Path) -> None:
     """Raises IdentityError unless the certificate is valid now, is of this key, and comes from this authority.
 
-    The certificate's file may go on with the intermediate authorities, as it does for a server.
+    The certificate's file may go on with the intermediate authorities, as it does for a server. The authority's may
+    hold several, old and new: those that are valid now count, and one is enough.
     """
     own = _load(certificate, "certificates", x509.load_pem_x509_certificates)
     trusted = _load(authority, "certificates", x509.load_pem_x509_certificates)
     private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
-    for path, each in ((certificate, own[0]), *((authority, each) for each in trusted)):
-        _check_dates(path, each)
+    _check_dates(certificate, own[0])
+    now = datetime.now(UTC)
+    good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
+    if not good:
+        _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
     kind = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if private.public_key().public_bytes(*kind) != own[0].public_key().public_bytes(*kind):
         raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
-    if not _leads_to(own, trusted):
+    if not leads_to(own, good):
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
             f"got one from {own[-1].issuer.rfc4514_string()!r}."
         )
+
+
+def days_left(certificate: x509.Certificate, at: datetime | None = None) -> float:
+    """Days until a certificate ends, by this machine's clock unless `at` another time; negative once it has."""
+    return (certificate.not_valid_after_utc - (datetime.now(UTC) if at is None else at)) / timedelta(days=1)
+
+
+def ending(what: object, days: float) -> str | None:
+    """A warning of a certificate that has at most 30 days left, for people; None for one that has more."""
+    if days > SOON:
+        return None
+    if days < 0:
+        return f"{what} ended {-days:.0f} days ago. Renew it now: nobody takes it any more."
+    return f"{what} ends in {days:.0f} days. Renew it before: what is put in its place is read without a restart."
+
+
+def ends_in(path: Path) -> float:
+    """Days until a file is no good any more: its first certificate, or the last of several authorities."""
+    several = _load(path, "certificates", x509.load_pem_x509_certificates)
+    return max(days_left(each) for each in several) if _is_authority(several[0]) else days_left(several[0])
+
+
+def endings(*paths: Path) -> list[str]:
+    """Warnings of files that end soon; IdentityError if they cannot be read."""
+    said = (ending(f"The certificate {path}", ends_in(path)) for path in paths)
+    return [each for each in said if each is not None]
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def warn_of_readers(path: Path | None) -> None:
@@ -79,13 +109,14 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> None:
         )
 
 
-def _leads_to(chain: Certificates, trusted: Certificates) -> bool:
-    """Whether each certificate issued the one before it, and a trusted one the last."""
-    linked = all(_issued(issuer, certificate) for certificate, issuer in pairwise(chain))
-    return linked and any(_issued(authority, chain[-1]) for authority in trusted)
+def leads_to(chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> bool:
+    """Whether each certificate issued the one before it, and a trusted one the last, or is it."""
+    linked = all(issued(issuer, certificate) for certificate, issuer in pairwise(chain))
+    return linked and (chain[-1] in trusted or any(issued(authority, chain[-1]) for authority in trusted))
 
 
-def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+def issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether one was signed by the key of another, which has its issuer's name."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):

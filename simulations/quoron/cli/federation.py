@@ -4,12 +4,14 @@ Every option that the containers of docker-compose.yml need is also an environme
 need when they are called.
 """
 
+import datetime as dt
+import json
 import logging
 import os
 import re
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +55,11 @@ def serve(
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron tokens add`.")
     ] = Path("tokens.json"),
     revoked: Annotated[
-        Path | None, typer.Option(envvar="QUORON_REVOKED", help="Clients to refuse: see `quoron certs --revoke`.")
+        list[Path] | None,
+        typer.Option(
+            envvar="QUORON_REVOKED",
+            help="Clients to refuse: see `quoron certs --revoke`. Once for each authority that has a list.",
+        ),
     ] = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
@@ -92,7 +98,7 @@ def serve(
     core_dumps.switch_off()
     limit_log()
     check_environment(plaintext=insecure or insecure_anywhere)
-    refused = None if revoked is None else revocation.Revocations(revoked)
+    refused = revocation.Revocations(*revoked) if revoked else None
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     config = replace(config, most_clients=most_clients, gathering=gather)
@@ -270,10 +276,36 @@ def certs(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quoron serve --revoked`."),
     ] = None,
+    shown: Annotated[
+        bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
+    ] = False,
+    as_json: Json = False,
+    change: Annotated[
+        str | None,
+        typer.Option(
+            "--change-authority",
+            metavar="begin|end|end-now",
+            help="Only this: have a successor sign from now on, both trusted; then take the old one out.",
+        ),
+    ] = None,
 ) -> None:
     """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
     from quoron_server.service import certificates
 
+    if shown:
+        for each in certificates.every(folder):
+            print(json.dumps(asdict(each)) if as_json else printable(each.words()))
+        return
+    if as_json:
+        raise ConfigError("Expected --json with --list, got it alone.")
+    if change is not None:
+        if change not in ("begin", "end", "end-now"):
+            raise ConfigError(f"Expected --change-authority begin, end or end-now, got {change!r}.")
+        if change == "begin":
+            print(certificates.change_authority(folder, days=max(days, 3650)))
+        else:
+            print(certificates.end_change(folder, at_once=change == "end-now"))
+        return
     if revoke:
         for name in revoke:
             if name == "coordinator":
@@ -312,12 +344,15 @@ def add_token(
     role: Annotated[str, typer.Option(help="operator or auditor.")],
     file: TokenFile = Path("tokens.json"),
     out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+    valid: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w; else until removed.")
+    ] = None,
 ) -> None:
     """Make a token; it is shown this once."""
     from quoron_server.books.durable import PRIVATE, replace_whole
     from quoron_server.service import tokens as stored
 
-    token = stored.add(file, name=name, role=role)
+    token = stored.add(file, name=name, role=role, valid=None if valid is None else _duration(valid))
     if out is None:
         print(token)
         return
@@ -329,12 +364,12 @@ def add_token(
 
 
 @tokens.command("list")
-def list_tokens(file: TokenFile = Path("tokens.json")) -> None:
-    """Names and roles."""
+def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
+    """Names, roles, and how long each is good; those that are over, too."""
     from quoron_server.service import tokens as stored
 
-    for name, role in stored.names(file).items():
-        print(f"{name}\t{role}")
+    for each in stored.read(file).values():
+        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
 
 
 @tokens.command("remove")
@@ -362,6 +397,14 @@ def _announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
+
+
+def _duration(text: str) -> dt.timedelta:
+    """A length of time, such as 12h, 7d or 4w."""
+    found = re.fullmatch(r"(\d{1,5})([hdw])", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected --valid as a number of hours, days or weeks, such as 12h, 7d or 4w, got {text!r}.")
+    return int(found[1]) * {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}[found[2]]
 
 
 def _bytes(text: str) -> int:
