@@ -25,7 +25,8 @@ from federation.crowd import (
 from federation.tls import USERS, channel, refused, transport
 from quoron.cli import health
 from quoron.cli.app import invoke
-from quoron_client.federation import ClientConfig, identity, run_client
+from quoron_client.federation import ClientConfig, run_client
+from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import Coordinator, certificates, client_plane, revocation, trust
 from quoron_server.service.revocation import Revocations

@@ -25,12 +25,12 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.identity import check_identity, endings, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
+from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub

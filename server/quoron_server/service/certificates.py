@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from quoron_client.federation.identity import SOON, days_left, issued, leads_to
+from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
+from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
@@ -278,16 +279,6 @@ def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
         return x509.load_pem_x509_certificate(pem)
     except ValueError:
         raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
-
-
-def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
-    spki = certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(spki)
-    return digest.finalize().hex()
 
 
 def strong(certificate: x509.Certificate) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography import x509
 
-from quoron_client.federation.identity import days_left
+from quoron_client.protocol.identity import days_left
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.budget import EVERYONE
 from quoron_server.service import certificates

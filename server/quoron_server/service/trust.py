@@ -19,7 +19,7 @@ import grpc
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from quoron_client.federation.identity import days_left, ending
+from quoron_client.protocol.identity import days_left, ending
 from quoron_privacy.errors import IdentityError
 from quoron_server.service import certificates
 from quoron_server.service.revocation import Version, version

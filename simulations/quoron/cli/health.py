@@ -78,7 +78,7 @@ def endings(address: str, authority: Path, certificate: Path | None, key: Path |
     """Warnings of what ends soon: the certificate that is shown at an address, and the files of one's own."""
     from cryptography import x509
 
-    from quoron_client.federation import identity
+    from quoron_client.protocol import identity
 
     said = identity.endings(authority, *(() if certificate is None else (certificate,)))
     with suppress(OSError, ValueError):  # gRPC has just been there; whatever else is wrong, it would have said

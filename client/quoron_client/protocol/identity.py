@@ -1,5 +1,6 @@
-"""Who the client is: its certificate, looked at before it is shown to anyone, so that errors name the file."""
+"""Who is who: certificates, looked at before they are shown to anyone, so that errors name the file; and their ends."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from quoron_privacy.errors import IdentityError
 
 _LOG = logging.getLogger("quoron.client")
 T = TypeVar("T")
+_SPKI = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
 SOON = 30.0  # days before its end from which on a certificate is warned of
 
 
@@ -32,8 +34,7 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
     good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
     if not good:
         _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
-    kind = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    if private.public_key().public_bytes(*kind) != own[0].public_key().public_bytes(*kind):
+    if private.public_key().public_bytes(*_SPKI) != own[0].public_key().public_bytes(*_SPKI):
         raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
     if not leads_to(own, good):
         raise IdentityError(
@@ -107,6 +108,16 @@ def _check_dates(path: Path, certificate: x509.Certificate) -> None:
             f"Expected a valid certificate in {str(path)!r}, it begins on {begins:%Y-%m-%d %H:%M} UTC. "
             "Check this computer's clock."
         )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
+    return hashlib.sha256(certificate.public_key().public_bytes(*_SPKI)).hexdigest()
+
+
+def load(path: Path) -> x509.Certificate:
+    """The first certificate of a file; IdentityError if it has none."""
+    return _load(path, "certificates", x509.load_pem_x509_certificates)[0]
 
 
 def leads_to(chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> bool:
