@@ -79,8 +79,9 @@ async def converse(
     stop = asyncio.Event() if stop is None else stop
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
-    limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
-    with Record.open(config.record, **limits, anew=config.new_record, other_books=config.other_books) as record:
+    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
+    choices = {"anew": config.new_record, "other_books": config.other_books}
+    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         session = _Session(config, worker(config, record))

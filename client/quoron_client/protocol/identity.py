@@ -28,19 +28,24 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
     """
     own = _load(certificate, "certificates", x509.load_pem_x509_certificates)
     trusted = _load(authority, "certificates", x509.load_pem_x509_certificates)
-    private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
+    check_pair(certificate, key)
     _check_dates(certificate, own[0])
     now = datetime.now(UTC)
     good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
     if not good:
         _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
-    if private.public_key().public_bytes(*_SPKI) != own[0].public_key().public_bytes(*_SPKI):
-        raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
     if not leads_to(own, good):
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
             f"got one from {own[-1].issuer.rfc4514_string()!r}."
         )
+
+
+def check_pair(certificate: Path, key: Path) -> None:
+    """IdentityError unless the key is that of the certificate."""
+    private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
+    if private.public_key().public_bytes(*_SPKI) != load(certificate).public_key().public_bytes(*_SPKI):
+        raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
 
 
 def days_left(certificate: x509.Certificate, at: datetime | None = None) -> float:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from quoron.cli.books import in_books
-from quoron.cli.client import client
+from quoron.cli.client import client, leave
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -382,7 +382,7 @@ def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of a federation to the command line."""
-    for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
+    for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
         app.command()(command)
     app.add_typer(tokens, name="tokens")
 
