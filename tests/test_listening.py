@@ -96,6 +96,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "restore": lambda place: ["restore", place / "none"],
     "continue-restored": lambda place: ["continue-restored", "x", "--coordinator", NOBODY, "--insecure"],
     "local": lambda place: ["local", "status", "--folder", place / "none"],
+    "users": lambda place: ["users", "list", "--coordinator", NOBODY, "--insecure"],
     "health": lambda place: ["health", NOBODY, "--insecure"],
     "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
     "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],

@@ -93,10 +93,10 @@ def end_change(folder: Path, *, at_once: bool = False) -> Path:
     with locked(folder):
         signs, *old = parse_authorities(read(path), str(path))
         stand = [each for each in every(folder) if each.good and each.kind != AUTHORITY]
-        left = [each.name for each in stand if each.issuer != _title(signs)]
+        left = [each.name for each in stand if each.issuer != _title(signs.subject)]
         if old and left and not at_once:
             raise ConfigError(
-                f"Expected every certificate in {folder} to come from {_title(signs)!r}, but {', '.join(left)} "
+                f"Expected every certificate in {folder} to come from {_title(signs.subject)!r}, but {', '.join(left)} "
                 f"{'does' if len(left) == 1 else 'do'} not. Renew {'it' if len(left) == 1 else 'them'} (--client NAME "
                 "--renew), or say end-now: then they are not let in any more."
             )
@@ -118,7 +118,7 @@ def _signer(folder: Path) -> tuple[x509.Certificate, Path]:
     for path in _signing_keys(folder):
         if _stored_key(path).public_key() == authority.public_key():
             return authority, path
-    raise IdentityError(f"Expected the key of {_title(authority)!r} in {folder}, got others. Put it back.")
+    raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {folder}, got others. Put it back.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +161,8 @@ def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> 
     key = fingerprint(certificate)
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}+00:00"
     kind = _kind(certificate)
-    shown = _title(certificate) if kind == AUTHORITY else name
-    issuer = _common_name(certificate.issuer)
+    shown = common_name(certificate) if kind == AUTHORITY else name
+    issuer = _title(certificate.issuer)
     return Entry(kind, shown, group(certificate), issuer, ends, days_left(certificate), key in listed, key)
 
 
@@ -177,13 +177,9 @@ def _kind(certificate: x509.Certificate) -> str:
     return "client"
 
 
-def _title(certificate: x509.Certificate) -> str:
-    return _common_name(certificate.subject)
-
-
-def _common_name(name: x509.Name) -> str:
+def _title(name: x509.Name) -> str:
     names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if names else name.rfc4514_string()
+    return str(names[0].value) if names else ""
 
 
 def issue(
@@ -317,6 +313,11 @@ def group(certificate: x509.Certificate) -> str | None:
     """The group that the authority put its holder in: the organisational unit of the subject."""
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
     return str(units[0].value) if units else None
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """The name of its holder, for people."""
+    return _title(certificate.subject)
 
 
 def read(path: Path) -> bytes:

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.registry import OtherGroup
-from quoron_server.service import certificates, revocation, security
+from quoron_server.books.roster import OtherGroup, RotatedKey
+from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
@@ -92,7 +92,7 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
         _check_protocol(asked.protocol)
         try:
-            user = await self._manager.enrol(caller.identity, caller.group)
+            user = await self._manager.enrol(caller.identity, caller.group, name=caller.name, software=asked.software)
             agreed = await self._manager.agreed(user)
             books = pb.Books(**await self._manager.records.books(caller.group, asked.seen))
         except RunStopped:
@@ -100,6 +100,9 @@ class ClientPlane:
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
+        except RotatedKey as error:
+            _log.warning("refused an enrolment: %s", error)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         return pb.EnrolReply(user=user, agreed=charges, books=books).SerializeToString()
 
@@ -282,6 +285,8 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, revocation.CLOSED) from None
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, revocation.WORDS)
+        if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 

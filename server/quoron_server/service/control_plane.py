@@ -1,9 +1,10 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges. A token says who may.
+"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges, users. A token is needed.
 
 | role     | may                                          |
 | -------- | -------------------------------------------- |
-| auditor  | list, watch, plan, model, ledger             |
+| auditor  | list, watch, plan, model, ledger, users      |
 | operator | all of it, and submit, cancel, limit, charge |
+|          | and change users                             |
 
 A stream ends soon after its token was removed.
 """
@@ -171,6 +172,26 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """A copy of the books, on the coordinator's own machine."""
         await self._require(context, operator=True)
         return _document(await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context))
+
+    async def Users(self, request: pb.UsersRequest, context: Context) -> pb.Document:
+        """A page of the roster."""
+        await self._require(context)
+        page = self._manager.users.page(group=request.group, state=request.state, after=request.after)
+        return _document(await _told(page, context))
+
+    async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
+        """What an operator says of a user; or the new key that its old one has signed."""
+        await self._require(context, operator=True)
+        if request.rotation:
+            changed = self._manager.users.rotate(request.user, request.rotation)
+        else:
+            changed = self._manager.users.change(request.action, request.user, request.by)
+        return _document(await _told(self._manager.changed(changed), context))
+
+    async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
+        """How a run's members were drawn."""
+        await self._require(context)
+        return _document(await _told(self._manager.users.drawn(request.run), context))
 
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))

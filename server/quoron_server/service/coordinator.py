@@ -26,6 +26,7 @@ from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.database import Database
+from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.rounds import Evaluate
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
@@ -85,6 +86,7 @@ class ServeConfig:
     largest_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -127,6 +129,8 @@ class Coordinator:
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
                 gathering=config.gathering,
                 evaluate=config.evaluate,
+                away_after=config.away_after,
+                revoked=config.transport.revoked,
             )
             try:
                 await self._start()
@@ -175,6 +179,7 @@ class Coordinator:
         )
         self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
+        self._watching.append(asyncio.create_task(self.manager.users.watch()))
 
     def days_left(self) -> dict[str, float]:
         """Days until the coordinator's own certificate ends, the last authority that it trusts, and the first of the

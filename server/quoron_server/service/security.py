@@ -80,6 +80,7 @@ class Caller:
     group: str
     chain: tuple[x509.Certificate, ...] = ()  # its certificate, and what it showed of those above; none in plaintext
     objection: str | None = None  # to its certificate, whenever it is
+    name: str = ""  # for people
 
     def days_left(self) -> float | None:
         """Days until its certificate ends; None in plaintext."""
@@ -101,7 +102,7 @@ def caller(
     """Whoever is calling; None if nobody can tell. `authorities`: whose word on clients is taken, None in plaintext."""
     if authorities is None:
         name, group = _one(metadata, NAME), _one(metadata, GROUP)
-        return None if name is None else Caller(f"name:{name}", group or EVERYONE)
+        return None if name is None else Caller(f"name:{name}", group or EVERYONE, name=name)
     shown = auth.get("x509_pem_cert")
     if not shown:
         return None
@@ -116,6 +117,7 @@ def caller(
         certificates.group(certificate) or EVERYONE,
         chain,
         _objection(chain, authorities),
+        certificates.common_name(certificate),
     )
 
 

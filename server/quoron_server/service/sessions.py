@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -122,6 +122,18 @@ class Sessions:
     def connected(self) -> int:
         """Clients in conversation."""
         return len(self._here)
+
+    @property
+    def here(self) -> list[int]:
+        """Users in conversation."""
+        return list(self._here)
+
+    def hang_up(self, users: Iterable[int], why: str) -> None:
+        """End what conversations these have; they may come back."""
+        for user in users:
+            if (conversation := self._here.get(user)) is not None:
+                self.leave(conversation)
+                conversation.end(why, StatusCode.UNAVAILABLE)
 
     def open(
         self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf

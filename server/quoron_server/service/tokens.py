@@ -2,7 +2,7 @@
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "tokens.json"
-    >>> token = add(file, name="ada", role="operator", valid=dt.timedelta(days=7))
+    >>> token = add(file, name="ada", role="operator", valid=7 * 86400)
     >>> find(file, token).refusal(), find(file, "guess")
     (None, None)
     >>> remove(file, name="ada")
@@ -19,6 +19,7 @@ import datetime as dt
 import hashlib
 import hmac
 import json
+import math
 import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,21 +75,21 @@ class Token:
         return {"name": self.name, "role": self.role, **told, "good": self.refusal() is None}
 
 
-def add(file: Path, *, name: str, role: str, valid: dt.timedelta | None = None) -> str:
-    """A new token, which is shown this once and is good for so long; for ever without `valid`.
+def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:
+    """A new token, which is shown this once and is good for `valid` seconds.
 
     ConfigError if the name has one that is good, the role is unknown, or it would be over at once.
     """
     if role not in get_args(Role):
         raise ConfigError(f"Expected role to be operator or auditor, got role={role!r}.")
-    if valid is not None and valid <= dt.timedelta():
-        raise ConfigError(f"Expected a token to be valid for some time, got {valid}.")
+    if not valid > 0:
+        raise ConfigError(f"Expected a token to be valid for some time, got {valid} seconds.")
     token = PREFIX + secrets.token_urlsafe(32)
     with locked(file.parent):
         stands = read(file)
         if name in stands and stands[name].refusal() is None:
             raise ConfigError(f"Expected a new name, but {file} has a token named {name!r}. Remove that one first.")
-        ends = None if valid is None else now() + valid
+        ends = None if math.isinf(valid) else now() + dt.timedelta(seconds=valid)
         _write(file, stands | {name: Token(name, cast(Role, role), _hash(token), ends)})
     return token
 

@@ -4,9 +4,9 @@ Every option that the containers of docker-compose.yml need is also an environme
 need when they are called.
 """
 
-import datetime as dt
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -32,6 +32,7 @@ from quoron.cli.connection import (
     limit_log,
     shared_options,
 )
+from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
@@ -85,6 +86,14 @@ def serve(
             help="After a start, for clients enrolled before to come back before anybody is asked.",
         ),
     ] = 75.0,
+    away_after: Annotated[
+        str,
+        typer.Option(
+            envvar="QUORON_AWAY_AFTER",
+            metavar="TIME|never",
+            help="Users not seen for so long, as 12h, are drawn for no run until they connect.",
+        ),
+    ] = "7d",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
@@ -101,7 +110,9 @@ def serve(
     refused = revocation.Revocations(*revoked) if revoked else None
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    config = replace(config, most_clients=most_clients, gathering=gather)
+    config = replace(
+        config, most_clients=most_clients, gathering=gather, away_after=_seconds("--away-after", away_after)
+    )
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
@@ -113,7 +124,7 @@ def submit(
     connection: Connection,
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
-    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
     seconds: Annotated[float, typer.Option(help="How long a round takes answers, also when all are there.")] = 60.0,
     early_ends: Annotated[
         bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
@@ -172,7 +183,13 @@ def submit(
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
+            there = control.standing(group)
         print(promise)
+        if there["active"] < users:
+            print(
+                f"It waits: {there['active']} of {users} users are active in group {group} ({there['away']} away, "
+                f"{there['retired']} retired). Nothing is charged before it begins."
+            )
         return
     from quoron.operate import flower_submission as submission
     from quoron_client.federation.config import check_plaintext
@@ -344,15 +361,13 @@ def add_token(
     role: Annotated[str, typer.Option(help="operator or auditor.")],
     file: TokenFile = Path("tokens.json"),
     out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
-    valid: Annotated[
-        str | None, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w; else until removed.")
-    ] = None,
+    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
 ) -> None:
     """Make a token; it is shown this once."""
     from quoron_server.books.durable import PRIVATE, replace_whole
     from quoron_server.service import tokens as stored
 
-    token = stored.add(file, name=name, role=role, valid=None if valid is None else _duration(valid))
+    token = stored.add(file, name=name, role=role, valid=_seconds("--valid", valid))
     if out is None:
         print(token)
         return
@@ -385,6 +400,7 @@ def register(app: typer.Typer) -> None:
     for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
         app.command()(command)
     app.add_typer(tokens, name="tokens")
+    app.add_typer(users_of, name="users")
 
 
 def _announce(line: str) -> None:
@@ -399,12 +415,13 @@ def _announce(line: str) -> None:
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
 
 
-def _duration(text: str) -> dt.timedelta:
-    """A length of time, such as 12h, 7d or 4w."""
-    found = re.fullmatch(r"(\d{1,5})([hdw])", text.strip())
-    if found is None:
-        raise ConfigError(f"Expected --valid as a number of hours, days or weeks, such as 12h, 7d or 4w, got {text!r}.")
-    return int(found[1]) * {"h": dt.timedelta(hours=1), "d": dt.timedelta(days=1), "w": dt.timedelta(weeks=1)}[found[2]]
+def _seconds(option: str, text: str) -> float:
+    """A time, such as 4w, 7d, 12h, 30m or 45s."""
+    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
+    if found is None and text != "never":
+        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    return math.inf if found is None else int(found[1]) * units[found[2]]
 
 
 def _bytes(text: str) -> int:

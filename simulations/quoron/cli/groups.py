@@ -16,7 +16,7 @@ GROUPS = {
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
         *("local", "serve", "client", "leave"),
-        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "health"),
+        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
     ),
     "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
 }
