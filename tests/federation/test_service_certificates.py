@@ -123,9 +123,10 @@ class TestWhatTLSLetsPass:
         root = parse(self.signed("top", top, name, top, ca=True))
         middle = parse(self.signed("between", between, name, top, ca=True))
         leaf = parse(self.signed("ada", own, middle.subject, between))
-        assert certificates.near(leaf, [root])
-        assert certificates.near(leaf, [middle])
-        assert not certificates.near(leaf, [parse(self.signed("ben", own, name, top))])
+        assert certificates.near([leaf, middle], [root])
+        assert certificates.near([leaf], [middle])
+        assert not certificates.near([leaf], [root])  # which has not signed it, as far as is shown
+        assert not certificates.near([leaf, middle], [parse(self.signed("ben", own, name, top))])
 
 
 class TestListening:

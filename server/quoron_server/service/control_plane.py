@@ -10,7 +10,6 @@ A stream ends soon after its token was removed.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,12 +57,13 @@ class TokenGate(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         token = security.bearer(tuple(handler_call_details.invocation_metadata))
         try:
-            if token is not None and tokens.role_of(self._tokens, token) is not None:
-                return await continuation(handler_call_details)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             return self._refusing(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
-        return self._refusing(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+        if (why := _refusal(found)) is not None:
+            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, why)
+        return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
         """A handler of any kind of call that reads nothing. When many are refused, each is told so late."""
@@ -196,17 +196,23 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))
         try:
-            role = None if token is None else tokens.role_of(self._tokens, token)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             await context.abort(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
             raise
-        if role is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
-        if self._doorkeeper is not None and token is not None:
-            self._doorkeeper.admit(context.peer(), hashlib.sha256(token.encode()).hexdigest())
-        if operator and role != "operator":
+        if (why := _refusal(found)) is not None or found is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why or _NO_TOKEN)
+            raise PermissionError(why)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(context.peer(), found.sha256)
+        if operator and found.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
+
+
+def _refusal(found: tokens.Token | None) -> str | None:
+    """Why a call is turned away for its token; None for one that is let in."""
+    return _NO_TOKEN if found is None else found.refusal()
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:

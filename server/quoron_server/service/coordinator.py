@@ -35,6 +35,7 @@ from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
 from quoron_server.service.security import Transport
 from quoron_server.service.sessions import Sessions
+from quoron_server.service.trust import Trust
 from quoron_server.specification import LONGEST
 from quoron_server.spill import spill_folder
 
@@ -108,6 +109,8 @@ class Coordinator:
         self.sessions = Sessions(spill=spill_folder(config.database))
         self.manager: Manager
         self._database: Database
+        self._clients: ClientPlane
+        self._trust: Trust | None = None
         self._servers: list[grpc.aio.Server] = []
         self._health: list[health.HealthServicer] = []
         self._services: list[str] = []
@@ -144,12 +147,9 @@ class Coordinator:
         config = self.config
         transport, most = config.transport, most_clients(config.most_clients)
         doorkeeper = None if transport.plaintext else Doorkeeper(most)
-        clients = ClientPlane(
-            self.manager,
-            plaintext=transport.plaintext,
-            doorkeeper=doorkeeper,
-            revoked=transport.revoked,
-            authorities=transport.authorities(),
+        trust = self._trust = transport.trust()
+        clients = self._clients = ClientPlane(
+            self.manager, doorkeeper=doorkeeper, revoked=transport.revoked, trust=trust
         )
         longest = (
             ("grpc.max_receive_message_length", min(config.largest_message, parts.MOST + parts.BESIDE)),
@@ -160,7 +160,7 @@ class Coordinator:
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
-            config.transport.client_plane(),
+            None if trust is None else trust.credentials(clients=True),
             longest if transport.plaintext else longest + _STREAMS,
             CLIENT_PLANE,
             lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
@@ -171,7 +171,7 @@ class Coordinator:
             self._watching.append(asyncio.create_task(doorkeeper.watch(port)))
         self.control = await self._listen(
             config.control,
-            config.transport.control_plane(),
+            None if trust is None else trust.credentials(clients=False),
             _CONTROL,
             CONTROL_PLANE,
             lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
@@ -180,6 +180,14 @@ class Coordinator:
         self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
         self._watching.append(asyncio.create_task(self.manager.users.watch()))
+
+    def days_left(self) -> dict[str, float]:
+        """Days until the coordinator's own certificate ends, the last authority that it trusts, and the first of the
+        clients connected now, if there are any; nothing in plaintext."""
+        if self._trust is None:
+            return {}
+        first = self._clients.days_left()
+        return self._trust.now().days_left() | ({} if first is None else {"client": first})
 
     async def _watch_database(self) -> None:
         """For ever, every few seconds: whoever asks after health hears whether there is a database, and still ours."""
