@@ -153,6 +153,11 @@ class Registry:
         """Every run, in the order of submission."""
         return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
 
+    def states(self) -> dict[str, int]:
+        """How many runs there are in each state that any is in."""
+        query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
+        return {str(state): int(number) for state, number in self._database.all(query)}
+
     def run(self, run: str) -> RunRow | None:
         """One run, None if never submitted."""
         rows = self._database.all(sa.select(_runs).where(_runs.c.run == run))

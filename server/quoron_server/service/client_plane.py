@@ -94,7 +94,9 @@ class ClientPlane:
         try:
             user = await self._manager.enrol(caller.identity, caller.group, name=caller.name, software=asked.software)
             agreed = await self._manager.agreed(user)
-            books = pb.Books(**await self._manager.records.books(caller.group, asked.seen))
+            standing = await self._manager.records.books(caller.group, asked.seen)
+            self._manager.counts.newer_books += asked.seen > standing["rows"]
+            books = pb.Books(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
@@ -157,6 +159,7 @@ class ClientPlane:
         who = self._shown(context)
         name = context.peer() if who is None else who.identity[:64]
         _log.info("refused %r: %s, %s", name, refusal.code.name, refusal.words)
+        self._manager.counts.refuse_call(refusal.code, refusal.words)
 
     async def watch_certificates(self) -> None:
         """For ever, every few seconds: end conversations with clients that only listen, by certificates that are

@@ -23,6 +23,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import security, tokens
+from quoron_server.service.counts import Counts
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
 from quoron_server.service.rate_limit import RateLimit
@@ -44,9 +45,9 @@ class TokenGate(grpc.aio.ServerInterceptor):
     The health service stays open to probes.
     """
 
-    def __init__(self, token_file: Path, open_to_all: frozenset[str]) -> None:
+    def __init__(self, token_file: Path, open_to_all: frozenset[str], counts: Counts | None = None) -> None:
         """`open_to_all`: names of services that ask for no token."""
-        self._tokens, self._open = token_file, open_to_all
+        self._tokens, self._open, self._counts = token_file, open_to_all, counts
         self._rate_limit = RateLimit(burst=100, seconds=0.01)
 
     async def intercept_service(
@@ -70,6 +71,8 @@ class TokenGate(grpc.aio.ServerInterceptor):
 
         async def refuse(_requests: Any, context: Context) -> None:
             _log.info("refused %s: a call without a token of ours", context.peer())
+            if self._counts is not None:
+                self._counts.refuse_call(code, why)
             if self._rate_limit.wait("", asyncio.get_running_loop().time()):
                 await asyncio.sleep(LATE)
             await context.abort(code, why)
@@ -86,8 +89,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.RunReference:
         """Take a run on."""
-        await self._require(context, operator=True)
-        return pb.RunReference(run=await _told(self._manager.submit(request.specification), context))
+        by = await self._require(context, operator=True)
+        return pb.RunReference(run=await _told(self._manager.submit(request.specification, by=by), context))
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.Document:
         """Every run and its state."""
@@ -119,13 +122,13 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Cancel(self, request: pb.RunReference, context: Context) -> pb.Document:
         """End a run without a model."""
-        await self._require(context, operator=True)
-        return _document(await _told(self._manager.cancel(request.run), context))
+        by = await self._require(context, operator=True)
+        return _document(await _told(self._manager.cancel(request.run, by=by), context))
 
     async def ContinueRestored(self, request: pb.RunReference, context: Context) -> pb.Document:
         """Let a run go on that is held because the books were restored, as one more copy."""
-        await self._require(context, operator=True)
-        return _document(await _told(self._manager.continue_restored(request.run), context))
+        by = await self._require(context, operator=True)
+        return _document(await _told(self._manager.continue_restored(request.run, by=by), context))
 
     async def Plan(self, request: pb.RunReference, context: Context) -> pb.Document:
         """The plan of a run."""
@@ -145,14 +148,14 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Limit(self, request: pb.LimitRequest, context: Context) -> pb.Document:
         """What no run may bring a group's users beyond, from now on."""
-        await self._require(context, operator=True)
+        by = await self._require(context, operator=True)
         numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
-        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, **numbers), context)
+        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, by=by, **numbers), context)
         return _document({"group": limit.group, "limit": limit.words()})
 
     async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
         """What another tool spends on a group's users, on the chain."""
-        await self._require(context, operator=True)
+        by = await self._require(context, operator=True)
         charged = self._manager.charge(
             request.run,
             request.group,
@@ -164,6 +167,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             adjacency=request.adjacency,
             statement=request.note,
             spent=request.spent,
+            by=by,
         )
         charge = await _told(charged, context)
         return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
@@ -193,7 +197,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         await self._require(context)
         return _document(await _told(self._manager.users.drawn(request.run), context))
 
-    async def _require(self, context: Context, *, operator: bool = False) -> None:
+    async def _require(self, context: Context, *, operator: bool = False) -> str:
+        """The name of whoever calls; the call ends here if it may not."""
         token = security.bearer(tuple(context.invocation_metadata()))
         try:
             found = None if token is None else tokens.find(self._tokens, token)
@@ -208,6 +213,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             self._doorkeeper.admit(context.peer(), found.sha256)
         if operator and found.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
+        return found.name
 
 
 def _refusal(found: tokens.Token | None) -> str | None:

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PUBLIC, replace_whole
+from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask whoever issued it."
+MOST_NAMED = 20  # clients, in a line of the log
 CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
 Version = tuple[int, ...] | None  # of a file
 _log = logging.getLogger("quoron")
@@ -63,7 +65,7 @@ class Revocations:
     def __init__(self, *files: Path) -> None:
         """Raises ConfigError if one of them is no list yet."""
         self._files, self._seen = files, tuple(map(version, files))
-        self._fingerprints = self._read()
+        self._fingerprints = frozenset(self._read())
         self._closed = False
 
     def __contains__(self, fingerprint: str) -> bool:
@@ -77,20 +79,23 @@ class Revocations:
         found = tuple(map(version, self._files))  # before the reading: what is written meanwhile is another version
         if None in found or found != self._seen:
             try:
-                self._fingerprints = self._read()
+                listed = self._read()
             except ConfigError as error:
                 if not self._closed:
                     _log.error("%s Until there is one, no client is let in.", error)
                 self._closed = True
                 raise
-            self._seen = found
+            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            if new:
+                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+            self._fingerprints, self._seen = frozenset(listed), found
         if self._closed:
             _log.info("the list of revoked certificates at %s can be read again", " and ".join(map(str, self._files)))
         self._closed = False
         return self._fingerprints
 
-    def _read(self) -> frozenset[str]:
-        return frozenset(each for file in self._files for each in read(file))
+    def _read(self) -> dict[str, str]:
+        return {each: name for file in self._files for each, name in read(file).items()}
 
 
 def version(file: Path) -> Version:

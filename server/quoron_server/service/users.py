@@ -44,7 +44,7 @@ class Users:
 
     def look(self) -> None:
         """Once, before members are drawn; blocks. ConfigError while nobody can tell who is revoked."""
-        step, here = self._roster.step, set(self._sessions.here)
+        step, here = self._roster.step, set(self._sessions.here())
         known = self._seen[1] if self._seen[0] == step else set()
         if not here <= known:
             self._roster.seen(sorted(here - known))

@@ -8,7 +8,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.connection import Connection, shared_options
+from quoron.cli.connection import Connection, here, shared_options
 from quoron.cli.ledger import Source
 from quoron_privacy.errors import ConfigError, LedgerUnavailable
 
@@ -143,5 +143,5 @@ def continue_restored(
         return
     from quoron_server.specification import planned
 
-    copies = in_books(database, run, lambda books: books.continue_held(run, planned))
+    copies = in_books(database, run, lambda books: books.continue_held(run, planned, by=here()))
     print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

@@ -15,8 +15,10 @@ from quoron.cli.connection import (
     Certificate,
     Insecure,
     Key,
+    LogFormat,
+    LogLevel,
     check_environment,
-    limit_log,
+    start_log,
 )
 from quoron_privacy.errors import RunError, printable
 
@@ -80,6 +82,8 @@ def client(
     decimal: Decimal = ".",
     encoding: Encoding = None,
     quoting: Quoting = "double",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
     check: Annotated[
         bool, typer.Option("--check", help="Only look whether the data can be one user's; nothing is sent.")
     ] = False,
@@ -119,7 +123,7 @@ def client(
         one_user=one_user,
         items_per_user=items_per_user,
     )
-    limit_log()
+    start_log(log_format, log_level)
     asyncio.run(_until_signalled(federation.run_client, config))
 
 

@@ -1,6 +1,7 @@
 """Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
 
 import functools
+import getpass
 import inspect
 import logging
 import os
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import typer
@@ -30,6 +31,14 @@ Authority = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
 Anywhere = Annotated[
     bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(envvar="QUORON_LOG_FORMAT", metavar="text|json", help="The log, on standard error: lines or JSON."),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="QUORON_LOG_LEVEL", metavar="debug|info|warning|error", help="The least that is logged."),
 ]
 Where = Annotated[
     str, typer.Option("--coordinator", envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
@@ -95,10 +104,20 @@ def check_environment(*, plaintext: bool) -> None:
         )
 
 
-def limit_log() -> None:
+def here() -> str:
+    """Who acts in books without a coordinator, as their chain will say."""
+    try:
+        return f"{getpass.getuser()}, in the books"
+    except (OSError, KeyError):  # a user without a name, as in containers
+        return f"user {os.getuid()}, in the books"
+
+
+def start_log(form: str, level: str) -> None:
     """Onto standard error: what the other side makes us say fills no disk."""
     from quoron_client.federation import log_limit
 
     errors = logging.StreamHandler(sys.stderr)
     errors.addFilter(log_limit.LogLimit())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
+    lines = log_limit.JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    errors.setFormatter(lines)
+    logging.basicConfig(level=level.upper(), handlers=[errors])

@@ -28,9 +28,12 @@ from quoron.cli.connection import (
     Connection,
     Insecure,
     Key,
+    LogFormat,
+    LogLevel,
     check_environment,
-    limit_log,
+    here,
     shared_options,
+    start_log,
 )
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
@@ -94,6 +97,16 @@ def serve(
             help="Users not seen for so long, as 12h, are drawn for no run until they connect.",
         ),
     ] = "7d",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORON_METRICS",
+            metavar="[HOST:]PORT",
+            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
+        ),
+    ] = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
@@ -105,18 +118,26 @@ def serve(
     from quoron_server.service import revocation
 
     core_dumps.switch_off()
-    limit_log()
+    start_log(log_format, log_level)
     check_environment(plaintext=insecure or insecure_anywhere)
     refused = revocation.Revocations(*revoked) if revoked else None
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     config = replace(
-        config, most_clients=most_clients, gathering=gather, away_after=_seconds("--away-after", away_after)
+        config,
+        most_clients=most_clients,
+        gathering=gather,
+        away_after=_seconds("--away-after", away_after),
+        metrics=metrics,
     )
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
-    listening = "listening: clients {0.listen}, control {0.control}".format
-    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=service.LEAVING))
+
+    def ready(running: service.Coordinator) -> None:
+        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
+        _announce(f"listening: clients {running.listen}, control {running.control}{more}")
+
+    asyncio.run(service.serve(config, ready=ready, patience=service.LEAVING))
 
 
 @shared_options
@@ -215,18 +236,32 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 
 
 @shared_options
-def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
-    """Follow a run, and what it awaits, to its end; exit code 1 if it ends without a model, 3 without a quorum."""
+def watch(
+    connection: Connection,
+    run: Name,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds for a coordinator that was there to come back.")
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
+
+    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
+    paused, and 5 if nobody answers: at once at the beginning, later for longer than --patience.
+    """
     from quoron.operate.control import words
+    from quoron.operate.watching import Paused, followed
     from quoron_server.serial import dumps
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
-        for event in control.watch(run):
+        for event in followed(
+            control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
+        ):
             print(dumps(event) if as_json else words(event), flush=True)
             ended = event
     if ended.get("kind") == "paused":
-        raise RunError(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+        raise Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
     if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
     if ended.get("how") != "complete":
@@ -247,7 +282,7 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run))}")
+    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run, by=here()))}")
 
 
 @shared_options

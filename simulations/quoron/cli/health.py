@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.connection import Anywhere
+from quoron.cli.connection import CONTROL, Anywhere, Authority, Certificate, Insecure, Key, check_environment
 from quoron_privacy.errors import ConfigError, RunError
 
 if TYPE_CHECKING:  # the other commands start without it
@@ -15,17 +15,23 @@ if TYPE_CHECKING:  # the other commands start without it
 
 
 def health(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the coordinator listens.")],
-    authority: Annotated[Path | None, typer.Option(help="Certificate of the authority that signed the others.")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Certificate to show, where clients must.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, for a coordinator served so.")] = False,
+    address: Annotated[
+        str,
+        typer.Argument(
+            envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Where a coordinator listens, either port."
+        ),
+    ] = CONTROL,
+    authority: Authority = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
 
+    check_environment(plaintext=insecure or insecure_anywhere)
     check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
     secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
     print(check(address, secure, timeout=timeout))

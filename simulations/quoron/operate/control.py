@@ -185,7 +185,7 @@ class Control:
             yield
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
-            if code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details:
+            if code == grpc.StatusCode.CANCELLED or (code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details):
                 raise Unreachable(
                     f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
                     "that its certificate is of the authority given and names this host."
