@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from quoron_client.durable import erase
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
@@ -33,7 +34,7 @@ from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_wh
 from quoron_server.service import revocation
 from quoron_server.service.folder_lock import locked
 
-AUTHORITY = "authority"
+AUTHORITY, FORGOTTEN = "authority", "forgotten"
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
 _SUCCESSOR = re.compile(rf"{AUTHORITY}-(\d+)").fullmatch
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
@@ -255,6 +256,25 @@ def revoke(folder: Path, name: str) -> Path:
     file = folder / revocation.FILE
     revocation.add(file, fingerprint(load_certificate(folder / f"{name}.pem")), name=name)
     return file
+
+
+def revoke_key(folder: Path, fingerprint: str) -> None:
+    """Enter a key in the list of revoked ones, under a name that says nothing."""
+    revocation.add(folder / revocation.FILE, fingerprint, name=FORGOTTEN)
+
+
+def erase_forgotten(folder: Path) -> list[str]:
+    """Erase every certificate and key of whom `revoke_key` has listed; their files. Again is the same."""
+    gone = {key for key, name in revocation.read(folder / revocation.FILE).items() if name == FORGOTTEN}
+    erased = []
+    with locked(folder):
+        for each in every(folder):
+            if each.kind != AUTHORITY and each.fingerprint in gone:
+                for end in ("key", "pem"):  # last what tells that it is
+                    if (path := folder / f"{each.name}.{end}").exists():
+                        erase(path, secret=end == "key")
+                        erased.append(path.name)
+    return erased
 
 
 def check_name(name: str) -> None:
