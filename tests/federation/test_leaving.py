@@ -119,7 +119,7 @@ class TestAClientThatLeaves:
         self, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as dying:
-            dying.setattr("quoron_client.federation.record._LEFT", "CREATE TABLE nonsense (")
+            dying.setattr("quoron_client.federation.farewell.LEFT", "CREATE TABLE nonsense (")
             with pytest.raises(LedgerError):
                 leaving.leave(home / "record.sqlite")
         with open_(home / "record.sqlite") as record:

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.durable import erase
-from quoron_client.federation.record import Farewell, Record
+from quoron_client.federation.farewell import Farewell
+from quoron_client.federation.record import Record
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
