@@ -193,7 +193,7 @@ def torn(url: str) -> None:
         whole(self, round_, state, releases, event)
 
     Ledger.commit = commit
-    main(url, first=25)  # before that everything is written as ever
+    main(url, first=48)  # before that everything is written as ever
 
 
 def commit_for_ever(url: str) -> None:
