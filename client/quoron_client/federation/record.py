@@ -30,7 +30,7 @@ it erased but that it has left and what was spent, and from then on nothing open
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -435,3 +435,14 @@ class Record:
             raise LedgerError(
                 f"Expected to read and write the client's record {str(self._path)!r}, got: {error}."
             ) from None
+
+
+def welcomed(path: Path) -> bool:
+    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
+    except sqlite3.Error:
+        return True

@@ -26,12 +26,12 @@ from google.protobuf.message import DecodeError
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.record import Record
+from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
-from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
+from quoron_privacy.errors import DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -59,13 +59,22 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     """Take part in a coordinator's runs until `stop` is set; without it, for ever.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises DataError for a data file that cannot be read or looks like several people's, IdentityError for files that
+    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
+    IdentityError for files that
     will not do at the start or for a client that is refused, LedgerError for a record that cannot be read or written,
     and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
     that does not take this client.
     """
     alone, items = config.one_user, config.items_per_user
-    await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=config.dialect)
+    try:
+        await asyncio.to_thread(
+            check_one_user, config.data, one_user=alone, items_per_user=items, dialect=config.dialect
+        )
+    except DataError as error:
+        if not await asyncio.to_thread(welcomed, config.record):
+            raise
+        # The coordinator draws members from those who connect: whether this one does may not be a function of its data.
+        _LOG.warning("%s This client is enrolled already, so it connects all the same.", error)
     await converse(config, stop=stop)
 
 

@@ -182,8 +182,10 @@ def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greete
     while True:
         last = told.over  # whoever came while a silent node was waited for is still greeted
         partitions = greeter.greeted(_GREETING_SECONDS)
-        fresh = [name for name in partitions if books.registry.user(name) is None]
-        found = books.registry.users_count(group) + len(fresh)
+        known = {name: books.registry.user(name) for name in partitions}
+        fresh = [name for name, user in known.items() if user is None]
+        books.registry.roster.seen(user for user in known.values() if user is not None)
+        found = books.registry.roster.standing(group).active + len(fresh)
         if found >= needed:
             greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
