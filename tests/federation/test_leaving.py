@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import json
+import signal
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
+import dying
+from dying import Moment
 from federation.crowd import Peer, carried_out, coordinator, crowd, write_items
 from federation.tls import channel, transport
 from quoron.cli.app import invoke
@@ -330,3 +334,67 @@ class TestAUserWhoIsForgotten:
                 return said, caught.value.code(), caught.value.details()
 
         assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+
+
+LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]
+ERASING = [("erase", when, number) for number in (1, 2) for when in ("before", "after")]
+FORGETTING = [("revoke_key", "before", 1), ("revoke_key", "after", 1), ("forget", "before", 1), ("forget", "after", 1)]
+
+
+def killed(moment: Moment, words: list[str]) -> None:
+    done = subprocess.run(dying.words(moment, "quoron", *words), capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when", "number"), LEAVING + ERASING)
+def test_leaving_that_is_killed_and_said_again_ends_the_same(
+    home: Path, tmp_path: Path, at: str, when: str, number: int
+) -> None:
+    files = ["--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
+    words = [
+        "leave",
+        *files,
+        "--key",
+        str(home / "mine.key"),
+        "--receipt",
+        str(tmp_path / "receipt.json"),
+        "--for-good",
+    ]
+    killed(Moment(at, when, left=number), words)
+    assert invoke(words) == 0
+    told = json.loads((tmp_path / "receipt.json").read_text())
+    assert told["epsilon"] == 1.5
+    assert {key: told["erased"][key] for key in ("runs", "answers", "books")} == {"runs": 2, "answers": 2, "books": 0}
+    assert sorted(path.name for path in home.iterdir()) == [
+        *("authority.key", "authority.pem", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")
+    ]
+    assert SECRET not in (home / "record.sqlite").read_bytes()
+    with pytest.raises(LedgerError, match="has left"):
+        open_(home / "record.sqlite")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when", "number"), [*FORGETTING, ("fold", "before", 1), *ERASING])
+def test_forgetting_that_is_killed_and_said_again_ends_the_same(
+    home: Path, tmp_path: Path, at: str, when: str, number: int
+) -> None:
+    url = f"sqlite:///{tmp_path}/books.sqlite"
+    with Database(url) as database:
+        key = certificates.fingerprint(certificates.load_certificate(home / "mine.pem"))
+        Books(database).registry.enrol(key, name="mine")
+    words = ["--database", url, "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--for-good"]
+    killed(Moment(at, when, left=number), ["users", "forget", "mine", *words])
+    with Database(url) as database:
+        known = Books(database).registry.user(key) is not None
+    assert invoke(["users", "forget", "mine" if known else "0", *words]) == 0
+    told = json.loads((tmp_path / "receipt.json").read_text())
+    assert (told["user"], told["erased"]["keys"]) == (0, 1)
+    assert not list(home.glob("mine.*"))
+    assert revocation.read(home / "revoked.json") == {key: "forgotten"}
+    with Database(url) as database:
+        with pytest.raises(ForgottenKey):
+            Books(database).registry.enrol(key)
+        rows = json.loads(Books(database).population.export())["rows"]
+    assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
+    assert key.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
