@@ -340,6 +340,16 @@ class TestTheList:
         assert invoke(["certs", str(own), *words]) == 2
         assert before == {path.name: path.read_bytes() for path in own.iterdir()}
 
+    def test_has_the_same_user_also_when_it_is_renewed_where_its_key_is_no_more(self, own: Path) -> None:
+        before = {each.name: each.fingerprint for each in certificates.every(own)}
+        (own / "client-0.key").unlink()  # handed out, and kept nowhere else
+        certificates.issue(own, "client-0", days=200, renew=True)
+        assert {each.name: each.fingerprint for each in certificates.every(own)} == before
+        assert not (own / "client-0.key").exists()
+        (own / "client-1.key").write_bytes((own / "coordinator.key").read_bytes())
+        with pytest.raises(IdentityError, match=r"to be the key of .*client-1\.pem"):
+            certificates.issue(own, "client-1", days=200, renew=True)
+
     @pytest.mark.parametrize("name", ["authority", "authority-2"])
     def test_has_no_client_with_an_authoritys_name(self, own: Path, name: str) -> None:
         with pytest.raises(ConfigError, match="Expected a name"):

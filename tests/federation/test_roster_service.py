@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -16,12 +15,15 @@ from federation.tls import channel, own_authority, refused, transport
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.federation import rotation
+from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.books.roster import DAY, draw, seed_of
+from quoron_server.books.roster import DAY, Roster, draw, seed_of
 from quoron_server.service import Coordinator, certificates, revocation, tokens
 from quoron_server.service.revocation import Revocations
+from quoron_server.service.sessions import Sessions
 
 USERS = 20
 TEXT = specification("one-pass-dp-sgd").as_text()
@@ -30,7 +32,6 @@ TEXT = specification("one-pass-dp-sgd").as_text()
 @dataclass
 class Clock:
     now: float = 1.8e9
-    real: Callable[[], float] = field(default=lambda: 0.0)
 
     def __call__(self) -> float:
         return self.now
@@ -169,34 +170,59 @@ def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_wait_a
     assert [row["kind"] for row in charged] == ["submit"]
 
 
-def test_nothing_that_a_client_answers_moves_who_is_drawn_next(tmp_path: Path) -> None:
-    """Silent, rejected or honest: the next run's members are the same, since all of them were connected."""
+def after_a_run(folder: Path, kind: str) -> tuple[list[int], list[tuple[int, str]]]:
+    """The members of the next run, and the roster, after one in which users were honest, silent, or rejected."""
+    honest = Honest.of(USERS, range(USERS) if kind == "silent" else ())
 
-    def answering(kind: str) -> Callable[[int, object], object]:
-        honest = Honest.of(USERS, range(USERS) if kind == "silent" else ())
+    def answering(user: int, message: pb.Question) -> pb.Answer | None:
+        given = honest(user, message)
+        if kind == "rejected" and given is not None and user % 2:
+            given.values.data = np.full(len(given.values.data) // 8, np.nan).tobytes()
+        return given
 
-        def answer(user: int, message: object) -> object:
-            given = honest(user, message)
-            if kind == "rejected" and given is not None and user % 2:
-                given.values.data = np.full(len(given.values.data) // 8, np.nan).tobytes()
-            return given
-
-        return answer
-
-    async def scene(kind: str) -> tuple[list[int], list[tuple[int, str]]]:
-        (folder := tmp_path / kind).mkdir()
-        first = specification("one-pass-dp-sgd").model_copy(update={"seconds": 0.2, "early_ends": False})
+    async def scene() -> tuple[list[int], list[tuple[int, str]]]:
+        first = specification("one-pass-dp-sgd").model_copy(update={"seconds": 0.1, "early_ends": False})
         async with coordinator(folder) as running, crowd(running.listen, USERS) as peers:
             await running.manager.submit(first.as_text())
-            await asyncio.gather(*(peer.work(answering(kind)) for peer in peers))
+            await asyncio.gather(*(peer.work(answering) for peer in peers))
             registry(running).add_run("next", "{}")
             members = registry(running).fix_members("next", 7).tolist()
             return members, [(user.user, user.state) for user in registry(running).roster.page()]
 
-    members, listed = carried_out(scene("honest"))
-    assert members == draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
-    assert carried_out(scene("silent")) == (members, listed)
-    assert carried_out(scene("rejected")) == (members, listed)
+    return carried_out(scene())
+
+
+def test_nothing_that_a_client_answers_moves_who_is_drawn_next(tmp_path: Path) -> None:
+    """Silent, rejected or honest: the next run's members are the same, since all of them were connected."""
+    found = {}
+    for kind in ("honest", "silent", "rejected"):
+        (tmp_path / kind).mkdir()
+        found[kind] = after_a_run(tmp_path / kind, kind)
+    assert found["honest"][0] == draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
+    assert found["silent"] == found["rejected"] == found["honest"]
+
+
+def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broken twin: whose answer is rejected is away."""
+    seen: list[Roster] = []
+    made, answer = Roster.__init__, Sessions.answer
+
+    def making(self: Roster, *given: object, **named: object) -> None:
+        made(self, *given, **named)
+        seen.append(self)
+
+    def answered(self: Sessions, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
+        verdict = answer(self, user, message, size)
+        if (
+            user in (row := self.runs["trial"].open.rows)
+            and self.runs["trial"].open.status[row[user]] == Status.REJECTED
+        ):
+            seen[-1].away(user)
+        return verdict
+
+    monkeypatch.setattr(Roster, "__init__", making)
+    monkeypatch.setattr(Sessions, "answer", answered)
+    assert after_a_run(tmp_path, "rejected")[0] != draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
 
 
 def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(tmp_path: Path) -> None:

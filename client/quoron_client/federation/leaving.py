@@ -15,15 +15,15 @@ What was released stays, and the promise covers it: docs/leaving.md. The owner's
 touched: no copy of them is kept anywhere here.
 """
 
-import os
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from quoron_client.durable import sync_folder
-from quoron_client.federation.record import Farewell, Record
+from quoron_client.durable import erase
+from quoron_client.federation.farewell import Farewell
+from quoron_client.federation.record import Record
 from quoron_client.protocol import identity
 from quoron_privacy.errors import ConfigError, IdentityError
 
@@ -98,9 +98,9 @@ def leave(record: Path, *, certificate: Path | None = None, key: Path | None = N
             f"Expected the certificate of the user who left with {record}, key {farewell.key[:16]}…, got that of "
             f"{user[:16]}… in {certificate}. It is untouched."
         )
-    for path in (key, certificate):  # the key first: with it the certificate is still told to be its own
+    for path in (key, certificate):
         if path is not None:
-            _erase(path)
+            _erase(path, secret=path == key)
     return Receipt(str(record), farewell, tuple(str(path) for path in (key, certificate) if path is not None))
 
 
@@ -117,19 +117,9 @@ def _check(record: Path, certificate: Path | None, key: Path | None) -> str:
     return identity.fingerprint(identity.load(certificate))
 
 
-def _erase(path: Path) -> None:
-    """Overwrite and remove, as far as a file system can; one that is gone is erased. IdentityError if it cannot be."""
+def _erase(path: Path, *, secret: bool) -> None:
     try:
-        if not path.exists():
-            return
-        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.pwrite(handle, bytes(os.fstat(handle).st_size), 0)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        path.unlink()
-        sync_folder(path.parent)
+        erase(path, secret=secret)
     except OSError as error:
         raise IdentityError(
             f"Expected to erase {path}, cannot: {error.strerror}. The record is done; erase it yourself, or make it "

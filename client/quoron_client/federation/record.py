@@ -38,6 +38,7 @@ from threading import RLock
 from typing import Self
 
 from quoron_client.durable import Tally
+from quoron_client.federation import farewell
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
@@ -68,25 +69,6 @@ _FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SEL
 _COUNT = (
     f"UPDATE written SET (runs, charged, ended, answers, books) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
 )
-
-
-_LEFT = """CREATE TABLE left_for_good (
-    time TEXT NOT NULL, key TEXT NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    runs INTEGER NOT NULL, answers INTEGER NOT NULL, books INTEGER NOT NULL
-) STRICT"""
-
-
-@dataclass(frozen=True, slots=True)
-class Farewell:
-    """All that a record says of an owner who has left."""
-
-    time: str  # ISO 8601, UTC, to the second
-    key: str  # SHA-256 of the public key, if it was told
-    epsilon: float  # spent over all runs, which nothing takes back
-    delta: float
-    runs: int  # rows that were erased: runs, what was answered in them, and coordinators' books
-    answers: int
-    books: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +165,9 @@ class Record:
 
     def _check_stays(self) -> None:
         """LedgerError for an owner who has left."""
-        farewell = None if self._leaving else self._farewell()
-        if farewell is not None:
-            raise LedgerError(
-                f"Expected the record of a user who takes part, got {str(self._path)!r}, whose user has left on "
-                f"{farewell.time[:10]}, for good: it answers nothing any more. Whoever begins anew does so as another "
-                f"user, with a key and a record of its own, and has spent ε = {farewell.epsilon:g} before."
-            )
-
-    def _farewell(self) -> Farewell | None:
-        if not self._database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'left_for_good'").fetchone():
-            return None
-        return Farewell(*self._database.execute("SELECT * FROM left_for_good").fetchone())
+        said = None if self._leaving else farewell.read(self._database)
+        if said is not None:
+            raise LedgerError(said.refusal(self._path))
 
     def _check_count(self) -> None:
         (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
@@ -306,22 +279,11 @@ class Record:
                 self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
             self._root, self._incarnation = root, claim.incarnations[-1]
 
-    def leave(self, *, key: str, time: str) -> Farewell:
+    def leave(self, *, key: str, time: str) -> farewell.Farewell:
         """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
         by whichever process has the file open. Again is the same, as of the first time."""
         with self._errors(), self._transaction():
-            before = self._farewell()
-            if before is not None:
-                return before
-            (epsilon, delta), counts = self.spent, []
-            for table in ("runs", "answers", "books"):
-                counts.append(self._database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-            for table in ("answers", "runs", "books"):  # overwritten: `secure_delete`
-                self._database.execute(f"DELETE FROM {table}")
-            self._database.execute(_LEFT)
-            row = (time, key, epsilon, delta, *counts)
-            self._database.execute("INSERT INTO left_for_good VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            return Farewell(*row)
+            return farewell.read(self._database) or farewell.write(self._database, key, time, self.spent)
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""

@@ -28,12 +28,12 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
     """
     own = _load(certificate, "certificates", x509.load_pem_x509_certificates)
     trusted = _load(authority, "certificates", x509.load_pem_x509_certificates)
-    check_pair(certificate, key)
     _check_dates(certificate, own[0])
     now = datetime.now(UTC)
     good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
     if not good:
         _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
+    check_pair(certificate, key)
     if not leads_to(own, good):
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
@@ -57,9 +57,10 @@ def ending(what: object, days: float) -> str | None:
     """A warning of a certificate that has at most 30 days left, for people; None for one that has more."""
     if days > SOON:
         return None
+    span = f"{abs(days):.0f} days" if abs(days) >= 2 else f"{24 * abs(days):.0f} hours"
     if days < 0:
-        return f"{what} ended {-days:.0f} days ago. Renew it now: nobody takes it any more."
-    return f"{what} ends in {days:.0f} days. Renew it before: what is put in its place is read without a restart."
+        return f"{what} ended {span} ago. Renew it now: nobody takes it any more."
+    return f"{what} ends in {span}. Renew it before: what is put in its place is read without a restart."
 
 
 def ends_in(path: Path) -> float:

@@ -17,7 +17,8 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
@@ -35,6 +36,7 @@ STATES: tuple[State, ...] = ("active", "away", "retired")
 DAY = 86400.0
 AWAY_AFTER = 7 * DAY
 REVOKED, REPLACED, ROTATED = "revoked", "replaced", "its key is another user's now"
+FORGOTTEN = "forgotten"
 _SAID = "by its operator"
 _STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
 _LONGEST = 128  # characters of a name, and of what its client says that it runs
@@ -68,6 +70,19 @@ _DRAWS = sa.Table(
     sa.Column("seed", sa.Text, nullable=False),
     sa.Column("active", sa.LargeBinary, nullable=False),  # who was: bits by user, compressed
 )
+_FORGOTTEN = sa.Table(  # users of whom nothing is kept but that they were
+    "forgotten",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("keys", sa.Integer, nullable=False),  # that were erased
+    sa.Column("agreements", sa.Integer, nullable=False),
+)
+_NOBODYS = sa.Table(  # digests of their keys, which say nothing of whose they were: never another user
+    "nobodys",
+    _schema,
+    sa.Column("digest", sa.Text, primary_key=True),
+)
 _standing = sa.Index("users_standing", USERS.c.group, USERS.c.state, USERS.c.seen)
 _names = sa.Index("users_names", USERS.c.name)
 _LATER = {  # columns of `users` that earlier versions lack
@@ -92,6 +107,10 @@ class User:
     software: str  # that its client said last
     fingerprint: str
     enrolled_at: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For people: when it was seen as a time."""
+        return asdict(self) | {"seen": datetime.fromtimestamp(self.seen, UTC).isoformat(timespec="minutes")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +154,20 @@ class TooFewActive(LedgerError):
 
 class RotatedKey(LedgerError):
     """A key that its owner has put another one in the place of."""
+
+
+class ForgottenKey(LedgerError):
+    """A key of a user who has left, and was forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was erased of a user who has left."""
+
+    user: int
+    time: str
+    keys: int
+    agreements: int
 
 
 def draw(seed: str, active: NDArray[np.int64], n: int) -> NDArray[np.int64]:
@@ -312,7 +345,7 @@ class Roster:
     def back(self, user: int) -> None:
         """It is active from now on, though it may have to be seen first. ConfigError where another has its seat."""
         found = self._require(user, "whose seat is its own", set(STATES))
-        if found.why.startswith((REPLACED, ROTATED)):
+        if found.why.startswith((REPLACED, ROTATED, FORGOTTEN)):
             raise ConfigError(f"Expected a user whose seat is its own, got user {user}: {found.why}.")
         self._say([user], "active", "")
 
@@ -365,6 +398,35 @@ class Roster:
             connection.execute(_KEYS.insert(), row)
             connection.execute(USERS.update().where(USERS.c.user == user.user).values(fingerprint=new))
             return int(user.user), None if holder is None else int(holder.user)
+
+    def forget(self, user: int) -> Forgotten:
+        """Erase who a user was: its name, its keys, what its client runs, when it came and was seen, and what it agreed
+        to. Its number stays, retired, and its seats. Its keys are nobody's ever after. Again is the same."""
+        agreed = sa.table("agreed", sa.column("user"))
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(USERS.c.fingerprint).where(USERS.c.user == user)).first()
+            before = connection.execute(sa.select(_FORGOTTEN).where(_FORGOTTEN.c.user == user)).first()
+            if before is not None:
+                return Forgotten(before.user, before.time, before.keys, before.agreements)
+            if known is None:
+                raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
+            rotated = connection.execute(sa.select(_KEYS.c.fingerprint).where(_KEYS.c.user == user)).scalars().all()
+            keys = sorted({known.fingerprint, *rotated})
+            for each in map(_nobodys, keys):
+                if connection.execute(sa.select(_NOBODYS).where(_NOBODYS.c.digest == each)).first() is None:
+                    connection.execute(_NOBODYS.insert(), {"digest": each})
+            connection.execute(_KEYS.delete().where(_KEYS.c.user == user))
+            agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
+            nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
+            stays = {"fingerprint": f"{FORGOTTEN} {user}", "state": "retired", "why": FORGOTTEN}
+            connection.execute(USERS.update().where(USERS.c.user == user).values(nothing | stays))
+            done = Forgotten(user, now(), len(keys), agreements)
+            connection.execute(_FORGOTTEN.insert(), asdict(done))
+            return done
+
+    def fold(self) -> None:
+        """Leave no copy of what was erased in SQLite's journal."""
+        self._database.checkpoint()
 
     def rotations(self) -> list[dict[str, Any]]:
         """Every key that was somebody's, with the statement that put another in its place."""
@@ -419,11 +481,18 @@ class Roster:
 
 
 def _require_current(connection: sa.Connection, fingerprint: str) -> None:
+    nobodys = sa.select(_NOBODYS).where(_NOBODYS.c.digest == _nobodys(fingerprint))
+    if connection.execute(nobodys).first() is not None:
+        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
     gone = connection.execute(sa.select(_KEYS.c.user).where(_KEYS.c.fingerprint == fingerprint)).first()
     if gone is not None:
         raise RotatedKey(
             f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
         )
+
+
+def _nobodys(fingerprint: str) -> str:
+    return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
 
 
 def _require_unused(connection: sa.Connection, other: int, user: int) -> None:

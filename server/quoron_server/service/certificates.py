@@ -24,8 +24,10 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from quoron_client.durable import erase
 from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
 from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
@@ -33,7 +35,7 @@ from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_wh
 from quoron_server.service import revocation
 from quoron_server.service.folder_lock import locked
 
-AUTHORITY = "authority"
+AUTHORITY, FORGOTTEN = "authority", "forgotten"
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
 _SUCCESSOR = re.compile(rf"{AUTHORITY}-(\d+)").fullmatch
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
@@ -194,7 +196,8 @@ def issue(
 ) -> Path:
     """NAME.pem and NAME.key, signed by the authority in `folder`; the path of the certificate.
 
-    A name has one certificate: a second one needs `renew`, and keeps the key. `hosts` are the names and addresses at
+    A name has one certificate: a second one needs `renew`, and keeps the key, whose private half may be elsewhere by
+    then. `hosts` are the names and addresses at
     which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
     keeps those that it had. Raises ConfigError for a name that is taken, unfit or revoked, IdentityError without a
     usable authority.
@@ -219,9 +222,13 @@ def _issue(
             raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
         unit = group(old) if unit is None else unit
         names = names or _hosts(old)
-    key = _key(folder, name)
+        key = old.public_key()  # which stays: its private half may be where its holder is, and nowhere else
+        if (held := folder / f"{name}.key").exists() and _stored_key(held).public_key() != key:
+            raise IdentityError(f"Expected {held} to be the key of {path}, got another. Put it back, or away.")
+    else:
+        key = _key(folder, name).public_key()
     use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
+    builder = _builder(_name(name, unit), authority.subject, key, dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -255,6 +262,25 @@ def revoke(folder: Path, name: str) -> Path:
     file = folder / revocation.FILE
     revocation.add(file, fingerprint(load_certificate(folder / f"{name}.pem")), name=name)
     return file
+
+
+def revoke_key(folder: Path, fingerprint: str) -> None:
+    """Enter a key in the list of revoked ones, under a name that says nothing."""
+    revocation.add(folder / revocation.FILE, fingerprint, name=FORGOTTEN)
+
+
+def erase_forgotten(folder: Path) -> list[str]:
+    """Erase every certificate and key of whom `revoke_key` has listed; their files. Again is the same."""
+    gone = {key for key, name in revocation.read(folder / revocation.FILE).items() if name == FORGOTTEN}
+    erased = []
+    with locked(folder):
+        for each in every(folder):
+            if each.kind != AUTHORITY and each.fingerprint in gone:
+                for end in ("key", "pem"):  # last what tells that it is
+                    if (path := folder / f"{each.name}.{end}").exists():
+                        erase(path, secret=end == "key")
+                        erased.append(path.name)
+    return erased
 
 
 def check_name(name: str) -> None:
@@ -352,7 +378,7 @@ def _key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: dt.timedelta
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, lifetime: dt.timedelta
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import OtherGroup, RotatedKey
+from quoron_server.books.roster import ForgottenKey, OtherGroup, RotatedKey
 from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.doorkeeper import Doorkeeper
@@ -102,6 +102,8 @@ class ClientPlane:
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
+        except ForgottenKey:
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
         except RotatedKey as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None

@@ -186,7 +186,9 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
         """What an operator says of a user; or the new key that its old one has signed."""
         await self._require(context, operator=True)
-        if request.rotation:
+        if request.action in ("forget", "would-forget"):
+            changed = self._manager.users.forget(request.user, sure=request.action == "forget")
+        elif request.rotation:
             changed = self._manager.users.rotate(request.user, request.rotation)
         else:
             changed = self._manager.users.change(request.action, request.user, request.by)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, QuoronError
@@ -22,6 +21,7 @@ from quoron_server.service.sessions import Sessions
 LOOK = 3.0  # seconds between two looks at who is revoked and who is here
 MOST_TOLD = 1000  # users at a time
 ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
+GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _log = logging.getLogger("quoron")
 
 
@@ -63,7 +63,7 @@ class Users:
             lambda: self._roster.page(group=group, state=state, after=min(after, 2**31 - 1), most=MOST_TOLD),
         )
         standing = await retried_once(lambda: self._roster.standing(group)) if group else None
-        told = {"users": [_told(user) for user in found], "more": len(found) == MOST_TOLD}
+        told = {"users": [user.as_json() for user in found], "more": len(found) == MOST_TOLD}
         return told | ({} if standing is None else {"standing": asdict(standing)})
 
     async def drawn(self, run: str) -> dict[str, Any]:
@@ -82,6 +82,14 @@ class Users:
         said = await retried_once(lambda: actions[action](self._roster.find(word)))
         _log.info("%s", said)
         return {"said": said}
+
+    async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
+        done = await retried_once(lambda: self._seats.forget(word, sure=sure))
+        if sure:
+            self._sessions.hang_up([done["user"]], GONE)
+            _log.info("user %d is forgotten", done["user"])
+        return done
 
     async def rotate(self, word: str, statement: str) -> dict[str, Any]:
         """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
@@ -139,8 +147,3 @@ class Users:
 
 def _name(user: User) -> str:
     return f"user {user.user}" + (f" ({user.name})" if user.name else "")
-
-
-def _told(user: User) -> dict[str, Any]:
-    seen = datetime.fromtimestamp(user.seen, UTC).isoformat(timespec="minutes")
-    return asdict(user) | {"seen": seen}

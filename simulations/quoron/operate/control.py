@@ -168,6 +168,11 @@ class Control:
         request = pb.ChangeUserRequest(action=action, user=user, by=by, rotation=rotation)
         return str(self._document(self._stub.ChangeUser, request)["said"])
 
+    def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
+        request = pb.ChangeUserRequest(action="forget" if sure else "would-forget", user=user)
+        return self._document(self._stub.ChangeUser, request)
+
     def drawn(self, run: str) -> dict[str, Any]:
         """How the members of a run were drawn: seed, whom from, and who they are."""
         return self._document(self._stub.Drawn, pb.RunReference(run=run), slow=True)
