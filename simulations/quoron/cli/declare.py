@@ -1,15 +1,15 @@
 """`quoron declare`: ranges, categories and items per user that nobody knows, released for a stated ε."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+from quoron.cli.common import CHARGE, TEXT, Typed, bundled
 
 Columns = list[str] | None
 
 
+@bundled(charge=CHARGE, text=TEXT)
 def declare(
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")
@@ -33,19 +33,9 @@ def declare(
     most_votes: Annotated[
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
-    ] = False,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="Whose lifetime account is charged.")
-    ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
-    ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
+    *,
+    charge: Typed,
+    text: Typed,
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
@@ -57,15 +47,15 @@ def declare(
     from quoron.sections import Keep, Privacy
 
     declared = declaring.declare(
-        opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting),
+        opened(table, **text),
         user=user,
-        privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
+        privacy=Privacy(epsilon, delta, allow_large_delta=charge["allow_large_delta"]),
         items=items,
         numeric=_names(numeric),
         dates=_names(dates),
         categorical=_names(categorical),
         most_votes=most_votes,
-        keep=Keep(group=group, ledger=ledger),
+        keep=Keep(group=charge["group"], ledger=charge["ledger"]),
     )
     typer.echo(declared.toml())
 

@@ -7,18 +7,18 @@ import typer
 
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
+    CHARGE,
+    TEXT,
     Address,
-    Decimal,
-    Encoding,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
-    Quoting,
-    Separator,
     Settings,
+    Typed,
     Workers,
+    bundled,
     interruptible,
     progress,
     sources,
@@ -35,16 +35,13 @@ Table = Annotated[
 ]
 
 
+@bundled(charge=CHARGE)
 @table_options
 def train(
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
     items_per_user: ItemsPerUser = None,
-    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
-    ] = None,
     health: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of μ², for a look at the table; 0: nobody looks. Short for train.health."),
@@ -53,9 +50,6 @@ def train(
         float | None,
         typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
     ] = None,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
-    ] = False,
     out: Out = None,
     settings: Settings = None,
     dry_run: Annotated[
@@ -71,6 +65,8 @@ def train(
     ] = "inline",
     workers: Workers = None,
     address: Address = None,
+    *,
+    charge: Typed,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron import api
@@ -79,8 +75,9 @@ def train(
     from quoron.sections import Keep, Method, Privacy
 
     choice = EngineChoice.of(engine, workers=workers, address=address)
-    privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
-    method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
+    privacy = Privacy(epsilon, health=health, allow_large_delta=charge["allow_large_delta"])
+    keep = Keep(out, group=charge["group"], ledger=charge["ledger"])
+    method, given = Method(items_per_user=items_per_user), settings or ()
     if dry_run:
         asked: dict[str, Any] = {
             "privacy": privacy,
@@ -108,6 +105,7 @@ def train(
     showing.show_trained(trained, as_json=as_json, details=details)
 
 
+@bundled(text=TEXT)
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
@@ -125,17 +123,15 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
+    *,
+    text: Typed,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
     from quoron import api, opened
     from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
     trained, decided = api.load(model), threshold_of(threshold)
-    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    rows = opened(table, **text)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:
