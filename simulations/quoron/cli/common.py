@@ -1,10 +1,9 @@
 """What commands share: arguments, the display, and how an interruption is told."""
 
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from quoron.reports.progress import Display
+    from quoron.sections import Keep
 
 INTERRUPTED = 130
 
@@ -74,28 +74,43 @@ Quoting = Annotated[
 ]
 Adjacency = Annotated[Literal["replace-one", "zero-out"], typer.Option(help="Whom the promise tells apart.")]
 MostUsers = Annotated[int | None, typer.Option(help="With zero-out: the most users that the table may hold.")]
-Options = Mapping[str, tuple[Any, Any]]  # by name: how an option is typed, and what it is without
-Typed = dict[str, Any]  # what was typed for such options
-TEXT: Options = {  # of a table's text, as `quoron.opened` takes it
-    "separator": (Separator, None),
-    "decimal": (Decimal, "."),
-    "encoding": (Encoding, None),
-    "quoting": (Quoting, "double"),
-}
-CHARGE: Options = {
-    "allow_large_delta": (
-        Annotated[bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")],
-        False,
-    ),
-    "group": (
-        Annotated[str | None, typer.Option(metavar="NAME", help="Whose lifetime account is charged.")],
-        None,
-    ),
-    "ledger": (
-        Annotated[Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual.")],
-        None,
-    ),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """How a table's text is written."""
+
+    separator: Separator = None
+    decimal: Decimal = "."
+    encoding: Encoding = None
+    quoting: Quoting = "double"
+
+    def opened(self, table: str) -> Any:
+        """The table; nothing of it is read yet."""
+        from quoron import opened
+
+        return opened(table, **asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """Whom a promise is charged to, and whether its δ may be large."""
+
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
+    ] = False
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Whose lifetime account is charged.")] = None
+    ledger: Annotated[
+        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
+    ] = None
+
+    def keep(self, out: Path | None = None) -> "Keep":
+        """The same as Python says it."""
+        from quoron.sections import Keep
+
+        return Keep(out, group=self.group, ledger=self.ledger)
+
+
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]
@@ -124,32 +139,6 @@ Address = Annotated[
     typer.Option(metavar="HOST:PORT|auto", help="Ray: the cluster, by default one of this machine for the run."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
-
-
-def bundled(**bundles: Options) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command with all options of a bundle in place of its parameter of that name, which gets what was typed."""
-
-    def made(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
-
-        @functools.wraps(command)
-        def given(**typed: Any) -> None:
-            said = {name: {each: typed.pop(each) for each in bundle} for name, bundle in bundles.items()}
-            command(**typed, **said)
-
-        given.__dict__["__signature__"] = inspect.Signature(  # what typer reads
-            [each for one in own for each in _unfolded(one, bundles.get(one.name))]
-        )
-        return given
-
-    return made
-
-
-def _unfolded(parameter: inspect.Parameter, bundle: Options | None) -> list[inspect.Parameter]:
-    if bundle is None:
-        return [parameter]
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [inspect.Parameter(name, either, default=usual, annotation=hint) for name, (hint, usual) in bundle.items()]
 
 
 def networked(link: str | None, dropout: str | None = None) -> tuple[dict[str, dict[str, str]], ...]:

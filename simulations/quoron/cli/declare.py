@@ -4,13 +4,16 @@ from typing import Annotated
 
 import typer
 
-from quoron.cli.common import CHARGE, TEXT, Typed, bundled
+from quoron.cli.common import Charged, Text
+from quoron.cli.connection import shared_options
 
 Columns = list[str] | None
 
 
-@bundled(charge=CHARGE, text=TEXT)
+@shared_options
 def declare(
+    charged: Charged,
+    text: Text,
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")
     ],
@@ -33,9 +36,6 @@ def declare(
     most_votes: Annotated[
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
-    *,
-    charge: Typed,
-    text: Typed,
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
@@ -43,19 +43,18 @@ def declare(
     costs again.
     """
     from quoron import declare as declaring
-    from quoron import opened
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Privacy
 
     declared = declaring.declare(
-        opened(table, **text),
+        text.opened(table),
         user=user,
-        privacy=Privacy(epsilon, delta, allow_large_delta=charge["allow_large_delta"]),
+        privacy=Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
         items=items,
         numeric=_names(numeric),
         dates=_names(dates),
         categorical=_names(categorical),
         most_votes=most_votes,
-        keep=Keep(group=charge["group"], ledger=charge["ledger"]),
+        keep=charged.keep(),
     )
     typer.echo(declared.toml())
 

@@ -5,11 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import CHARGE, TEXT, Adjacency, Json, MostUsers, Typed, bundled
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Text
+from quoron.cli.connection import shared_options
 
 
-@bundled(charge=CHARGE, text=TEXT)
+@shared_options
 def evaluate(
+    charged: Charged,
+    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
     user: Annotated[str, typer.Option(help="The column that says whose a row is.")],
@@ -23,24 +26,21 @@ def evaluate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
     ] = False,
-    *,
-    charge: Typed,
-    text: Typed,
     as_json: Json = False,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
-    from quoron import measure, opened
+    from quoron import measure
     from quoron.cli import showing
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Privacy
     from quoron_client.data.formats import is_folder
 
-    rows = table if is_folder(table) else opened(table, **text)
-    privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charge["allow_large_delta"])
+    rows = table if is_folder(table) else text.opened(table)
+    privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
     asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
     if dry_run:
         print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
         return
     showing.show_evaluation(
-        measure.evaluate(model, rows, keep=Keep(group=charge["group"], ledger=charge["ledger"]), **asked),
+        measure.evaluate(model, rows, keep=charged.keep(), **asked),
         as_json=as_json,
     )

@@ -6,14 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import CHARGE, TEXT, Adjacency, Json, MostUsers, Typed, bundled
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Text
+from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 
 Listed = list[str] | None
 
 
-@bundled(charge=CHARGE, text=TEXT)
+@shared_options
 def statistics(
+    charged: Charged,
+    text: Text,
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")
     ],
@@ -46,9 +49,6 @@ def statistics(
     ] = None,
     adjacency: Adjacency = "replace-one",
     users: MostUsers = None,
-    *,
-    charge: Typed,
-    text: Typed,
     as_json: Json = False,
 ) -> None:
     """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
@@ -56,12 +56,11 @@ def statistics(
     All questions share one price, which is charged to the group's lifetime account before anything is looked at. A
     user weighs one, whatever it holds. Asking again costs again.
     """
-    from quoron import opened
     from quoron.counting import door
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Privacy
 
     found = door.statistics(
-        opened(table, **text),
+        text.opened(table),
         questions,
         user=user,
         numeric={name: ends for name, ends in _said("numeric", numeric).items() if ends is not None},
@@ -69,8 +68,8 @@ def statistics(
         dates=_dates(dates or ()),
         items_per_user=items_per_user,
         users=users,
-        privacy=Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charge["allow_large_delta"]),
-        keep=Keep(group=charge["group"], ledger=charge["ledger"]),
+        privacy=Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta),
+        keep=charged.keep(),
     )
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
 

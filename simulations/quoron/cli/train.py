@@ -7,22 +7,21 @@ import typer
 
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
-    CHARGE,
-    TEXT,
     Address,
+    Charged,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
     Settings,
-    Typed,
+    Text,
     Workers,
-    bundled,
     interruptible,
     progress,
     sources,
 )
+from quoron.cli.connection import shared_options
 from quoron.table_columns import TableColumns
 
 Table = Annotated[
@@ -35,9 +34,10 @@ Table = Annotated[
 ]
 
 
-@bundled(charge=CHARGE)
+@shared_options
 @table_options
 def train(
+    charged: Charged,
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
@@ -65,18 +65,16 @@ def train(
     ] = "inline",
     workers: Workers = None,
     address: Address = None,
-    *,
-    charge: Typed,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron import api
     from quoron.cli import showing
     from quoron.engines import EngineChoice
-    from quoron.sections import Keep, Method, Privacy
+    from quoron.sections import Method, Privacy
 
     choice = EngineChoice.of(engine, workers=workers, address=address)
-    privacy = Privacy(epsilon, health=health, allow_large_delta=charge["allow_large_delta"])
-    keep = Keep(out, group=charge["group"], ledger=charge["ledger"])
+    privacy = Privacy(epsilon, health=health, allow_large_delta=charged.allow_large_delta)
+    keep = charged.keep(out)
     method, given = Method(items_per_user=items_per_user), settings or ()
     if dry_run:
         asked: dict[str, Any] = {
@@ -105,8 +103,9 @@ def train(
     showing.show_trained(trained, as_json=as_json, details=details)
 
 
-@bundled(text=TEXT)
+@shared_options
 def predict(
+    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
@@ -123,15 +122,13 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
-    *,
-    text: Typed,
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron import api, opened
+    from quoron import api
     from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
     trained, decided = api.load(model), threshold_of(threshold)
-    rows = opened(table, **text)
+    rows = text.opened(table)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:

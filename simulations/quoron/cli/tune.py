@@ -5,14 +5,16 @@ from typing import Annotated, Any, Literal
 import typer
 
 from quoron.cli.columns import table_options
-from quoron.cli.common import CHARGE, Epsilon, ItemsPerUser, Json, Out, Settings, Typed, bundled, interruptible
+from quoron.cli.common import Charged, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import TableColumns
 
 
-@bundled(charge=CHARGE)
+@shared_options
 @table_options
 def tune(
+    charged: Charged,
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
@@ -45,13 +47,11 @@ def tune(
         bool, typer.Option("--dry-run", help="Show settings and price; charge nothing, and look at no value.")
     ] = False,
     as_json: Json = False,
-    *,
-    charge: Typed,
 ) -> None:
     """Train with several settings and release the best by a private score: one price, told before it begins."""
     from quoron.cli import searches
     from quoron.comparing.request import sweep
-    from quoron.sections import Keep, Method, Privacy
+    from quoron.sections import Method, Privacy
     from quoron.tuning import doors
     from quoron.tuning.effort import Effort
 
@@ -60,9 +60,9 @@ def tune(
         "vary": sweep(vary or ()),
         "algorithms": names,
         "effort": Effort(trials, law, most, padded, evaluate),
-        "privacy": Privacy(epsilon, allow_large_delta=charge["allow_large_delta"]),
+        "privacy": Privacy(epsilon, allow_large_delta=charged.allow_large_delta),
         "method": Method(items_per_user=items_per_user),
-        "keep": Keep(out, group=charge["group"], ledger=charge["ledger"]),
+        "keep": charged.keep(out),
         "settings": settings or (),
     }
     if dry_run:
