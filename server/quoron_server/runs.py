@@ -52,6 +52,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.restoring import continue_held
+from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
@@ -89,12 +90,13 @@ class Run:
             with self._charged() as population:
                 population.check(self.name, group=self.group, **charge)
 
-    def charge(self) -> None:
-        """Enter what it may cost, once however often it is called. Raises what `check` raises."""
+    def charge(self, drawn: dict[str, Any] | None = None) -> None:
+        """Enter what it may cost, once however often it is called, and how its members were drawn. Raises what `check`
+        raises."""
         if self._charged is not None:
             statement, charge = sentence(self.plan.guarantee), charge_of(self.plan)
             with self._charged() as population:
-                population.charge(self.name, group=self.group, statement=statement, **charge)
+                population.charge(self.name, group=self.group, statement=statement, drawn=drawn, **charge)
 
     def begun(self, place: Path | Database) -> Ledger | None:
         """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""
@@ -231,10 +233,10 @@ class Books:
     All raise LedgerUnavailable while the database is away, and LedgerError when it is another's by now.
     """
 
-    def __init__(self, database: Database) -> None:
-        """Makes its tables if they are missing."""
+    def __init__(self, database: Database, *, away_after: float = AWAY_AFTER) -> None:
+        """Makes its tables if they are missing; `away_after` as `Roster`."""
         self.database = database
-        self.registry, self.population = Registry(database), PopulationLedger(database)
+        self.registry, self.population = Registry(database, away_after=away_after), PopulationLedger(database)
 
     def check(self, specification: Described, plan: Plan) -> None:
         """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
@@ -270,12 +272,13 @@ class Books:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
 
         OtherVersion, with every secret kept, if it began with another plan, charge or number of members;
-        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are enrolled.
+        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are active.
         """
         run = self._run(specification, plan)
         run.begun(self.database)
         members = self.registry.fix_members(run.name, plan.problem.users, run.group)
-        run.charge()
+        drawn = self.registry.drawn(run.name)
+        run.charge(None if drawn is None else drawn.as_json())
         run.begin(self.database)
         self.registry.set_state(run.name, "running")
         return np.asarray(members, np.int64)

@@ -17,7 +17,7 @@ from typing import Any
 from quoron_privacy.errors import LedgerError
 
 START = "0" * 64
-KINDS = ("limit", "charge", "release", "end", "submit", "cancel")
+KINDS = ("limit", "charge", "release", "end", "seat", "submit", "cancel")
 SIGNED = ("by", "software")  # who did it, where an operator did, and with which code: beside what it says
 Row = dict[str, Any]
 

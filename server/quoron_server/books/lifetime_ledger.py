@@ -122,6 +122,7 @@ class PopulationLedger:
         statement: str = "",
         elsewhere: bool = False,
         spent: bool = False,
+        drawn: Row | None = None,
         by: str = "",
     ) -> Charge:
         """Charge `run` in full to `group`; call it before the run's first question. The charge that now stands.
@@ -129,14 +130,15 @@ class PopulationLedger:
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
         `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
         it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another
-        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit.
+        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit. `drawn`
+        says by which public randomness its members were drawn from whom, for an auditor.
         BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
             promise = _promise(epsilon, delta, mu, variation, adjacency, near) | (gaussian(mu, lost) if lost else {})
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
-                marked = {"elsewhere": True} if elsewhere else {}
+                marked = ({"elsewhere": True} if elsewhere else {}) | ({"drawn": drawn} if drawn else {})
                 append("charge", asdict(wanted) | {"statement": statement} | marked | signed(by))
         return wanted
 
@@ -166,6 +168,21 @@ class PopulationLedger:
     def release(self, run: str, what: dict[str, Any]) -> None:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""
         self._note("release", {"run": run, **what})
+
+    def seat(self, what: dict[str, Any]) -> None:
+        """Note that a user has another key, or another user its seat: as JSON, and nothing secret."""
+        self._note("seat", what)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """One transaction of what this thread does with the ledger and with its database within the block."""
+        with self._lock:  # before the database's, as everywhere
+            try:
+                with self._database.together():
+                    yield
+            except BaseException:
+                self._known = Known()  # a row that it believes it has written is not there
+                raise
 
     def end(self, run: str, state: str) -> None:
         """Note that `run` asks no more questions. Its charge stays."""
@@ -326,7 +343,7 @@ def export_of(rows: Sequence[Row]) -> str:
 
 
 def _charge(payload: Row) -> Charge:
-    given = {name: value for name, value in unsigned(payload).items() if name not in ("statement", "elsewhere")}
+    given = {name: each for name, each in unsigned(payload).items() if name not in ("statement", "elsewhere", "drawn")}
     return Charge(**given | {"near": tuple((mu, lost) for mu, lost in payload.get("near", ()))})
 
 

@@ -1,15 +1,15 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges. A token says who may.
+"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges, users. A token is needed.
 
 | role     | may                                          |
 | -------- | -------------------------------------------- |
-| auditor  | list, watch, plan, model, ledger             |
+| auditor  | list, watch, plan, model, ledger, users      |
 | operator | all of it, and submit, cancel, limit, charge |
+|          | and change users                             |
 
 A stream ends soon after its token was removed.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,12 +58,13 @@ class TokenGate(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         token = security.bearer(tuple(handler_call_details.invocation_metadata))
         try:
-            if token is not None and tokens.role_of(self._tokens, token) is not None:
-                return await continuation(handler_call_details)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             return self._refusing(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
-        return self._refusing(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+        if (why := _refusal(found)) is not None:
+            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, why)
+        return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
         """A handler of any kind of call that reads nothing. When many are refused, each is told so late."""
@@ -176,23 +177,50 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         await self._require(context, operator=True)
         return _document(await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context))
 
+    async def Users(self, request: pb.UsersRequest, context: Context) -> pb.Document:
+        """A page of the roster."""
+        await self._require(context)
+        page = self._manager.users.page(group=request.group, state=request.state, after=request.after)
+        return _document(await _told(page, context))
+
+    async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
+        """What an operator says of a user; or the new key that its old one has signed."""
+        await self._require(context, operator=True)
+        if request.action in ("forget", "would-forget"):
+            changed = self._manager.users.forget(request.user, sure=request.action == "forget")
+        elif request.rotation:
+            changed = self._manager.users.rotate(request.user, request.rotation)
+        else:
+            changed = self._manager.users.change(request.action, request.user, request.by)
+        return _document(await _told(self._manager.changed(changed), context))
+
+    async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
+        """How a run's members were drawn."""
+        await self._require(context)
+        return _document(await _told(self._manager.users.drawn(request.run), context))
+
     async def _require(self, context: Context, *, operator: bool = False) -> str:
         """The name of whoever calls; the call ends here if it may not."""
         token = security.bearer(tuple(context.invocation_metadata()))
         try:
-            role = None if token is None else tokens.role_of(self._tokens, token)
-            name = "" if token is None or not operator else tokens.holder(self._tokens, token)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             await context.abort(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
             raise
-        if role is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
-        if self._doorkeeper is not None and token is not None:
-            self._doorkeeper.admit(context.peer(), hashlib.sha256(token.encode()).hexdigest())
-        if operator and role != "operator":
+        if (why := _refusal(found)) is not None or found is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why or _NO_TOKEN)
+            raise PermissionError(why)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(context.peer(), found.sha256)
+        if operator and found.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
-        return name
+        return found.name
+
+
+def _refusal(found: tokens.Token | None) -> str | None:
+    """Why a call is turned away for its token; None for one that is let in."""
+    return _NO_TOKEN if found is None else found.refusal()
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
+from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.rounds import Evaluate
 from quoron_server.service import journal, metrics_port
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
@@ -37,6 +38,7 @@ from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
 from quoron_server.service.security import Transport
 from quoron_server.service.sessions import Sessions
+from quoron_server.service.trust import Trust
 from quoron_server.specification import LONGEST
 from quoron_server.spill import spill_folder
 
@@ -88,6 +90,7 @@ class ServeConfig:
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -112,6 +115,8 @@ class Coordinator:
         self.sessions = Sessions(spill=spill_folder(config.database))
         self.manager: Manager
         self._database: Database
+        self._clients: ClientPlane
+        self._trust: Trust | None = None
         self._servers: list[grpc.aio.Server] = []
         self._health: list[health.HealthServicer] = []
         self._services: list[str] = []
@@ -133,6 +138,8 @@ class Coordinator:
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
                 gathering=config.gathering,
                 evaluate=config.evaluate,
+                away_after=config.away_after,
+                revoked=config.transport.revoked,
             )
             try:
                 await self._start()
@@ -149,12 +156,9 @@ class Coordinator:
         config = self.config
         transport, most = config.transport, most_clients(config.most_clients)
         doorkeeper = None if transport.plaintext else Doorkeeper(most)
-        clients = ClientPlane(
-            self.manager,
-            plaintext=transport.plaintext,
-            doorkeeper=doorkeeper,
-            revoked=transport.revoked,
-            authorities=transport.authorities(),
+        trust = self._trust = transport.trust()
+        clients = self._clients = ClientPlane(
+            self.manager, doorkeeper=doorkeeper, revoked=transport.revoked, trust=trust
         )
         longest = (
             ("grpc.max_receive_message_length", min(config.largest_message, parts.MOST + parts.BESIDE)),
@@ -165,7 +169,7 @@ class Coordinator:
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
-            config.transport.client_plane(),
+            None if trust is None else trust.credentials(clients=True),
             longest if transport.plaintext else longest + _STREAMS,
             CLIENT_PLANE,
             lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
@@ -176,7 +180,7 @@ class Coordinator:
             self._watching.append(asyncio.create_task(doorkeeper.watch(port)))
         self.control = await self._listen(
             config.control,
-            config.transport.control_plane(),
+            None if trust is None else trust.credentials(clients=False),
             _CONTROL,
             CONTROL_PLANE,
             lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
@@ -184,13 +188,22 @@ class Coordinator:
         )
         self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
-        self.metrics = Metrics(self.manager, self._database, transport, soonest=clients.soonest)
+        self._watching.append(asyncio.create_task(self.manager.users.watch()))
+        self.metrics = Metrics(self.manager, self._database, transport, self.days_left)
         if config.metrics is not None:
             self._metrics_server = await metrics_port.listen(
                 config.metrics, self.metrics, serving=lambda: self._serving
             )
             self._watching.append(asyncio.create_task(self.metrics.watch_chain()))
         journal.started(software(), self.listen, self.control, len(self.manager.standing()))
+
+    def days_left(self) -> dict[str, float]:
+        """Days until the coordinator's own certificate ends, the last authority that it trusts, and the first of the
+        clients connected now, if there are any; nothing in plaintext."""
+        if self._trust is None:
+            return {}
+        first = self._clients.days_left()
+        return self._trust.now().days_left() | ({} if first is None else {"clients": first})
 
     @property
     def metrics_address(self) -> str | None:

@@ -75,6 +75,7 @@ class Running:
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
+    seated: bool = False  # its members are fixed: it goes on with them, wherever they are
     untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
     moved: float = math.inf  # loop time at which it began, went on, or told of a round
 
@@ -120,7 +121,7 @@ def standing(run: Running, sessions: Sessions) -> Standing:
         (1 + PAUSE) * wanted.seconds,
         math.floor(idle),
         wanted.problem.users,
-        None if session is None else sessions.here(session),
+        None if session is None else len(sessions.here(session)),
         wanted.quorum,
     )
 

@@ -1,4 +1,4 @@
-"""Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
+"""Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back.
 
 A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.runs` says
 what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, O
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
+from quoron_server.books.roster import AWAY_AFTER, TooFewActive
 from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
@@ -36,7 +38,9 @@ from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, published_at, standing
 from quoron_server.service.records import Records, outside, retried_once
+from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import RunSession, Sessions
+from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
@@ -62,15 +66,19 @@ class Manager:
         most_clients: int | None = None,
         gathering: float = 0.0,
         evaluate: Evaluate | None = None,
+        away_after: float = AWAY_AFTER,
+        revoked: Revocations | None = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
-        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else.
+        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
+        were not seen for `away_after` seconds are away, those who were `revoked` retired.
         """
         self.sessions, self._evaluate = sessions, evaluate
-        self._books = Books(database)
+        self._books = Books(database, away_after=away_after)
         self._registry = self._books.registry
+        self.users = Users(self._books, sessions, revoked)
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
@@ -78,7 +86,7 @@ class Manager:
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
-        # At most `_counted + _came` users are in a group: who had not come yet when it was last counted, and who has.
+        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
         self._counted: dict[str, int] = {}
         self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
@@ -105,6 +113,7 @@ class Manager:
                 except QuoronError as error:
                     self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
                     continue
+                run.seated = await self._stored(self._registry.seated, row.run)
                 self._waiting[row.run] = run
         await self._begin_those_that_can()
 
@@ -127,16 +136,25 @@ class Manager:
         self._threads.shutdown(wait=True)
         await asyncio.to_thread(self.records.close)
 
-    async def enrol(self, identity: str, group: str) -> int:
+    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "") -> int:
         """The user of an identity, its place in the population."""
         known = await self._stored(self._registry.user, identity)
-        user: int = await self._stored(self._registry.enrol, identity, group)
+        roster = self._registry.roster
+        user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
         if known is None:
             journal.enrolled(user, group, identity)
         self._came[group] += 1
         if self._waiting:
             await self._begin_those_that_can()
         return user
+
+    async def changed(self, change: Awaitable[T]) -> T:
+        """After a change of the roster, by which more may be active: a run may wait for them."""
+        result = await change
+        self._counted.clear()
+        if self._waiting:
+            await self._begin_those_that_can()
+        return result
 
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
@@ -220,6 +238,7 @@ class Manager:
         async with self._taking:
             planned = known.specification, known.plan
             await retried_once(lambda: self._books.continue_held(run, lambda _: planned, by=by))
+            known.seated = await self._stored(self._registry.seated, run)
             self._go_on(run)
             self._waiting[run] = known
             journal.continued(run, by)
@@ -252,7 +271,7 @@ class Manager:
         return await self.records.feed(run) if feed is None else feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
-        """What a run waits for now, all of it public: users to enrol, or the end of the open round. None for neither.
+        """What a run waits for now, all of it public: active users, or the end of the open round. None for neither.
 
         Nothing of who is here or has answered: a round's end is known when it opens.
         """
@@ -260,8 +279,8 @@ class Manager:
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                enrolled = await self.records.users(wanted.group)
-                figures = {"enrolled": enrolled, "needed": wanted.problem.users, "group": wanted.group}
+                there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
+                figures = asdict(there) | {"needed": wanted.problem.users, "group": wanted.group}
                 return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
         if active is None or session is None:
             return None
@@ -296,16 +315,26 @@ class Manager:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= MOST_RUNS:
                     return  # the others wait until one has ended
+                if run.seated:
+                    self._begin_now(name)
+                    continue
                 group, needed = run.specification.group, run.specification.problem.users
                 if self._counted.get(group, needed) + self._came[group] < needed:
                     continue  # spares every enrolment a count of its whole group
                 before = self._came[group]
-                users = await self._stored(self._registry.users_count, group)
+                try:
+                    await self._stored(self.users.look)
+                except ConfigError:  # nobody can tell who is revoked, and nobody is let in: at the next who comes
+                    return
+                users = (await self._stored(self._registry.roster.standing, group)).active
                 self._counted[group] = users - before
-                waits = name in self._waiting and not run.cancelled
-                if waits and users >= needed and not self._stopping.is_set():
-                    self._active[name] = self._waiting.pop(name)
-                    run.task = asyncio.create_task(self._whole(run))
+                if name in self._waiting and users >= needed:
+                    self._begin_now(name)
+
+    def _begin_now(self, name: str) -> None:
+        if not self._stopping.is_set() and not self._waiting[name].cancelled:
+            run = self._active[name] = self._waiting.pop(name)
+            run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: Running) -> None:
         """A run to its end; then whoever waited for its place."""
@@ -323,6 +352,13 @@ class Manager:
             await self._read(lambda: self._carry_out(run))
         except RunStopped:
             if not run.cancelled:
+                return
+            how = "cancelled"
+        except TooFewActive as problem:  # somebody was retired since they were counted
+            if not run.cancelled:
+                _log.info("run %s waits: %s", run.name, problem)
+                del self._active[run.name]
+                self._waiting[run.name] = run
                 return
             how = "cancelled"
         except WithoutQuorum as problem:

@@ -17,16 +17,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
-from quoron_privacy.errors import ConfigError, IdentityError, LedgerError, LedgerUnavailable
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
-from quoron_server.service import certificates
 from quoron_server.service.feed import Standing
 from quoron_server.service.manager import Manager
 from quoron_server.service.security import Transport
@@ -95,13 +93,13 @@ class Metrics:
         manager: Manager,
         database: Database,
         transport: Transport,
+        days_left: Callable[[], Mapping[str, float]] = dict,
         *,
-        soonest: Callable[[], datetime | None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`soonest` is when the first of the connected clients' certificates ends."""
+        """`days_left`: until the first certificate of a kind ends."""
         self._manager, self._database, self._transport = manager, database, transport
-        self._soonest, self._clock = soonest, clock
+        self._days_left, self._clock = days_left, clock
         self._registry, self._population = Registry(database), PopulationLedger(database)
         self._place = database.path
         self._file = _inode(self._place)
@@ -237,13 +235,7 @@ class Metrics:
         yield _family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
         yield _family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
-        ends = {"clients": self._soonest()}
-        for of, path in (("coordinator", self._transport.certificate), ("authority", self._transport.authority)):
-            if path is not None:
-                with suppress(ConfigError, IdentityError, OSError):
-                    ends[of] = certificates.load_certificate(path).not_valid_after_utc
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        days = [({"of": of}, math.floor((end - now).total_seconds() / _DAY)) for of, end in ends.items() if end]
+        days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
         yield _family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
         if self._transport.revoked is not None:
             try:

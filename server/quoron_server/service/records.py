@@ -101,10 +101,6 @@ class Records:
         """Which books these are, as a client of a group is told that has seen so many rows of the lifetime ledger."""
         return await self._read(lambda: self._books(group, seen))
 
-    async def users(self, group: str) -> int:
-        """How many users of a group have enrolled."""
-        return await self._read(lambda: self._registry.users_count(group))
-
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
         row = await self.row(run)

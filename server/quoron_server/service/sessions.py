@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -123,9 +123,16 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
-    def here(self, session: RunSession) -> int:
-        """How many members of a run are connected: whether they are asked or answer is another matter."""
-        return len(session.users & self._here.keys())
+    def here(self, session: RunSession | None = None) -> list[int]:
+        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
+        return [user for user in self._here if session is None or user in session.users]
+
+    def hang_up(self, users: Iterable[int], why: str) -> None:
+        """End what conversations these have; they may come back."""
+        for user in users:
+            if (conversation := self._here.get(user)) is not None:
+                self.leave(conversation)
+                conversation.end(why, StatusCode.UNAVAILABLE)
 
     def open(
         self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf

@@ -1,5 +1,7 @@
 """`quoron health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC."""
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +35,9 @@ def health(
     check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
     secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
     print(check(address, secure, timeout=timeout))
+    if secure is not None and authority is not None:
+        for warning in endings(address, authority, certificate, key, timeout=timeout):
+            print(f"warning: {warning}", file=sys.stderr)
 
 
 def credentials(
@@ -73,6 +78,38 @@ def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: fl
     if status != "SERVING":
         raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
     return status
+
+
+def endings(address: str, authority: Path, certificate: Path | None, key: Path | None, *, timeout: float) -> list[str]:
+    """Warnings of what ends soon: the certificate that is shown at an address, and the files of one's own."""
+    from cryptography import x509
+
+    from quoron_client.protocol import identity
+
+    said = identity.endings(authority, *(() if certificate is None else (certificate,)))
+    with suppress(OSError, ValueError):  # gRPC has just been there; whatever else is wrong, it would have said
+        shown = x509.load_der_x509_certificate(_shown(address, certificate, key, timeout))
+        days = identity.days_left(shown)
+        said += filter(None, (identity.ending(f"The certificate of the coordinator at {address}", days),))
+    return said
+
+
+def _shown(address: str, certificate: Path | None, key: Path | None, timeout: float) -> bytes:
+    """What an address shows of itself, which gRPC has checked and keeps for itself. OSError if it shows nothing now."""
+    import socket
+    import ssl
+
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only its date is read
+    context.set_alpn_protocols(["h2"])
+    if certificate is not None and key is not None:
+        context.load_cert_chain(certificate, key)
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return secure.getpeercert(binary_form=True) or b""
 
 
 def _read(path: Path) -> bytes:
