@@ -8,6 +8,7 @@ in one process, rounds of a minute whose clock is put forward where time has to 
 
 import asyncio
 import contextlib
+import datetime as dt
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +27,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import Coordinator, Transport, certificates, metrics, tokens
+from quoron_server.service import Coordinator, Transport, certificates, metrics, tokens, trust
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.wording import plan_json
@@ -439,15 +440,12 @@ async def expiry(at: Scene) -> None:
     async with _over_tls(at) as place:
         await _enrolled(at, place, "client-0")
         at.well = await at.scraped()
-        at.ahead = 280 * 86400.0  # as the coordinator tells days, of which twenty are left
-        shot = await at.scraped()
-        at.faulty.append((0.0, shot | {"quoron_clock_seconds": at.well["quoron_clock_seconds"]}))
-        at.ahead = 0.0
-        await at.leave()
+        later = trust.now() + dt.timedelta(days=280)  # twenty days are left
+        at.patch.setattr(trust, "now", lambda: later)
+        await at.stays()
         certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=365, renew=True)
         certificates.issue(place, "client-0", days=365, renew=True)
-        await at.serve()
-        await _enrolled(at, place, "client-0")
+        await _enrolled(at, place, "client-0")  # without a restart
         await at.is_mended()
 
 

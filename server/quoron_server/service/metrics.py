@@ -33,7 +33,6 @@ PATIENCE = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
 _FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
-_DAY = 86400.0
 _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
 
