@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from federation.crowd import carried_out, complete, coordinator, everybody, specification
+from federation.faults import rehearsed
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_client.federation.log_limit import JsonLines
@@ -17,7 +19,7 @@ from quoron_server.books import chain
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.runs import Books
-from quoron_server.service import tokens
+from quoron_server.service import revocation, tokens
 from quoron_server.specification import make_plan
 from quoron_server.wording import digest
 
@@ -166,3 +168,23 @@ def test_the_log_says_the_same_as_fields_of_json_in_a_line_each(
     assert our_logs.text.count("run summer was submitted by ada for group everyone, plan ") == 1
     traceback = logging.LogRecord("quoron", logging.ERROR, "x.py", 1, "failed\n%s", ("there",), None)
     assert "\n" not in JsonLines().format(traceback)
+
+
+def test_a_restart_a_resumption_and_a_pause_are_logged(tmp_path: Path, our_logs: pytest.LogCaptureFixture) -> None:
+    with our_logs.at_level(logging.INFO):
+        scene = carried_out(rehearsed("upgraded-code", tmp_path))
+    assert scene.mended['quoron_runs{state="running"}'] == 1
+    found = Counter(record.__dict__["event"] for record in our_logs.records if hasattr(record, "event"))
+    assert found == {"enrolled": USERS, "started": 3, "submitted": 1, "began": 1, "paused": 1, "resumed": 1}
+
+
+def test_a_revocation_is_logged_with_the_names_that_are_new(tmp_path: Path, our_logs: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "revoked.json"
+    revocation.make(file)
+    listed = revocation.Revocations(file)
+    with our_logs.at_level(logging.INFO):
+        for number in range(3):
+            revocation.add(file, f"{number}" * 64, name=f"client-{number}")
+            assert len(listed.now()) == number + 1
+    fields = [record.__dict__["fields"] for record in our_logs.records]
+    assert fields == [{"clients": n + 1, "names": f"client-{n}"} for n in range(3)]

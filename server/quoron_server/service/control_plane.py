@@ -150,13 +150,14 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """What no run may bring a group's users beyond, from now on."""
         by = await self._require(context, operator=True)
         numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
-        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, by=by, **numbers), context)
+        limited = self._manager.accounts.limit(request.group, exceeded=request.exceeded, by=by, **numbers)
+        limit = await _told(limited, context)
         return _document({"group": limit.group, "limit": limit.words()})
 
     async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
         """What another tool spends on a group's users, on the chain."""
         by = await self._require(context, operator=True)
-        charged = self._manager.charge(
+        charged = self._manager.accounts.charge(
             request.run,
             request.group,
             epsilon=request.epsilon,

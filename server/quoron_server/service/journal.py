@@ -45,9 +45,9 @@ def refused(by: str, why: str) -> None:
     _note("refused", "what %s submitted was refused: %s", level=logging.WARNING, by=by or _NOBODY, why=why)
 
 
-def begun(run: str, *, users: int, rounds: int, done: int) -> None:
-    """A run begins, or goes on after a restart with so many rounds committed."""
-    event, doing = ("resumed", "goes on") if done else ("began", "begins")
+def begun(run: str, *, again: bool, users: int, rounds: int, done: int) -> None:
+    """A run begins, or goes on after a restart, with so many rounds committed."""
+    event, doing = ("resumed", "goes on") if again else ("began", "begins")
     words = f"run %s {doing} with %d users, at most %d rounds, %d of them done"
     _note(event, words, run=run, users=users, rounds=rounds, done=done)
 

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
-from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
@@ -34,6 +33,7 @@ from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
 from quoron_server.service import journal
+from quoron_server.service.accounts import Accounts
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, published_at, standing
@@ -48,7 +48,6 @@ MOST_RUNS = 64  # at the same time
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
-_LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
 
@@ -79,6 +78,7 @@ class Manager:
         self._books = Books(database, away_after=away_after)
         self._registry = self._books.registry
         self.users = Users(self._books, sessions, revoked)
+        self.accounts = Accounts(self._books.population)
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
@@ -245,25 +245,6 @@ class Manager:
         await self._begin_those_that_can()
         return await self.records.status(run)
 
-    async def limit(
-        self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool, by: str = ""
-    ) -> Limit:
-        """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none, and
-        for a limit that is exceeded already, unless that is said."""
-        _check_name("group", group)
-        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        limit = await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, by=by, **numbers))
-        journal.limited(group, by, limit.words())
-        return limit
-
-    async def charge(self, run: str, group: str, **promise: Any) -> Charge:
-        """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
-        _check_name("group", group)
-        _check_name("run", run)
-        charge = await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
-        journal.charged(run, promise.get("by", ""), group, charge.words())
-        return charge
-
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
         known = self._active.get(run) or self._waiting.get(run)
@@ -397,7 +378,8 @@ class Manager:
             run.feed.add(event)
         run.moved = max(loop.time(), self._gathered)
         if run.engine is None:
-            journal.begun(run.name, users=len(members), rounds=run.plan.cost.rounds, done=len(events))
+            figures = {"users": len(members), "rounds": run.plan.cost.rounds, "done": len(events)}
+            journal.begun(run.name, again=run.seated, **figures)
         session = self.sessions.runs.get(run.name)
         if session is None:
             description = json.dumps(specifications.describe(run.specification, run.plan))
@@ -463,8 +445,3 @@ class Manager:
 def _in(seconds: float) -> str:
     """The time of day so far from now."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
-
-
-def _check_name(what: str, name: str) -> None:
-    if not 1 <= len(name) <= _LONGEST_GROUP:
-        raise ConfigError(f"Expected a {what}'s name of 1 to {_LONGEST_GROUP} characters, got {len(name)}.")
