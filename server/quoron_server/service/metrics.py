@@ -38,6 +38,21 @@ _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
 
 
+_PER_RUN: tuple[tuple[str, str, Callable[[Standing], float | None]], ...] = (
+    ("run_rounds_done", "Rounds of an open run that its watchers have heard of.", lambda run: run.done),
+    ("run_rounds_planned", "Rounds that it has at most.", lambda run: run.planned),
+    ("run_round_seconds", "What a round takes, with the pause behind it.", lambda run: run.seconds),
+    (
+        "run_idle_seconds",
+        "Since it opened or told of a round, or was taken up, whichever was last.",
+        lambda run: run.idle,
+    ),
+    ("run_members", "Users whose run it is.", lambda run: run.members),
+    ("run_members_connected", "Of these, who is connected now.", lambda run: run.connected),
+    ("run_quorum", "Share of those asked who must answer, as declared.", lambda run: run.quorum),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """One metric and its samples, each with labels."""
@@ -118,7 +133,7 @@ class Metrics:
             _family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
             *self._of_books(stored),
             *self._of_room(),
-            *await self._of_runs(),
+            *self._of_runs(),
             *self._of_doors(),
         ]
 
@@ -209,29 +224,11 @@ class Metrics:
                 free.append(({"place": "books"}, shutil.disk_usage(self._place.parent).free // _FREE * _FREE))
         yield _family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
 
-    async def _of_runs(self) -> Iterator[Family]:
+    def _of_runs(self) -> Iterator[Family]:
         runs = self._manager.standing()
-        labels = {each.run: {"run": each.run} for each in runs}
-
-        def per_run(name: str, words: str, value: Callable[[Standing], float | None]) -> Family:
-            found = [(labels[each.run], value(each)) for each in runs]
-            return _family(name, words, [(label, number) for label, number in found if number is not None])
-
-        return iter(
-            [
-                per_run("run_rounds_done", "Rounds of an open run that its watchers have heard of.", lambda r: r.done),
-                per_run("run_rounds_planned", "Rounds that it has at most.", lambda r: r.planned),
-                per_run("run_round_seconds", "What a round takes, with the pause behind it.", lambda r: r.seconds),
-                per_run(
-                    "run_idle_seconds",
-                    "Since a running run opened or told of a round, or was taken up, whichever was last.",
-                    lambda r: r.idle,
-                ),
-                per_run("run_members", "Users whose run it is.", lambda r: r.members),
-                per_run("run_members_connected", "Of these, who is connected now.", lambda r: r.connected),
-                per_run("run_quorum", "Share of those asked who must answer, as declared.", lambda r: r.quorum),
-            ]
-        )
+        for name, words, value in _PER_RUN:
+            found = [({"run": each.run}, value(each)) for each in runs]
+            yield _family(name, words, [(labels, number) for labels, number in found if number is not None])
 
     def _of_doors(self) -> Iterator[Family]:
         yield _family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
