@@ -254,6 +254,11 @@ class Books:
             raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
         return row is not None and row.state == "complete"
 
+    def members(self, specification: Described, plan: Plan) -> tuple[NDArray[np.int64], bool]:
+        """Members of a submitted run, as `begin` gives them, and whether it has begun; nothing is charged."""
+        begun = self._run(specification, plan).begun(self.database)
+        return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
+
     def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
 

@@ -1,9 +1,10 @@
 """Public events of one run: everything from the first, then as they happen, to any number of watchers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
+MOST_SHOWN = 100  # names in one line
 PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
 
@@ -46,3 +47,23 @@ def public(event: Mapping[str, Any]) -> dict[str, Any]:
     found = event.get("diagnostics", {}).items()
     measured = {key: value for key, value in found if "measured_" in key or key == "excess_risk"}
     return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE} | measured
+
+
+def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A round's event with the names of those who are missing, where that is public; `names` by slot, or none."""
+    absent = event["public"].get("absent") if names else None
+    if not absent:
+        return event
+    return event | {"public": {**event["public"], "missing": [names[slot] for slot in absent]}}
+
+
+def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> str:
+    """Who was missing in a run that ended without a quorum, for people: in its last round, if it had come to one."""
+    if event is None:
+        return f" Missing: {_listed(unwilling)}."
+    public = event["public"]
+    return f" {public['answered']} answered; missing: {_listed(public.get('missing', ()))}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_SHOWN]) + (" and others" if len(names) > MOST_SHOWN else "")

@@ -123,6 +123,15 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
+    def here(self, session: RunSession) -> int:
+        """Members of a run whose client is in conversation, whatever it says."""
+        return sum(user in self._here for user in session.users)
+
+    def standing(self, run: str) -> dict[str, int]:
+        """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
+        session = self.runs.get(run)
+        return {} if session is None else {"connected": self.here(session), "members": len(session.members)}
+
     def open(
         self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
     ) -> RunSession:
