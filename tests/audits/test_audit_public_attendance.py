@@ -24,9 +24,10 @@ from quoron_server.algorithm import Update
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as rules
 from quoron_server.algorithms.quorum import WithQuorum
-from quoron_server.parameters import Attendance, Kind
+from quoron_server.parameters import Assumption, Attendance, Kind
 from quoron_server.plan import Privacy
 from quoron_server.rounds import attendance_of
+from quoron_server.specification import make_plan
 
 PROBLEM = specification("one-pass-dp-sgd").problem
 USERS, ROUNDS = 6, 3
@@ -162,3 +163,32 @@ def test_a_plan_that_does_not_say_that_attendance_is_public_is_refused() -> None
     loud = replace(plan.guarantee.quorum, count_scale=2.0)
     with pytest.raises(VerificationError):
         info.verify(replace(plan, guarantee=replace(plan.guarantee, quorum=loud)))
+
+
+def test_a_plan_that_a_zero_out_promise_is_bent_into_is_refused() -> None:
+    info = ALGORITHMS["mean-sgd"]
+    own = info.plan(PROBLEM, Privacy(15.0, 0.1, adjacency="zero-out"), info.options(rounds=3, rate=1.0))
+    quorum = exact(0.5, own.parameters.cohorts(), participations=3, rest=(14.0, 0.05))
+    bent = own.assuming([Assumption(Kind.PUBLIC_ATTENDANCE)])
+    with pytest.raises(VerificationError, match="under zero-out whether a user is there"):
+        info.verify(replace(bent, guarantee=replace(bent.guarantee, quorum=quorum)))
+
+
+COVERED = ("one-pass-dp-sgd", "dp-ftrl", "tracking-srgd", "whitened-tracking", "winsorised-erm", "outlier-gd")
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_it_costs_nothing(name: str) -> None:
+    """The plan is that of the algorithm alone for all of ε, and a lifetime is charged the same but for δ's slack."""
+    public = make_plan(specification(name, quorum=0.55, quorum_epsilon=1.0, attendance="public"))
+    alone = make_plan(specification(name))
+    info = ALGORITHMS[name]
+    assert public.guarantee.quorum is not None
+    assert public.guarantee.quorum.rest_epsilon == alone.guarantee.epsilon
+    assert public.cost == alone.cost
+    one, other = info.gaussian(public), info.gaussian(alone)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.mu <= other.mu * (1 + 1e-9)
+        assert one.variation <= other.variation + 1e-30
+    assert all(each.count > 0 for each in public.releases())

@@ -109,13 +109,15 @@ class Worker:
         data = self.owner.data
         return own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
 
-    def _take(self, part: Part) -> None:
-        """The latest part; the oldest are forgotten until their runs are announced again, at the next connection.
+    def _take(self, part: Part, *, known: Part | None = None) -> None:
+        """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
 
-        Of a run whose attendance is public only the items are, until they are needed: how many there are shows nowhere.
+        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose attendance
+        is public only the items are, until they are needed: how many there are shows nowhere.
         """
         with self._lock:
-            self.parts.pop(part.terms.run, None)
+            if self.parts.pop(part.terms.run, None) is None and known is not None:
+                return
             self.parts[part.terms.run] = part
             while len(self.parts) > MOST_PARTS:
                 oldest = next(iter(self.parts))
@@ -148,7 +150,7 @@ class Worker:
             _LOG.debug("The items of run %r could not be made.", run, exc_info=True)
             items = OwnItems(_nothing(part.terms.features), said, None)
         _tell(part.terms.run, items)
-        self._take(replace(part, batch=items.batch))
+        self._take(replace(part, batch=items.batch), known=part)
         return items.batch
 
     def attends(self, run: str) -> float | None:
