@@ -123,7 +123,7 @@ def test_kills_in_a_row_leave_what_was_committed_and_one_release_a_round_for_one
         books = Committed.of(Ledger.within(database, "trial"))
         population = PopulationLedger(database)
         population.verify()
-        assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]
+        assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
     assert [number for number, _, _ in books.rounds] == list(range(run.options["rounds"]))
     assert books.model is not None
     assert np.isfinite(np.frombuffer(books.model)).all()

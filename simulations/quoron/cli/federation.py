@@ -165,7 +165,13 @@ def submit(
         str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
     ] = "native",
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
-    waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
+    waiting: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="For a quorum of clients to agree before anybody is asked; Flower: until all users are there.",
+        ),
+    ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan beside what other algorithms would do; submit nothing.")
@@ -198,6 +204,7 @@ def submit(
         group=group,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
+        waiting=None if superlink is not None else waiting,
         whole=superlink is not None,
     )
     promise = f"{run}: {promised(plan)}"
@@ -232,6 +239,8 @@ def runs(connection: Connection, as_json: Json = False) -> None:
     with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
+            if "connected" in each:
+                shown += f"\t{each['connected']} of {each['members']} members connected now"
             print(dumps(each) if as_json else printable(shown))
 
 
