@@ -52,18 +52,18 @@ def acts(rows: Sequence[Row]) -> list[Row]:
     `delta`. A charge is by whoever has submitted its run, unless another tool's was entered.
     """
     found: list[Row] = []
-    submitted: dict[str, Row] = {}
+    submitted: dict[Any, Row] = {}
     for row in rows:
         payload = row["payload"]
         if row["kind"] not in ("submit", "cancel", "limit", "charge"):
             continue
         act = {"time": row["time"], "what": row["kind"], "by": payload.get("by", "")}
         act |= {name: payload[name] for name in _TOLD if name in payload}
+        run = payload.get("run")
         if row["kind"] == "submit":
-            submitted[payload["run"]] = payload
-        elif row["kind"] == "charge" and payload["run"] in submitted:
-            act["plan"] = submitted[payload["run"]]["plan"]
-            act["by"] = act["by"] or submitted[payload["run"]].get("by", "")
+            submitted[run] = payload
+        elif row["kind"] == "charge" and run in submitted:
+            act |= {"plan": submitted[run].get("plan", ""), "by": act["by"] or submitted[run].get("by", "")}
         found.append(act)
     return found
 

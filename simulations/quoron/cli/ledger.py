@@ -193,7 +193,7 @@ def who(
     for act in acts(rows):
         if as_json:
             typer.echo(dumps(act))
-        words = [f"{act[name]:g}" if name in act else "" for name in ("epsilon", "delta")]
+        words = [str(act.get(name, "")) for name in ("epsilon", "delta")]
         named = [str(act.get(name, "")) for name in ("time", "what", "by", "group", "run")]
         cells = [*named, str(act.get("plan", ""))[:12], *words, str(act.get("software", ""))]
         shown.add_row(*map(escape, cells))
