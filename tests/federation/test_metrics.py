@@ -248,6 +248,7 @@ def test_any_name_and_number_is_written_in_the_format(name: str, number: float) 
     assert float(said[2]) == number or math.isinf(number)
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_all_of_it_passes_prometheus_own_linter_and_stands_on_the_page(tmp_path: Path) -> None:
     async def scene() -> str:

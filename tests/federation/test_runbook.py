@@ -94,6 +94,7 @@ def check(folder: Path, tests: list[dict[str, Any]], rules: Path = metrics_port.
 
 
 @promtool
+@pytest.mark.programs
 @pytest.mark.parametrize("fault", REHEARSALS)
 def test_a_fault_raises_its_one_alarm_within_two_rounds_and_its_line_clears_it(fault: str, tmp_path: Path) -> None:
     scene = carried_out(rehearsed(fault, tmp_path))
@@ -103,6 +104,7 @@ def test_a_fault_raises_its_one_alarm_within_two_rounds_and_its_line_clears_it(f
 
 
 @promtool
+@pytest.mark.programs
 def test_rules_that_leave_out_nothing_are_caught_at_it(tmp_path: Path) -> None:
     scene = carried_out(rehearsed("database-away", tmp_path))
     test = unit_test("broken", series(scene), [firing({"QuoronDatabaseAway"}, BEFORE + 2 * ROUND)])
@@ -138,6 +140,7 @@ STANDING = {  # what is well beside it
 
 
 @promtool
+@pytest.mark.programs
 def test_other_ways_into_an_alarm_or_past_it(tmp_path: Path) -> None:
     tests = []
     for way, (alarm, name, before, after) in OTHER_WAYS.items():
@@ -150,6 +153,7 @@ def test_other_ways_into_an_alarm_or_past_it(tmp_path: Path) -> None:
 
 
 @promtool
+@pytest.mark.programs
 def test_the_rules_are_rules(tmp_path: Path) -> None:
     done = subprocess.run(["promtool", "check", "rules", str(metrics_port.ALARMS)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
