@@ -83,7 +83,7 @@ def figure(found: TableSearch, candidate: Candidate, weights: np.ndarray, test: 
 
 
 def cell(
-    name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float
+    name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float | None
 ) -> Iterator[dict[str, Any]]:
     """One line: the figures of searches, and of every setting."""
     with tempfile.TemporaryDirectory() as place:
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--table")
     parser.add_argument("--epsilon", type=float)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--evaluate", type=float, default=0.1)
+    parser.add_argument("--evaluate", type=float)
     parser.add_argument("--summary", nargs="+")
     given = parser.parse_args()
     if given.summary:

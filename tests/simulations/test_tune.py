@@ -94,10 +94,10 @@ class TestASearchOverATable:
         assert said["the clock"].startswith("NOT padded")
 
     def test_the_noise_of_a_score_of_numbers_is_told_in_the_labels_own_units(self, tmp_path: Path) -> None:
-        """As a share of a declared range it looks like little, and that range may be far wider than the labels."""
+        """Errors are held at half of a declared range, which may be far wider than the labels are."""
         asking = asked(tmp_path, label="a", numeric={"b": (-1, 1)}, label_range=(0, 50_000))
         plan = quoron.plan_tuning(table(), **asking)
-        assert f"({50_000 * plan.noise.scale:,.0f} of the label's units)" in dict(plan.rows())["score"]
+        assert f"({25_000 * plan.noise.scale:,.0f} of the label's units)" in dict(plan.rows())["score"]
         assert "units" not in dict(quoron.plan_tuning(table(), **asked(tmp_path)).rows())["score"]
 
     def test_takes_no_user_into_training_who_scores(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

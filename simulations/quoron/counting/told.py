@@ -1,9 +1,10 @@
 """What was released, for whoever asked: every figure with its standard error and its interval."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,12 @@ class Row:
     def text(self) -> str:
         """For people."""
         named = " ".join(filter(None, (self.group, self.cell)))
-        value, low, high = (
-            calendar.day(each) if self.dated else f"{each:.6g}" for each in (self.value, self.low, self.high)
-        )
+        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
+
+    def shown(self, value: float, number: Callable[[float], str]) -> str:
+        """The value or an end of it, a date as one."""
+        return calendar.day(value) if self.dated else number(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,12 @@ class Statistics:
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
         return asdict(self) | {"rows": [_plain(row) for row in self.rows]}
+
+    def report(self, path: str | Path) -> Path:
+        """Write a page for people, one file that loads nothing, and return its path."""
+        from quoron.reports import alone
+
+        return alone.statistics(self, Path(path))
 
     def text(self) -> str:
         """For people: each question and its figures."""

@@ -40,6 +40,7 @@ def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequ
             page.cards(_cards(summary, odds)),
             sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
             page.section("To take care of", page.bullets(care)),
+            _searched(folder),
             sections.coefficients(model),
             sections.privacy(summary.statement, summary.adjacency, odds),
             page.section("What was charged, and what is left", page.facts(_charged(summary))),
@@ -53,6 +54,14 @@ def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequ
         simulated=False,
         footer=FOOTER,
     )
+
+
+def _searched(folder: RunFolder) -> Raw:
+    if not folder.is_search:
+        return Raw("")
+    from quoron.reports.searched import searched
+
+    return searched(folder)
 
 
 def _sentence(words: str) -> str:
