@@ -15,6 +15,7 @@ from browser import PROGRAM, Browser, browser
 from quoron.comparing import page as comparing
 from quoron.comparing.request import Request
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.reports import alone
 from quoron.run_folder import RunFolder
 from quoron.training import report as training
 from quoron.training import result
@@ -98,12 +99,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         quoron.tune(frame, **told | settings, keep=quoron.Keep(place / "searched"), effort=quoron.Effort(trials=2.0))
     for name in ("figures", "statistics"):
         (place / name).mkdir()
-    evaluated.report(place / "figures" / "report.html")
+    alone.evaluation(evaluated, place / "figures" / "report.html")
     asked = [f"quantiles of {LONG} at 0.1, 0.9", "mean of who by ill", f"histogram of {REVERSED} by ill"]
     seeded = quoron.Privacy(8.0, 1e-5, simulation_seed=1)
     known = {"numeric": {LONG: (0, 1), "who": (0, 2000)}, "categorical": {"ill": [0, 1]}}
     found = quoron.statistics(frame.assign(user=frame.who), asked, **known, privacy=seeded)
-    found.report(place / "statistics" / "report.html")
+    alone.statistics(found, place / "statistics" / "report.html")
     (place / "statistics" / "found.json").write_text(json.dumps(found.as_json()))
     return {name: place / name / "report.html" for name in PAGES}
 

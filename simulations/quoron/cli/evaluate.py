@@ -32,6 +32,7 @@ def evaluate(
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     from quoron import measure
     from quoron.cli import showing
+    from quoron.reports import alone
     from quoron.sections import Privacy
     from quoron_client.data.formats import is_folder
 
@@ -45,4 +46,4 @@ def evaluate(
     found = measure.evaluate(model, rows, keep=charged.keep(), **asked)
     showing.show_evaluation(found, as_json=as_json)
     if report is not None:
-        found.report(report)
+        alone.evaluation(found, report)

@@ -58,6 +58,7 @@ def statistics(
     user weighs one, whatever it holds. Asking again costs again.
     """
     from quoron.counting import door
+    from quoron.reports import alone
     from quoron.sections import Privacy
 
     check_page(report)
@@ -75,7 +76,7 @@ def statistics(
     )
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
     if report is not None:
-        found.report(report)
+        alone.statistics(found, report)
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:

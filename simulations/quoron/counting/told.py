@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,12 +68,6 @@ class Statistics:
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
         return asdict(self) | {"rows": [_plain(row) for row in self.rows]}
-
-    def report(self, path: str | Path) -> Path:
-        """Write a page for people, one file that loads nothing, and return its path."""
-        from quoron.reports import alone
-
-        return alone.statistics(self, Path(path))
 
     def text(self) -> str:
         """For people: each question and its figures."""

@@ -7,7 +7,6 @@ Statement, proof and what the intervals cover: docs/privacy/evaluation.md.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from quoron_privacy.errors import DataError
@@ -88,12 +87,6 @@ class Evaluation:
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
         return [(f"{each.name} per {each.per}, with 95 %", each.text()) for each in self.figures]
-
-    def report(self, path: str | Path) -> Path:
-        """Write a page for people, one file that loads nothing, and return its path."""
-        from quoron.reports import alone
-
-        return alone.evaluation(self, Path(path))
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""

@@ -17,17 +17,17 @@ if TYPE_CHECKING:  # whoever has some brings it
 FOOTER = "Made by quoron. Every figure on this page was released with noise within the promise, or is public."
 
 
-def evaluation(found: Evaluation, path: Path) -> Path:
-    """Write the page of an evaluation."""
-    return _written(path, found, "How good a model is", sections.evaluation(found, (found.statement,)))
+def evaluation(found: Evaluation, path: str | Path) -> Path:
+    """Write the page of an evaluation, one file that loads nothing, and return its path."""
+    return _written(Path(path), found, "How good a model is", sections.evaluation(found, (found.statement,)))
 
 
-def statistics(found: "Statistics", path: Path) -> Path:
-    """Write the page of statistics: a table for each question."""
+def statistics(found: "Statistics", path: str | Path) -> Path:
+    """Write the page of statistics, a table for each question, and return its path."""
     asked = dict.fromkeys(row.question for row in found.rows)
     answers = [_answer(each, [row for row in found.rows if row.question == each]) for each in asked]
     told = page.section("What was asked", *answers, page.bullets(found.remarks))
-    return _written(path, found, "Statistics of a table", told)
+    return _written(Path(path), found, "Statistics of a table", told)
 
 
 def _answer(question: str, rows: "list[Row]") -> Raw:

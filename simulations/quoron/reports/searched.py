@@ -13,7 +13,7 @@ SECRET = (
 )
 
 
-def searched(folder: RunFolder) -> Raw:
+def part(folder: RunFolder) -> Raw:
     """Of the folder of a complete search."""
     choice, search = folder.read_json(CHOICE), folder.read_json("plan.json")["search"]
     price, noise = choice["price"], choice["score_noise"]
