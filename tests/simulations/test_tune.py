@@ -222,6 +222,14 @@ MOMENTS: list[tuple[Any, str, int]] = [
 ]
 
 
+# Before a step nearly as much is there as after the one before it.
+LIVES = [
+    pytest.param(each, when, id=f"{when}-{each[1]}-{each[2]}", marks=pytest.mark.slow if late else ())
+    for place, each in enumerate(MOMENTS)
+    for when, late in (("before", place > 0), ("after", False))
+]
+
+
 class TestAKilledSearch:
     """Noise of one key, so that a search that nobody kills says what every killed one must come to."""
 
@@ -239,8 +247,7 @@ class TestAKilledSearch:
             done = quoron.tune(table(), **asked(Path(folder)))
         return done.choice.name, done.choice.score, done.weights.tobytes()
 
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize("moment", MOMENTS, ids=lambda each: f"{each[1]}-{each[2]}")
+    @pytest.mark.parametrize(("moment", "when"), LIVES)
     def test_comes_to_the_same_end_for_one_charge(
         self, tmp_path: Path, moment: tuple[Any, str, int], when: str
     ) -> None:
