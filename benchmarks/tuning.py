@@ -3,11 +3,14 @@
     python benchmarks/tuning.py > tuning.jsonl                       # all cells, ten searches each: about an hour
     python benchmarks/tuning.py --table flights --epsilon 2 --repeats 3
     python benchmarks/tuning.py --summary tuning.jsonl
+    python benchmarks/tuning.py --pooled --table storms --epsilon 4  # what is kept at other noise than the score's own
 
 A fifth of the users are kept from everything, for figures (AUC; of numbers r = correlation). On the others twenty
 settings are searched with the whole ε; beside it every setting is trained as often as there are searches, with what one
 trial of that search may spend, and its figure is the mean of these. `best` is the largest of twenty means, so a little
-too large; `loss` is it less the mean figure of what the searches chose; `typical` the mean of all settings.
+too large; `loss` is it less the mean figure of what the searches chose; `typical` the mean of all settings. `kept`, of
+searches put together from the settings' own trials with noise of other sizes, is the share of best - typical that the
+chosen one has above typical.
 """
 
 import argparse
@@ -26,6 +29,7 @@ from quoron.populations.metrics import auc
 from quoron.sources import described
 from quoron.training.examples import write_example
 from quoron.training.start import Identity
+from quoron.tuning import tables
 from quoron.tuning.effort import Effort
 from quoron.tuning.searching import TrialNoise, search
 from quoron.tuning.tables import Candidate, Table, TableSearch, prepare
@@ -38,6 +42,7 @@ RIDGES = (0.0, 0.001, 0.01, 0.1, 1.0)
 SHIPPED = ("scorecard", "storms")
 MADE = (("plain", 20_000, 10), ("unequal", 20_000, 10), ("rare", 20_000, 10), ("plain", 5_000, 5))
 EPSILONS = (1.0, 4.0)
+NOISES = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16)  # of a score
 
 
 def people(name: str, folder: Path) -> tuple[Any, pd.DataFrame, str]:
@@ -82,8 +87,35 @@ def figure(found: TableSearch, candidate: Candidate, weights: np.ndarray, test: 
     return auc(scores, (usable[label.column] >= label.number).to_numpy())
 
 
+def pooled(found: TableSearch, table: Table, test: pd.DataFrame, repeats: int) -> dict[str, float]:
+    """What searches keep, by the noise of their score: put together from every setting's trials, 4,000 of each size."""
+    original, scores, figures = tables.private_mean, [], []
+    try:
+        tables.private_mean = lambda own, *_: float(np.mean(own))
+        for place, candidate in enumerate(found.candidates):
+            for repeat in range(repeats):
+                source = SeededNoise(5000 + repeat)
+                outcome = table.perform(place, StartedNoise(TrialNoise(source, place), "alone"), source)
+                scores.append(outcome.score)
+                figures.append(figure(found, candidate, outcome.weights, test))
+    finally:
+        tables.private_mean = original
+    told = np.array(figures).reshape(-1, repeats)
+    clean, best, typical = np.array(scores).reshape(-1, repeats), told.mean(axis=1).max(), told.mean()
+    law, draw, kept = np.array(found.price.trials.chances), np.random.default_rng(0), {}
+    for scale in NOISES:
+        chosen = []
+        for _ in range(4000):
+            tried = draw.integers(0, len(told), draw.choice(len(law), p=law / law.sum()) + 1)
+            split = draw.integers(0, repeats)  # one for all trials of a search
+            won = tried[np.argmax(clean[tried, split] + draw.normal(0, scale, len(tried)))]
+            chosen.append(told[won, split])
+        kept[f"{scale:g}"] = float((np.mean(chosen) - typical) / (best - typical))
+    return kept
+
+
 def cell(
-    name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float
+    name: str, shape: tuple[str, int, int] | None, epsilon: float, repeats: int, every: float | None, alone_only: bool
 ) -> Iterator[dict[str, Any]]:
     """One line: the figures of searches, and of every setting."""
     with tempfile.TemporaryDirectory() as place:
@@ -109,6 +141,10 @@ def cell(
             seeded=True,
         )
         table = Table(found)
+        if alone_only:
+            kept = pooled(found, table, test, repeats)
+            yield {"table": name, "users": users, "epsilon": epsilon, "score_noise": found.noise.scale, "kept": kept}
+            return
         chosen, names, tried = [], [], []
         for repeat in range(repeats):
             source = SeededNoise(1000 + repeat)
@@ -170,7 +206,8 @@ def main() -> None:
     parser.add_argument("--table")
     parser.add_argument("--epsilon", type=float)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--evaluate", type=float, default=0.1)
+    parser.add_argument("--evaluate", type=float)
+    parser.add_argument("--pooled", action="store_true")
     parser.add_argument("--summary", nargs="+")
     given = parser.parse_args()
     if given.summary:
@@ -181,7 +218,7 @@ def main() -> None:
     for name, shape in cells:
         for epsilon in EPSILONS if given.epsilon is None else (given.epsilon,):
             if given.table in (None, name):
-                for line in cell(name, shape, epsilon, given.repeats, given.evaluate):
+                for line in cell(name, shape, epsilon, given.repeats, given.evaluate, given.pooled):
                     print(json.dumps(line), flush=True)
 
 

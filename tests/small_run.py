@@ -1,4 +1,7 @@
-"""A run that takes a moment: a few thousand users, a few rounds."""
+"""A run that takes a moment: a few thousand users, a few rounds; and who remembers what a comparison tells."""
+
+from quoron.comparing import pool
+from quoron.reports.progress import Runs
 
 TOML = """
 [population]
@@ -20,3 +23,16 @@ delta = 1e-5
 name = "one-pass-dp-sgd"
 options = { rounds = 8 }
 """
+
+
+class Watched(Runs):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.runs, self.ends = 0, []
+
+    def planned(self, runs: int) -> None:
+        self.runs = runs
+
+    def ended(self, worker: int, job: pool.Job, end: str, why: str | None) -> None:
+        self.ends.append((job.named, end))

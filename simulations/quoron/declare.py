@@ -235,7 +235,7 @@ def read(
     Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
     """
     most = most_rows(1, len(names), weighted=False)
-    table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
+    table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user), empty=empty)
     for name in names:
         if name in dates:
             DateNumber(name, "year", 0, 1).check(table)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # only a stored table needs it
 MODEL = "model.json"  # the released model, with its columns
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
+CHOICE = "choice.json"  # what a search chose, and what it cost
 SEARCH = "tune.json"  # written by `quoron tune` alone
 DIGEST = "sha256"  # of the rest of a JSON file
 _DAMAGED = (

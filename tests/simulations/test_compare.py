@@ -1,11 +1,7 @@
 """Comparisons: the bits of single runs, nothing done twice, nothing lost, risks that can be compared, one page."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,30 +32,17 @@ from quoron.run_folder import RunFolder
 from quoron.sections import Keep, Privacy
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.serial import dumps
 from quoron_server.wording import plan_json
-from small_run import TOML
+from small_run import TOML, Watched
 from summaries import EXAMPLE
 
 SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
 REQUEST = Request.of(
     SMALL, algorithms=["mean-sgd", "local-model", "filtered-sgd"], vary={"privacy.epsilon": [2.0, 8.0]}, seeds=2
 )
-
-
-class Watched(Runs):
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.runs, self.ends = 0, []
-
-    def planned(self, runs: int) -> None:
-        self.runs = runs
-
-    def ended(self, worker: int, job: pool.Job, end: str, why: str | None) -> None:
-        self.ends.append((job.named, end))
 
 
 @pytest.fixture(scope="module")
@@ -231,64 +214,6 @@ def test_one_seed_has_no_interval_and_the_words_say_it() -> None:
 
 
 @pytest.mark.programs
-def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first worker dies at its second run; the same call then does what is missing, and no run twice."""
-    request = Request.of(SMALL, algorithms=["mean-sgd"], seeds=2)
-    begun = []
-
-    class Killing(Watched):
-        def began(self, worker: int, job: pool.Job) -> None:
-            begun.append(job.named)
-            if len(begun) == 2:
-                processes[-1].kill()
-
-    processes: list[subprocess.Popen[str]] = []
-    popen = subprocess.Popen
-
-    def recorded(*arguments, **named):
-        processes.append(popen(*arguments, **named))
-        return processes[-1]
-
-    monkeypatch.setattr(pool.subprocess, "Popen", recorded)
-    with pytest.raises(RunError, match=r"A worker ended at mean-sgd seed 1 with exit code -9.*try fewer --workers"):
-        comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
-    assert all(process.poll() is not None for process in processes)
-    with pytest.raises(RunError, match="Complete it with `quoron resume"):
-        quoron.report(tmp_path)
-    watched = Watched()
-    complete = comparisons.carry_out(comparisons.stored_request(tmp_path), tmp_path, watcher=watched, workers=1)
-    assert watched.ends == [("mean-sgd seed 1", "done")]
-    assert [row["runs"] for row in complete.cells] == [2]
-
-
-@pytest.mark.programs
-def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path) -> None:
-    """SIGKILL of `quoron compare` at its first finished run: the worker sees its input end; `resume` does the rest."""
-    folder = tmp_path / "cut"
-    settings = ["population.users=2000", "population.items_per_user=3", "population.dimension=3", "privacy.epsilon=8"]
-    command = [sys.executable, "-m", "quoron", "compare", "--algorithms", "mean-sgd", "--seeds", "2", "--workers", "1"]
-    command += ["--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert process.stderr.readline().startswith("run 1/2, mean-sgd seed 0: done")
-    workers = _children(process.pid)
-    assert workers
-    process.kill()
-    process.communicate()
-    done = sorted(folder.glob("runs/*/summary.json"))
-    ended = threading.Event()
-    for pid in workers:
-        _when_gone(pid, ended)
-        assert ended.wait(120)
-    before = {path: path.stat().st_mtime_ns for path in done}
-    assert 1 <= len(done) <= 2
-    resumed = quoron.resume(folder)
-    assert isinstance(resumed, comparisons.Comparison)
-    assert [row["runs"] for row in resumed.cells] == [2]
-    assert {path: path.stat().st_mtime_ns for path in done} == before
-
-
-@pytest.mark.programs
 def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     import pandas as pd
 
@@ -443,30 +368,3 @@ def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
 def _made(folder: Path) -> RunFolder:
     folder.mkdir(parents=True)
     return RunFolder(folder)
-
-
-def _children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(word) for path in found for word in path.read_text().split()]
-
-
-def _when_gone(pid: int, ended: threading.Event) -> None:
-    """Set `ended` once a process that is not our child is gone."""
-    handle = None
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        ended.set()
-        return
-
-    def wait() -> None:
-        import select
-
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        poll.poll()
-        os.close(handle)
-        ended.set()
-
-    ended.clear()
-    threading.Thread(target=wait, daemon=True).start()

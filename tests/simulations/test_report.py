@@ -12,7 +12,7 @@ import pytest
 
 import quoron
 from pages import Page, check_loads_nothing
-from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
 from quoron.network import Times
 from quoron.reports import page as parts
 from quoron.reports import simulated
@@ -169,7 +169,7 @@ def test_intervals_of_coefficients_are_shown_where_the_model_has_some(trained: A
     text = training.html(RunFolder(trained.directory), trained.summary, model, [])
     check_loads_nothing(text)
     low, high = trained.model.coef_[0] - 1, trained.model.coef_[0] + 1
-    assert f"{low:.3g} to {high:.3g}" in Page(text).facts()[HOSTILE[0]]
+    assert f"{in_units(low)} to {in_units(high)}" in Page(text).facts()[HOSTILE[0]]
     why = training.html(
         RunFolder(trained.directory),
         trained.summary,
@@ -184,6 +184,7 @@ def test_coefficients_are_written_out_and_those_who_only_judged_are_not_counted_
     large = replace(done.model, weights=done.model.weights + 1e5)
     text = training.html(RunFolder(trained.directory), replace(done.summary, evaluation=EVALUATION), large, [])
     assert f"{large.coef_[0]:,.0f}" in Page(text).facts()[HOSTILE[0]]
+    assert "e+0" not in " ".join(each for part in ("td", "text", "svg") for each in Page(text).texts(part))
     assert "people who trained it" in Page(text).texts("span")
 
 

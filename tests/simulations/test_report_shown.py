@@ -15,6 +15,7 @@ from browser import PROGRAM, Browser, browser
 from quoron.comparing import page as comparing
 from quoron.comparing.request import Request
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure
+from quoron.reports import alone
 from quoron.run_folder import RunFolder
 from quoron.training import report as training
 from quoron.training import result
@@ -24,7 +25,7 @@ from small_run import TOML
 pytestmark = [pytest.mark.programs, pytest.mark.skipif(PROGRAM is None, reason="no Chromium: apt-get install chromium")]
 
 LONG, REVERSED = "w" * 300, "\u202eoidar\u202c عمر المريض"
-PAGES = ("trained", "evaluated", "simulated", "compared")
+PAGES = ("trained", "evaluated", "simulated", "compared", "searched", "figures", "statistics")
 # Of each text the contrast with what is behind it, as WCAG 2 has it; less than 4.5 with where it is.
 CONTRAST = """(() => {
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
@@ -92,6 +93,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     request = Request.of(config, algorithms=["mean-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
     (place / "compared").mkdir()
     (place / "compared" / "report.html").write_text(comparing.page(rows, request, name="<b>compared"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("QUORON_LEDGER", str(place / "ledger.sqlite"))
+        settings = {"vary": {"loss.ridge": [0.0, 1.0]}, "algorithms": ["one-pass-dp-sgd", "filtered-sgd"]}
+        quoron.tune(frame, **told | settings, keep=quoron.Keep(place / "searched"), effort=quoron.Effort(trials=2.0))
+    for name in ("figures", "statistics"):
+        (place / name).mkdir()
+    alone.evaluation(evaluated, place / "figures" / "report.html")
+    asked = [f"quantiles of {LONG} at 0.1, 0.9", "mean of who by ill", f"histogram of {REVERSED} by ill"]
+    seeded = quoron.Privacy(8.0, 1e-5, simulation_seed=1)
+    known = {"numeric": {LONG: (0, 1), "who": (0, 2000)}, "categorical": {"ill": [0, 1]}}
+    found = quoron.statistics(frame.assign(user=frame.who), asked, **known, privacy=seeded)
+    alone.statistics(found, place / "statistics" / "report.html")
+    (place / "statistics" / "found.json").write_text(json.dumps(found.as_json()))
     return {name: place / name / "report.html" for name in PAGES}
 
 
@@ -157,6 +171,27 @@ def test_what_is_shown_is_what_the_run_folder_holds(pages: Any, window: Browser)
     values = np.log([folder.summary()["excess_risk_initial"], *risks])
     assert np.corrcoef(heights, values)[0, 1] == pytest.approx(-1, abs=1e-4)
     assert window.value("document.querySelectorAll('.badge').length") > 5
+
+
+def test_figures_of_pages_beside_runs_are_those_that_were_released(pages: Any, window: Browser) -> None:
+    rows = "[...document.querySelectorAll('tr')].map((r) => [...r.cells].map((c) => c.innerText))"
+    window.show(pages["statistics"], width=1200, dark=False)
+    shown = [row[1:3] for row in window.value(rows) if len(row) == 4 and row[1] != "value"]
+    told = json.loads((pages["statistics"].parent / "found.json").read_text())["rows"]
+    assert len(shown) == len(told) > 20
+    for (value, reach), row in zip(shown, told, strict=True):
+        assert float(value.replace(",", "")) == pytest.approx(row["value"], rel=1e-3, abs=1e-9)
+        low, high = (float(end.replace(",", "")) for end in reach.split(" to "))
+        assert (low, high) == pytest.approx((row["low"], row["high"]), rel=1e-3, abs=1e-9)
+    folder = RunFolder(pages["searched"].parent)
+    choice, searched = folder.read_json("choice.json"), folder.read_json("plan.json")["search"]
+    window.show(pages["searched"], width=1200, dark=False)
+    facts = {row[0]: row[1] for row in window.value(rows) if len(row) == 2}
+    assert facts["chosen"] == choice["name"]
+    assert facts["the whole search"].startswith(f"ε = {choice['price']['epsilon']:.4g} at")
+    assert f"{choice['score']:.4g} ± " in facts[f"its {choice['score_name']}"]
+    assert {each["name"] for each in searched["candidates"]} <= facts.keys()
+    assert [facts[each["name"]].split(":")[0] for each in searched["refused"]] == ["left out"] * 2
 
 
 def test_the_policy_stops_a_script_that_got_in(pages: Any, window: Browser, tmp_path: Path) -> None:

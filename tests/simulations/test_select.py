@@ -36,6 +36,26 @@ class TestTheScore:
             assert found[3] == 0
         assert user_scores(np.array([3.0]), loss, self.ITEMS)[1] > 0.99
 
+    @pytest.mark.parametrize(
+        ("loss", "labels", "right"),
+        [
+            (make_loss("logistic", feature_norm=1.0), [1.0, -1.0], [50.0]),
+            (make_loss("softmax", feature_norm=1.0, classes=4), [0.0, 3.0], [50.0, 0.0, 0.0, 0.0]),
+            (make_loss("absolute", feature_norm=1.0, label_bound=2.0), [2.0, -2.0], [2.0]),
+        ],
+        ids=lambda each: getattr(each, "name", ""),
+    )
+    def test_holds_errors_at_twice_those_of_who_knows_nothing(self, loss: Any, labels: Any, right: Any) -> None:
+        items = ItemBatch(np.ones((2, 1)), np.array(labels), np.array([0, 1, 2]))
+        assert user_scores(np.array(right), loss, items) == pytest.approx([1.0, 0.0], abs=1e-9)
+        if loss.name != "absolute":  # of which the middle is a quarter off for labels all over the range
+            assert user_scores(np.zeros(len(right)), loss, items) == pytest.approx(0.5)
+
+    @pytest.mark.parametrize(("users", "mu", "share"), [(60, 1.0, 0.3), (1000, 0.3, 0.1667), (10**6, 0.3, 0.1)])
+    def test_few_users_score_with_more_of_them(self, users: int, mu: float, share: float) -> None:
+        assert Effort().held(users, mu) == pytest.approx(share * users, abs=1)
+        assert Effort(evaluate=0.2).held(users, mu) == users // 5
+
     def test_noise_is_worth_what_the_second_account_says_and_no_more(self) -> None:
         noise = noise_for(0.3, 200)
         assert 0.2999 < pair_of(noise, 200).mu <= 0.3 * (1 + 1e-9)

@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 import quoron
+from pages import Page, check_loads_nothing
 from quoron.cli.app import invoke
 from quoron.counting.door import statistics
 from quoron.counting.questions import Question
 from quoron.counting.told import Row, Statistics
+from quoron.evaluating.evaluation import in_units
 from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
@@ -296,8 +298,10 @@ def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
     there = frame().drop_duplicates("who").ward.value_counts()
     first, second = ([row.value - there[row.group] for row in each.rows] for each in (one, other))
     assert np.divide(first, second) == pytest.approx(2**0.5, rel=1e-3)
-    nobody = frame().assign(who=None)
-    assert statistics(nobody, "count", user="who", epsilon=4.0, privacy=private, users=5000).rows[0].value < 50
+    for nobody in (frame().assign(who=None), frame().iloc[:0]):
+        for asked in ("count", "mean of cost", "count by ward"):
+            found = statistics(nobody, asked, user="who", epsilon=4.0, privacy=private, users=5000, **DECLARED)
+            assert found.of("count")[0].value < 50 if asked == "count" else found.rows
     with pytest.raises(DataError, match="at most users=100"):
         statistics(frame(), "count", user="who", epsilon=4.0, privacy=private, users=100)
 
@@ -372,6 +376,15 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     assert found["remarks"]
     assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "0.02"]) == 2
     assert "users" in capsys.readouterr().err
+    page, asked = tmp_path / "page.html", ["statistics", str(path), "count by ward", *words, "--report"]
+    spent = len(told(own_ledger))
+    assert invoke([*asked, str(tmp_path / "no folder" / "page.html")]) == 2
+    assert "Make the folder" in capsys.readouterr().err
+    assert len(told(own_ledger)) == spent
+    assert invoke([*asked, str(page)]) == 0
+    check_loads_nothing(page.read_text())
+    north = capsys.readouterr().out.split("north: ")[1].split()[0]
+    assert in_units(float(north)) in Page(page.read_text()).facts()["north"]
     stays().to_csv(path, index=False)
     words = ["--user", "who", "--epsilon", "4", "--adjacency", "zero-out", "--users", "5000"]
     asked = ["count", "histogram of came in years"]

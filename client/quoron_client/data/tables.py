@@ -135,8 +135,10 @@ def read(
     names: Collection[str] | None = None,
     reading: Reading | None = None,
     dialect: Dialect | None = None,
+    *,
+    empty: bool = False,
 ) -> pa.Table:
-    """All of what `opened` opens as one table with rows; raises DataError.
+    """All of what `opened` opens as one table with rows, or where it may be `empty` with none; raises DataError.
 
     With `names` only these columns, which must be there. With `reading` rows that do not count are left out while it is
     read.
@@ -146,7 +148,7 @@ def read(
     for batch in held.batches(names, rows=sys.maxsize if held.held else ROWS):
         kept.add(batch)
     table = kept.table()
-    if table.num_rows == 0:
+    if table.num_rows == 0 and not empty:
         raise DataError(NO_ROWS)
     return table
 

@@ -11,6 +11,7 @@ import typer
 
 from quoron.presets import presets
 from quoron_client.data.formats import is_table
+from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,6 +115,7 @@ class Charged:
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]
+Page = Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write a page for people, besides.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
@@ -139,6 +141,12 @@ Address = Annotated[
     typer.Option(metavar="HOST:PORT|auto", help="Ray: the cluster, by default one of this machine for the run."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def check_page(path: Path | None) -> None:
+    """ConfigError where no page could be written, before anything is charged."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError(f"Expected --report as a file in a folder that is there, got {path}. Make the folder.")
 
 
 def networked(link: str | None, dropout: str | None = None) -> tuple[dict[str, dict[str, str]], ...]:

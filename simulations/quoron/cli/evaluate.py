@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Text
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Text, check_page
 from quoron.cli.connection import shared_options
 
 
@@ -26,11 +26,13 @@ def evaluate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
     ] = False,
+    report: Page = None,
     as_json: Json = False,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
     from quoron import measure
     from quoron.cli import showing
+    from quoron.reports import alone
     from quoron.sections import Privacy
     from quoron_client.data.formats import is_folder
 
@@ -40,7 +42,8 @@ def evaluate(
     if dry_run:
         print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
         return
-    showing.show_evaluation(
-        measure.evaluate(model, rows, keep=charged.keep(), **asked),
-        as_json=as_json,
-    )
+    check_page(report)
+    found = measure.evaluate(model, rows, keep=charged.keep(), **asked)
+    showing.show_evaluation(found, as_json=as_json)
+    if report is not None:
+        alone.evaluation(found, report)

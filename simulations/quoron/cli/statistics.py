@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Text
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Text, check_page
 from quoron.cli.connection import shared_options
 from quoron.table_columns import WORDS, read
 
@@ -49,6 +49,7 @@ def statistics(
     ] = None,
     adjacency: Adjacency = "replace-one",
     users: MostUsers = None,
+    report: Page = None,
     as_json: Json = False,
 ) -> None:
     """Tell counts, histograms, quantiles and means of a table, each with its standard error and a 95 % interval.
@@ -57,8 +58,10 @@ def statistics(
     user weighs one, whatever it holds. Asking again costs again.
     """
     from quoron.counting import door
+    from quoron.reports import alone
     from quoron.sections import Privacy
 
+    check_page(report)
     found = door.statistics(
         text.opened(table),
         questions,
@@ -72,6 +75,8 @@ def statistics(
         keep=charged.keep(),
     )
     typer.echo(json.dumps(found.as_json(), ensure_ascii=False, allow_nan=False) if as_json else found.text())
+    if report is not None:
+        alone.statistics(found, report)
 
 
 def _dates(typed: Sequence[str]) -> dict[str, tuple[str, ...] | None]:

@@ -39,7 +39,10 @@ def tune(
         bool,
         typer.Option("--padded", help="Always carry out the most trials, so that the clock tells not how many."),
     ] = False,
-    evaluate: Annotated[float, typer.Option(metavar="SHARE", help="Of users, held out to score every trial.")] = 0.1,
+    evaluate: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of users, held out to score every trial; 0.1 to 0.3 without."),
+    ] = None,
     items_per_user: ItemsPerUser = None,
     out: Out = None,
     settings: Settings = None,

@@ -1,7 +1,7 @@
 """What was released, for whoever asked: every figure with its standard error and its interval."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -38,10 +38,12 @@ class Row:
     def text(self) -> str:
         """For people."""
         named = " ".join(filter(None, (self.group, self.cell)))
-        value, low, high = (
-            calendar.day(each) if self.dated else f"{each:.6g}" for each in (self.value, self.low, self.high)
-        )
+        value, low, high = (self.shown(each, "{:.6g}".format) for each in (self.value, self.low, self.high))
         return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
+
+    def shown(self, value: float, number: Callable[[float], str]) -> str:
+        """The value or an end of it, a date as one."""
+        return calendar.day(value) if self.dated else number(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,8 +61,8 @@ class Odds:
         if self.epsilon <= LARGEST:
             said.append(
                 "Whatever they believed before, the odds that they give to the truth rise by a factor of more than "
-                f"{rounded_up(2 * math.exp(self.epsilon))} (twice e to the ε) with probability {2 * self.delta:.2g} at "
-                "most."
+                f"{rounded_up(2 * math.exp(self.epsilon))} (twice e to the ε) with a chance of "
+                f"{chance(2 * self.delta)} at most."
             )
         return said
 
@@ -74,6 +74,19 @@ def percent(share: float) -> str:
     ('50 %', '73.2 %', '100 %')
     """
     return f"{min(math.ceil(1000 * share - 1e-9) / 10, 100):g} %"
+
+
+def chance(share: float) -> str:
+    """A small probability that is a bound, rounded up, to three digits.
+
+    >>> chance(2e-6), chance(1.3e-7), chance(0.02)
+    ('1 in 500,000', '1 in 7,690,000', '2 %')
+    """
+    if share >= 0.001:
+        return percent(share)
+    many = (1 + 1e-9) / max(share, 1e-300)
+    unit = 10.0 ** (math.floor(math.log10(many)) - 2)
+    return f"1 in {math.floor(many / unit) * unit:,.0f}"
 
 
 def rounded_up(value: float) -> str:

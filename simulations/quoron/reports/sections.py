@@ -39,8 +39,8 @@ Rows = Sequence[Mapping[str, Any]]
 SIMULATED = ("simulation.", "network.")  # columns of rounds.parquet that are figures of private data
 FEATURES, COLUMNS = 200, 12  # coefficients and columns that are shown
 SPARE = (
-    "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what the model "
-    "says of people in general, it says of you whether you are in the table or not."
+    "This holds whatever else they know, now or later. It is about one person's data, all rows of it: what was learnt "
+    "of people in general says as much of you whether you are in the table or not."
 )
 PLAIN = "docs/privacy/odds.md"
 
@@ -168,7 +168,7 @@ def coefficients(model: "Model | None") -> Raw:
         row: list[str | Raw] = [name, *(in_units(value) for value in values[:, place])]
         if uncertain and len(values) == 1:
             row += _interval(values[0, place], uncertain[place] if place < len(uncertain) else None)
-        rows.append([*row, f"{math.exp(min(max(values[0, place], -700), 700)):.3g}"] if odds else row)
+        rows.append([*row, in_units(math.exp(min(max(values[0, place], -700), 700)))] if odds else row)
     more = len(names) - FEATURES
     said = [_reading(model, classes)]
     said += [f"{more:,} more are in the model's file."] if more > 0 else []
@@ -185,7 +185,7 @@ def _interval(value: float, reach: Reach | None) -> list[str | Raw]:
         return ["", ""]
     low, high = (float(end or 0.0) for end in reach)
     most = 1.05 * max(abs(low), abs(high), abs(value), 1e-300)
-    return [f"{low:.3g} to {high:.3g}", Raw(gauge(value, (low, high), (-most, most), beside=0.0))]
+    return [f"{in_units(low)} to {in_units(high)}", Raw(gauge(value, (low, high), (-most, most), beside=0.0))]
 
 
 def _reading(model: "Model", classes: Sequence[Any]) -> str:
@@ -219,7 +219,7 @@ def _moved(model: "Model") -> Raw:
     moved = sorted(moved, key=lambda each: -abs(each[1]))
     if len(moved) < 2 or not any(span for _, span in moved):
         return Raw("")
-    shown = [(name, span, (None, None), f"{span:.3g}") for name, span in moved[:COLUMNS]]
+    shown = [(name, span, (None, None), in_units(span)) for name, span in moved[:COLUMNS]]
     below = "Of numbers from the lower end of their declared range to the upper, of words between two values, at most."
     if len(moved) > COLUMNS:
         below += f" The {COLUMNS} of {len(moved):,} columns that move it most."

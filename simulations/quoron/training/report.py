@@ -11,9 +11,13 @@ from quoron.reports.odds import Odds
 from quoron.reports.page import Card, Fact, Raw
 from quoron.reports.pictures import gauge
 from quoron.run_folder import RunFolder
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 if TYPE_CHECKING:
+    from quoron.reports import searched
     from quoron.training.result import TrainingSummary
+else:
+    searched = OnFirstUse("quoron.reports.searched")  # only a search needs it
 
 UNMEASURED = "Nobody was kept apart, so nobody knows: train with --evaluate 0.1, or see “quoron evaluate”."
 FOOTER = (
@@ -40,6 +44,7 @@ def html(folder: RunFolder, summary: "TrainingSummary", model: Model, rows: Sequ
             page.cards(_cards(summary, odds)),
             sections.evaluation(summary.evaluation, (summary.statement, *summary.warnings)),
             page.section("To take care of", page.bullets(care)),
+            searched.part(folder) if folder.is_search else Raw(""),
             sections.coefficients(model),
             sections.privacy(summary.statement, summary.adjacency, odds),
             page.section("What was charged, and what is left", page.facts(_charged(summary))),

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from quoron.evaluating.split import held_users
 from quoron_privacy.errors import ConfigError, positive
 from quoron_privacy.selection.trials import SHAPE, Trials
 
 TWICE = 2.0  # trials a candidate in the mean, unless told
-HELD_OUT = 0.1  # share of users that score, unless told
+HELD_OUT = 0.1, 0.3  # share of users that score, unless told: at least, and at most, where they are few
+USELESS = 0.02  # deviation of a score from which it tells few settings apart
 Law = Literal["negative-binomial", "geometric", "logarithmic", "poisson", "uniform"]
 SHAPES = {"negative-binomial": SHAPE, "geometric": 1.0, "logarithmic": 0.0}
 
@@ -21,7 +23,7 @@ class Effort:
     law: Law = "negative-binomial"  # of the secret number of trials
     most: int | None = None  # trials; None: five times the mean, three times where `padded`
     padded: bool = False  # always carry out `most` trials, of which those beyond the secret number count for nothing
-    evaluate: float = HELD_OUT  # share of users that are held out, and score every trial
+    evaluate: float | None = None  # share of users that are held out, and score; None: by how many there are
 
     def of(self, candidates: int) -> Trials:
         """The law for so many candidates. ConfigError for numbers that make none."""
@@ -36,6 +38,13 @@ class Effort:
             known = ", ".join((*SHAPES, "poisson", "uniform"))
             raise ConfigError(f"Expected law to be one of {known}, got law={self.law!r}.")
         return Trials.negative_binomial(mean, shape=SHAPES[self.law], most=most)
+
+    def held(self, users: int, mu: float) -> int:
+        """How many of so many users score, where a score may cost `mu`: so that its noise is small, if it can be."""
+        share = self.evaluate
+        if share is None:
+            share = min(max(1 / (mu * USELESS * users), HELD_OUT[0]), HELD_OUT[1])
+        return held_users(users, share)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, which `Effort(**...)` takes."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from quoron.prepared import Prepared
-from quoron.run_folder import FRAME, MODEL, SEARCH, RunFolder
+from quoron.run_folder import CHOICE, FRAME, MODEL, SEARCH, RunFolder
 from quoron.training import lifetime, result
 from quoron.training.result import TrainedTable
 from quoron.training.room import ONCE, memory_for
@@ -29,7 +29,7 @@ from quoron_server.rounds import other_run
 from quoron_server.runs import end
 from quoron_server.serial import dumps
 
-CHOSEN, CHOICE = "chosen.toml", "choice.json"
+CHOSEN = "chosen.toml"
 UNLOOKED = "a search looks at nothing but scores"
 
 

@@ -1,8 +1,9 @@
 """One number in [0, 1] of each held-out user, by which a trial is judged: higher is better, each user weighs one.
 
-Of classes with chances 1 - the Brier score, half the squared distance between the chances and what came; of other
-classes how often the model is right; of numbers 1 - |error| over the declared range, 0 beyond it. The mean over a
-user's rows, so that nobody counts by how many there are.
+Of classes with chances by the Brier score, half the squared distance between the chances and what came; of other
+classes how often the model is right; of numbers by |error| over the declared range. Errors are held at what `worst`
+says, twice that of a model that knows nothing: settings differ well below, and the noise of a score is that of its
+whole range. The mean over a user's rows, so that nobody counts by how many there are.
 """
 
 import numpy as np
@@ -23,9 +24,19 @@ _STEPS = 2.0**40  # of a user's score: their sum is exact
 
 def score_name(loss: Loss) -> str:
     """What it is, for people."""
-    if isinstance(loss, Logistic | Softmax):
-        return "1 - Brier score per user"
-    return "accuracy per user" if isinstance(loss, Classification) else "1 - |error| / range per user"
+    if isinstance(loss, Classification) and not isinstance(loss, Logistic | Softmax):
+        return "accuracy per user"
+    what = "Brier score" if isinstance(loss, Classification) else "|error| / range"
+    return f"1 - {what} / {worst(loss):.2g} per user"
+
+
+def worst(loss: Loss) -> float:
+    """The error of a row that counts 0, and every larger one: twice that of who knows nothing.
+
+    Of K chances that are alike the Brier score is (1 - 1/K)/2; who always says the middle of a range is off by a
+    quarter of it, of labels all over it.
+    """
+    return 1 - 1 / loss.outputs if isinstance(loss, Softmax) else 0.5
 
 
 def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
@@ -73,10 +84,10 @@ def _rows(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
         if not isinstance(loss, Softmax):
             return np.asarray(np.argmax(scores, axis=1) == labels, np.float64)
         own = np.take_along_axis(chances, labels[:, None], axis=1)[:, 0]
-        return np.asarray(1 - ((chances**2).sum(axis=1) - 2 * own + 1) / 2)
+        return np.asarray(1 - ((chances**2).sum(axis=1) - 2 * own + 1) / 2 / worst(loss))
     if isinstance(loss, Logistic):
-        return np.asarray(1 - 1 / (1 + np.exp(np.clip(items.labels * scores[:, 0], -700, 700))) ** 2)
+        return np.asarray(1 - 1 / (1 + np.exp(np.clip(items.labels * scores[:, 0], -700, 700))) ** 2 / worst(loss))
     if isinstance(loss, Classification):
         return np.asarray(items.labels * scores[:, 0] > 0, np.float64)
     bound = 2 * loss.label_bound if isinstance(loss, Regression) else 2.0
-    return np.asarray(1 - np.abs(scores[:, 0] - items.labels) / bound)
+    return np.asarray(1 - np.abs(scores[:, 0] - items.labels) / bound / worst(loss))

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.evaluating.split import held_out, held_users
-from quoron.run_folder import MODEL, SEARCH, RunFolder, numbered
+from quoron.evaluating.split import held_out
+from quoron.run_folder import CHOICE, MODEL, SEARCH, RunFolder, numbered
 from quoron.sections import Keep, Method, Privacy, door, only, shortened
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
@@ -44,7 +44,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_privacy.selection.price import Selection
+from quoron_privacy.selection.price import Selection, calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
@@ -187,7 +187,7 @@ def select(
         count(users=users)
         if seed is None:
             check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
-        apart = held_users(users, effort.evaluate)
+        apart = effort.held(users, calibrate(epsilon, delta, asking.trials))
         wanted = None if given is None else list(zip(given, widths, strict=True))
         (mean, trainings), price = within(asking, lambda *spent: _planned(wanted, users, apart, spent, identity.seed))
     else:
@@ -242,7 +242,7 @@ def select(
         best = books.carry_out(ledger, perform, room=max(map(room_for, widths)))
     folder.write_model(best.outcome.weights)
     name = list(named)[best.candidate]
-    folder.write_json("choice.json", {"name": name, "score": best.outcome.score, "price": price.as_json()})
+    folder.write_json(CHOICE, {"name": name, "score": best.outcome.score, "price": price.as_json()})
     model = best.outcome.weights
     books.end(model=model)
     told = model, model, statement, folder.path

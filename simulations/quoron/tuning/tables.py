@@ -16,7 +16,7 @@ import numpy as np
 from quoron.comparing.request import Cell, Request, shown
 from quoron.config import Config, is_wanted
 from quoron.evaluating.evaluation import in_units
-from quoron.evaluating.split import held_out, held_users
+from quoron.evaluating.split import held_out
 from quoron.planning.plans import Planned, choose
 from quoron.populations.users import Declared
 from quoron.simulation.patterns import with_columns
@@ -29,22 +29,22 @@ from quoron.training.evaluated import batches
 from quoron.training.run import digest_of
 from quoron.training.start import Identity
 from quoron.training.table import HeldRows, check_section, hold
-from quoron.tuning.effort import Effort
+from quoron.tuning.effort import USELESS, Effort
 from quoron.tuning.private_state import Outcome, room_for
-from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores
+from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores, worst
 from quoron.tuning.searching import THEOREM, Price, within
 from quoron_client.losses import Regression
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.selection.price import calibrate
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, Plan
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
-_USELESS = 0.02  # deviation of a score from which it tells few settings apart
 _Planned = tuple[list["Candidate"], list[tuple[str, str]], GaussianNoise]  # settings, those left out, noise of scores
 
 
@@ -110,7 +110,7 @@ class TableSearch:
     def remarks(self) -> tuple[str, ...]:
         """What is public and amiss."""
         found = [f"left out, as nothing can be planned for it: {name}: {why}" for name, why in self.refused]
-        if self.noise.scale > _USELESS:
+        if self.noise.scale > USELESS * (1 + 1e-3):
             found.append(
                 f"a trial's score is off by {self._noise_told} by its noise alone: settings that differ by less "
                 "are told apart by luck: hold out more users (evaluate), try fewer settings, or raise epsilon."
@@ -124,7 +124,8 @@ class TableSearch:
         if not isinstance(first.declared.loss, Regression):
             return shown
         low, high = cast(TableSection, first.config.population).label_range or (0.0, 0.0)
-        return f"{shown} ({in_units(self.noise.scale * (high - low))} of the label's units)" if high > low else shown
+        units = self.noise.scale * worst(first.declared.loss) * (high - low)
+        return f"{shown} ({in_units(units)} of the label's units)" if high > low else shown
 
     def table(self) -> "Table":
         """Its rows, and trials on them."""
@@ -205,7 +206,7 @@ def prepare(
     users = helds[0].users
     if any(each.users != users for each in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
-    held = held_users(users, effort.evaluate)
+    held = effort.held(users, calibrate(epsilon, delta, law))
 
     def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
         candidates, refused = _planned(cells, helds, (mu, each), held, identity)
