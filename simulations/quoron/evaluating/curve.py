@@ -82,7 +82,7 @@ class _Curve:
     def shares(self, at: Vector) -> Vector:
         """(2, S)."""
         chance = expit(self.shape @ at[self.cells + 1 :])
-        return at[self.cell] * self.within * np.stack([1 - chance, chance])
+        return np.asarray(at[self.cell] * self.within * np.stack([1 - chance, chance]))
 
     def slopes(self, at: Vector) -> Vector:
         """Derivatives of the shares, (2, S, B + 1 + Q)."""
