@@ -61,7 +61,7 @@ def test_every_method_is_measured_on_the_same_users_and_its_cell_has_the_figures
 
 
 def test_users_that_nobody_holds_out_or_that_are_too_few_are_refused_before_any_run(people, tmp_path):
-    with pytest.raises(ConfigError, match="evaluate=0.3 to be of the 400 users that a simulation holds out of 2,000"):
+    with pytest.raises(ConfigError, match=r"evaluate=0\.3 to be of the 400 users that a simulation holds out of 2,000"):
         quoron.compare(people, **said(out=tmp_path / "a", **COLUMNS), evaluate=0.3, algorithms=["mean-sgd"])
     with pytest.raises(ConfigError, match="made-up users, of whom nobody is held out"):
         quoron.compare(evaluate=0.1, algorithms=["mean-sgd"], keep=quoron.Keep(tmp_path / "b"))
