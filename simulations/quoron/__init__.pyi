@@ -23,6 +23,7 @@ from .sections import Method as Method
 from .sections import Keep as Keep
 from .table_columns import TableColumns as TableColumns
 from .engines import EngineChoice as EngineChoice
+from .training.rows import HoldOut as HoldOut
 from .config import Config as Config
 from .training.trained import Trained as Trained
 from .mean import PrivateMean as PrivateMean

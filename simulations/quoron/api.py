@@ -181,6 +181,7 @@ def compare(
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 5,
+    evaluate: float | None = None,
     privacy: Privacy | None = None,
     keep: Keep | None = None,
     settings: Settings = (),
@@ -195,6 +196,8 @@ def compare(
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
+        evaluate: share of a table's users, of those that a simulation holds out, that tell how good each method's model
+            is, privately: the same users whatever the method (docs/evaluation.md).
         keep: `out`: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
             it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default if that is a terminal.
@@ -211,7 +214,7 @@ def compare(
     from quoron.comparing.request import Request
 
     out = None if keep is None else keep.out
-    said = sections(privacy, keep, door="compare")
+    said = sections(privacy, keep, door="compare", evaluate=evaluate)
     said.pop("run", None)  # of one run; the folder is the comparison's
     config, name, frame = described(source, columns, settings, said)
     _check_declared(config, "compare")

@@ -203,3 +203,23 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
     monkeypatch.setattr(LossRows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", params=other).weights, whole)
     assert "are not those that the run in" in caplog.text
+
+
+def test_held_out_users_tell_how_good_the_parameters_are(tmp_path: Path) -> None:
+    """Seeded: the mean over users of a constant is told within its interval."""
+    owners = np.repeat(np.arange(200), 5)
+    draw = np.random.default_rng(2)
+    data = (draw.normal(size=(1000, 4)).astype(np.float32), draw.integers(0, 3, 1000))
+
+    def figures(params: Any, x: Any, y: Any) -> Any:
+        assert params["last"].shape == (6, 3)
+        return jnp.stack([jnp.full(len(y), 0.25), y == 1], axis=1)
+
+    held = quoron.HoldOut(0.3, figures, ("quarter", "second"))
+    found = trained(tmp_path / "run", data=data, user=owners, hold_out=held)
+    assert found.plan.problem.users == 140
+    quarter, second = (found.evaluation.figure(name) for name in held.names)
+    assert quarter.low <= 0.25 <= quarter.high
+    assert second.low <= (data[1] == 1).mean() <= second.high
+    with pytest.raises(ConfigError, match="raised AttributeError"):
+        trained(tmp_path / "no", data=data, user=owners, hold_out=quoron.HoldOut(0.3, lambda p, x, y: x.no, ("a",)))

@@ -382,3 +382,29 @@ def test_every_way_to_release_trains_a_network_and_comes_again_with_its_seed(
     np.testing.assert_array_equal(*models)
     start = torch.cat([weight.flatten() for weight in network().parameters()]).detach().numpy()
     assert 0 < np.linalg.norm(models[0] - start) <= 5.0 + 1e-6
+
+
+def test_held_out_users_tell_how_good_the_module_is_and_nobody_trains_on_them(tmp_path: Path) -> None:
+    """Seeded. Each of 400 users weighs one; the interval holds what all of them say of the module."""
+    draw = np.random.default_rng(0)
+    owners, x = np.repeat(np.arange(400), 4), torch.tensor(draw.normal(size=(1600, 4)).astype(np.float32))
+    y = (x[:, 0] > 0).long()
+    asked: list[int] = []
+
+    def figures(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        assert not module.training
+        asked.append(len(y))
+        return (module(x).argmax(1) == y).float()
+
+    held = quoron.HoldOut(0.25, figures, ("accuracy",))
+    options = {"rounds": 20, "rate": 1.0, "step_size": 1.0}
+    more: dict[str, Any] = {"data": (x, y), "user": owners, "options": options, "radius": 50.0, "epsilon": 15.0}
+    found = trained(tmp_path / "run", hold_out=held, **more)
+    assert found.plan.problem.users == 300
+    assert asked == [2] + [4] * 100
+    accuracy = found.evaluation.figure("accuracy")
+    assert accuracy.low <= (found.model(x).argmax(1) == y).float().mean() <= accuracy.high
+    assert trained(tmp_path / "run", hold_out=held, **more).evaluation == found.evaluation
+    with pytest.raises(ConfigError, match=r"one for each name, got shape \(2, 2\)"):
+        trained(tmp_path / "no", hold_out=quoron.HoldOut(0.25, lambda module, x, y: module(x)[:, :2], ("a",)), **more)
+    assert not (tmp_path / "no").exists()

@@ -31,10 +31,10 @@ Vector = NDArray[np.float64]
 PLACES = 128  # of scores that the first release tells apart
 FEWEST, MOST_CELLS = 2, 20  # cells of scores of each class in the second: as many as the noise leaves worth telling
 STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the next; places of labels that are numbers
-FIRST = 0.1  # of μ², for the first release
+FIRST, PLACED = 0.12, 0.06  # of μ², for the first release; of two classes, whose cells are few
 ERRORS = 0.7  # of norm², of a number's first release; the rest is places of labels
 STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
-CORRECT = 0.1  # squared distance that right and wrong are apart, of two classes; the rest is cells
+CORRECT = 0.08  # squared distance that right and wrong are apart, of two classes; the rest is cells
 PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
@@ -94,11 +94,11 @@ class HeldOut:
         if left <= 0:
             raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
-        cells = cells_for(users * whole)
+        cells, share = cells_for(users * whole), PLACED if classes == 2 else FIRST
         far = _sensitivities(users, classes, adjacency, cap, cells)
         first, second = (
-            GaussianNoise.for_mu(sensitivity=each, mu=whole * math.sqrt(share), dimension=size).scale
-            for each, share, size in zip(far, (FIRST, 1 - FIRST), _sizes(classes, cap, cells), strict=True)
+            GaussianNoise.for_mu(sensitivity=each, mu=whole * math.sqrt(part), dimension=size).scale
+            for each, part, size in zip(far, (share, 1 - share), _sizes(classes, cap, cells), strict=True)
         )
         return cls(users, classes, adjacency, (first, second), cap, cells)
 
@@ -281,10 +281,10 @@ def _waves(cells: int) -> Matrix:
 def cells_for(signal: float) -> int:
     """Cells of scores of each class, of a public number: held-out users times μ.
 
-    More tell the shape of a curve, each with noise of its own: the square of what so few hide falls as B^-4 or faster,
-    that of the noise rises as B; halving that is what users in the tables of the benchmark are best served by.
+    Each has noise of its own, and leaves less of the curve between them open: a few are nearest the truth where noise
+    is large, some more where it is small. By the tables of the benchmark; a few less or more make little difference.
     """
-    return int(min(max(round(0.5 * signal ** (1 / 3)), FEWEST), MOST_CELLS))
+    return int(min(max(round(0.6 * signal ** (1 / 3)), FEWEST), MOST_CELLS))
 
 
 @cache

@@ -24,6 +24,12 @@ def compare(
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each, with seeds from run.simulation_seed and run.seed on.")] = 5,
+    evaluate: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE", help="Of a table's users, held out: they tell how good each model is, privately."
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -55,6 +61,7 @@ def compare(
             algorithms=names,
             vary=sweep(vary or ()),
             seeds=seeds,
+            evaluate=evaluate,
             privacy=Privacy(epsilon),
             keep=Keep(out),
             settings=(*(settings or ()), *networked(network)),

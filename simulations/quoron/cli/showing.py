@@ -21,7 +21,7 @@ from quoron.presets import presets
 from quoron.reports import costs
 from quoron.reports import curve as curve_plot
 from quoron.reports.pictures import number
-from quoron.reports.summary import size, time_rows
+from quoron.reports.summary import size, time_rows, told_words
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import write
 from quoron.simulation.run import RunResult
@@ -164,8 +164,10 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
         rows = [row for row in comparison.cells if tuple((key, str(row[key])) for key in keys) == setting]
         if setting:
             _say(out, ", ".join(f"{key} = {value}" for key, value in setting), style="bold")
+        told = next((list(compared.told_of(row)) for row in rows if compared.told_of(row)), [])[:2]  # as many as fit
         listed = table(
             "algorithm",
+            *told,
             "excess risk",
             "95 % interval",
             "on a log scale",
@@ -181,9 +183,8 @@ def show_comparison(comparison: Comparison, *, as_json: bool) -> None:
             predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
             cost = [f"{row['rounds']:,.4g}", number(row["gradient_evaluations"]), size(row["bytes_up"])]
-            listed.add_row(
-                *map(escape, [compared.algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost])
-            )
+            named = [compared.algorithm(row), *(told_words(*compared.told_of(row)[name]) for name in told)]
+            listed.add_row(*map(escape, [*named, f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
         _say(out, compared.best_words(rows))
         out.print(listed)
         _say(out, SURE, style="dim")

@@ -21,6 +21,7 @@ CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
 FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROJECTED, FRONTS = "projected.", "fronts"  # columns of networks: seconds; and the costs on whose front a cell is
+TOLD, ENDS = "told ", (", low", ", high")  # columns of what held-out users tell privately
 PROMISE = ("epsilon", "delta", "adjacency", "exposure")
 
 
@@ -131,7 +132,7 @@ def _run_row(outcome: Outcome) -> dict[str, Any]:
         row |= {"held_back": summary.held_back}
         row |= {name: getattr(summary, name) for name in FORECASTS}
         row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
-        row |= {f"test_{name}": value for name, value in summary.test.items()}
+        row |= {f"test_{name}": value for name, value in summary.test.items()} | _told([summary])
         row |= {"seconds": summary.seconds} | _projected([outcome])
     return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
 
@@ -156,6 +157,7 @@ def _cell_row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
         row |= {name: getattr(summaries[0], name) for name in PROMISE}
         row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}
+        row |= _told(summaries)
         row |= {
             "halted": sum(each.halted for each in summaries),
             "seconds": _mean([each.seconds for each in summaries]),
@@ -163,6 +165,21 @@ def _cell_row(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         row |= _projected(done)
     failed = next((each.failed for each in outcomes if each.failed is not None), None)
     return row | {"infeasible": first.infeasible, "failed": failed}
+
+
+def _told(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """Means over runs of what held-out users tell privately, and of the ends of its 95 % intervals."""
+    return {
+        f"{TOLD}{name}{end}": _mean([each.told[name][place] for each in summaries])
+        for name in summaries[0].told
+        for place, end in enumerate(("", ENDS[0], ENDS[1]))
+    }
+
+
+def told_of(row: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
+    """The same of a row, by name."""
+    names = [key for key in row if key.startswith(TOLD) and not key.endswith(ENDS) and row[key] is not None]
+    return {key.removeprefix(TOLD): (row[key], row[f"{key}{ENDS[0]}"], row[f"{key}{ENDS[1]}"]) for key in names}
 
 
 def _mean(values: Sequence[float]) -> float:

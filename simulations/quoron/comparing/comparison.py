@@ -98,7 +98,9 @@ def carry_out(
     A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
     With `sharing` there is one run at a time, for whose users other processes answer.
     """
-    setup(request.config, folder)  # a table that cannot be read is refused once, before any work
+    scene = setup(request.config, folder)  # a table that cannot be read is refused once, before any work
+    if request.config.train.evaluate is not None:
+        runs.telling.release(request.config, scene.population, "replace-one")  # and users that are too few to tell
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
     jobs = _jobs(request, folder)
     refused = {job.cell for job in jobs if _refusal(job) is not None}

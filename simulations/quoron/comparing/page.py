@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quoron.comparing.cells import costs_of as costs_of
+from quoron.comparing.cells import told_of as told_of
 from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals, risk_words
 from quoron.planning.plans import SURE
@@ -11,7 +12,7 @@ from quoron.reports import costs
 from quoron.reports import page as parts
 from quoron.reports.page import Raw
 from quoron.reports.pictures import Axis, Line, Reach, chart, number, ranking
-from quoron.reports.summary import NOTICED, size
+from quoron.reports.summary import NOTICED, size, told_words
 
 Row = Mapping[str, Any]
 
@@ -121,6 +122,8 @@ def _table(rows: Sequence[Row]) -> Raw:
     heads = ["algorithm", "rank", "excess risk", "95 % interval", "left of the start", "predicted at most", "rounds"]
     heads += ["item gradients", "up", "down", "exposure"]
     heads += [f"held-out {key.removeprefix('test_').replace('_', ' ')}" for key in tests]
+    told = list(told_of(rows[0]))
+    heads += [f"{name}, with 95 %" for name in told]
     lines = []
     for rank, row in enumerate(rows, start=1):
         interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
@@ -128,7 +131,8 @@ def _table(rows: Sequence[Row]) -> Raw:
         cells = [algorithm(row), str(rank), f"{row['excess_risk']:.2g}", interval, left]
         cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
         cells += [number(row["gradient_evaluations"]), size(row["bytes_up"]), size(row["bytes_down"]), row["exposure"]]
-        lines.append(cells + ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests])
+        cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
+        lines.append(cells + [told_words(*told_of(row)[name]) if name in told_of(row) else "" for name in told])
     return parts.table("Every cell, by its excess risk", heads, lines)
 
 

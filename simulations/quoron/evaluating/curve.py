@@ -22,8 +22,8 @@ from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import PLACES, HeldOut
 
 Vector = NDArray[np.float64]
-WAVES = 8  # k = 2, 3, ... of the log odds, by share of rows below
-OFF = 0.3  # standard deviation of log odds in the slowest wave, by what a line rises; of wave k (2/k)^1.5 times it
+WAVES = 8  # k = 2, 3, ... of the log odds, by share of rows below; and two more for each cell
+OFF = 0.3  # standard deviation of log odds in the slowest wave, by what a line rises; of wave k 2/k times it
 RIGHT = 0.05  # standard deviation of rows that are right beyond what the curve says: odds that leap where it decides
 STEEP = 2.0  # by which waves are larger where the line is steep: times its slope
 LEVEL, SLOPE = 5.0, 5.0  # of log odds in the middle, and of their slope by standard deviation of scores
@@ -82,8 +82,7 @@ class _Curve:
     def shares(self, at: Vector) -> Vector:
         """(2, S)."""
         chance = expit(self.shape @ at[self.cells + 1 :])
-        found: Vector = at[self.cell] * self.within * np.stack([1 - chance, chance])
-        return found
+        return np.asarray(at[self.cell] * self.within * np.stack([1 - chance, chance]))
 
     def slopes(self, at: Vector) -> Vector:
         """Derivatives of the shares, (2, S, B + 1 + Q)."""
@@ -153,9 +152,11 @@ def _fit(
     right, told_of = np.stack([~says, says]), held_out.two_classes(held.cells)
     asked = np.hstack([told_of[:, (c * held.cells + cell) * 2 + right[c]] for c in (0, 1)])
     noise = held.scales[1] / math.sqrt(1 - held_out.of_items(held.cap))
-    given = (within, moved, cell, _shapes(scores, rows / rows.sum()), asked)
+    given = (within, moved, cell, _shapes(scores, rows / rows.sum(), WAVES + 2 * held.cells), asked)
     if got is None:
-        steep = np.concatenate([np.full(held.cells, 1 / held.cells), [0.0, 0.0, USUAL], np.zeros(WAVES)])
+        steep = np.concatenate(
+            [np.full(held.cells, 1 / held.cells), [0.0, 0.0, USUAL], np.zeros(WAVES + 2 * held.cells)]
+        )
         got = asked @ _Curve(*given, np.zeros(len(asked)), noise, held.cells).shares(steep).ravel()
     curve = _Curve(*given, got, noise, held.cells)
     at, spread = _likeliest(curve)
@@ -176,12 +177,12 @@ def score_at(scorer: Scorer, places: Vector) -> Vector:
     return np.asarray(middle + width * np.clip(ndtri(np.clip(places, 1e-12, 1 - 1e-12)), -38, 38))
 
 
-def _shapes(scores: Vector, share: Vector) -> Vector:
+def _shapes(scores: Vector, share: Vector, many: int) -> Vector:
     """(S, Q): a constant, the score in deviations, and waves of the share of rows below."""
     middle = float(share @ scores)
     spread = math.sqrt(float(share @ (scores - middle) ** 2))
     line = np.clip((scores - middle) / max(spread, 1e-12), -FAR, FAR) if spread > 1e-9 else np.zeros(len(scores))
-    below, waves = np.cumsum(share) - share / 2, np.arange(2, WAVES + 2)
+    below, waves = np.cumsum(share) - share / 2, np.arange(2, many + 2)
     return np.column_stack([np.ones(len(scores)), line, math.sqrt(2) * np.cos(np.pi * np.outer(below, waves))])
 
 
@@ -190,11 +191,11 @@ def _likeliest(curve: _Curve) -> tuple[Vector, Vector]:
 
     With waves as large as usual, and again with waves as large as they are beside so steep a line.
     """
-    cells = curve.cells
+    cells, many = curve.cells, curve.shape.shape[1] - 2
     seen = curve.got[-2 * cells :].reshape(2, cells) / curve.asked[-1].max()  # what a row in a cell adds
     rate = float(np.clip(seen[1].sum() / max(float(seen.sum()), FEW), 0.02, 0.98))
-    usually = np.concatenate([np.maximum(seen.sum(axis=0), FEW / cells), [0.0, logit(rate), 0.0], np.zeros(WAVES)])
-    waves, at, sure = OFF * (2 / np.arange(2, WAVES + 2)) ** 1.5, usually, np.zeros(len(usually))
+    usually = np.concatenate([np.maximum(seen.sum(axis=0), FEW / cells), [0.0, logit(rate), 0.0], np.zeros(many)])
+    waves, at, sure = OFF * 2 / np.arange(2, many + 2), usually, np.zeros(len(usually))
     for steep in (0.0, STEEP):
         off = waves * math.hypot(1.0, steep * float(at[cells + 2]))
         sure = np.concatenate([np.zeros(cells), 1 / np.array([RIGHT, LEVEL, SLOPE]), 1 / off])

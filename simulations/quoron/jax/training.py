@@ -12,8 +12,9 @@ from quoron.jax.computing import Loss, LossRows, Params
 from quoron.run_folder import RunFolder
 from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training.black_box import Vector
-from quoron.training.items import Data, ItemColumns, items_of
-from quoron.training.rows import CHUNK, METHOD, Setting, carry_out, items_needed
+from quoron.training.figures import figures_of, require_figures
+from quoron.training.items import Array, Data, ItemColumns, items_of
+from quoron.training.rows import CHUNK, METHOD, HoldOut, Setting, carry_out, items_needed
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import count
@@ -34,6 +35,7 @@ def train(
     draws: bool = False,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
+    hold_out: HoldOut | None = None,
     **items: Unpack[ItemColumns],
 ) -> TrainedRows[Params]:
     """Train `params`, a tree of arrays, with (ε, δ)-differential privacy for all items of each user.
@@ -49,6 +51,8 @@ def train(
     |          | average gradient. `chunk`: users computed at once, 64 unless told. All chunks have this size, and |
     |          | are compiled once                                                                                 |
     | `watch`  | called before each round with the released parameters that it asks at                             |
+
+    `hold_out`, a `HoldOut`, as for torch: figures(params, *parts) gets all items of one held-out user, (m, ...) each.
 
     The loss is traced by JAX, before anything is charged, so it cannot keep or branch on what it is given: ConfigError
     for one that cannot be traced. Other devices are JAX's own affair (`jax.default_device`).
@@ -67,7 +71,16 @@ def train(
         begin = kept
         _log.warning("these parameters are not those that the run in %s began with, which goes on from those", keep.out)
     described = f"{jax.tree.structure(params)} {local} {draws}"
-    setting = Setting.of(privacy, method, keep, users=people.users, start=begin, door="jax.train", model=described)
+    setting = Setting.of(
+        privacy,
+        method,
+        keep,
+        users=people.users,
+        start=begin,
+        door="jax.train",
+        model=described,
+        evaluate=hold_out,
+    )
 
     def tree(point: Vector) -> Params:
         return compute.unflat(jnp.asarray(point, compute.type))
@@ -76,6 +89,13 @@ def train(
         if watch is not None:
             watch(round_, tree(point))
 
+    if hold_out is not None:
+        require_figures(people, hold_out, tree(begin.weights), _arrays)
     seen = None if watch is None else watched
-    done = carry_out(compute, setting, begin, keep, chunk=chunk, watch=seen, observers=observers)
-    return TrainedRows(tree(done.weights), done.weights, done.statement, done.directory, done.plan)
+    figures = None if hold_out is None else figures_of(people, hold_out, tree, _arrays)
+    done = carry_out(compute, setting, begin, keep, chunk=chunk, watch=seen, observers=observers, figures=figures)
+    return TrainedRows(tree(done.weights), done.weights, done.statement, done.directory, done.plan, done.evaluation)
+
+
+def _arrays(*parts: Array) -> tuple[Array, ...]:
+    return parts

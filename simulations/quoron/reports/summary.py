@@ -72,6 +72,7 @@ class Summary:
     afterwards: Mapping[str, Any] | None = None  # the same of a bound made of what the run released, by methods that do
     mu: float | None = None  # with secret noise all of it would be μ-GDP up to `variation`; None: nothing is proved
     variation: float = 0.0
+    told: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # what some of these tell, privately
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
 
     @classmethod
@@ -90,6 +91,7 @@ class Summary:
         choice: str | None = None,
         traffic: Sequence[Mapping[str, Any]] = (),
         network: Mapping[str, Any] | None = None,
+        told: Mapping[str, tuple[float, float, float]] | None = None,
         users_held_out: int = 0,
         worth: "GaussianPromise | None" = None,
     ) -> "Summary":
@@ -133,6 +135,7 @@ class Summary:
             wire_up=sum(row.get("wire_up", 0) for row in traffic),
             wire_down=sum(row.get("wire_down", 0) for row in traffic),
             network=network,
+            told=dict(told or {}),
             users_held_out=users_held_out,
             mu=None if worth is None else worth.mu,
             variation=0.0 if worth is None else worth.variation,
@@ -175,6 +178,7 @@ class Summary:
             cost, inside = f"{self.held_back:.2g}", f"{self.excess_in_domain:.2g}"
             rows.append(("of that by the domain's bound", f"{cost}; over the best in it {inside}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
+        rows += [(f"{name}, with 95 %", told_words(*told)) for name, told in self.told.items()]
         if self.clipped_simulation_only:
             shares = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
             rows.append(("values outside their range (simulation only)", shares))
@@ -222,6 +226,16 @@ class Summary:
         width = max(len(label) for label, _ in rows)
         lines = [f"{label:<{width}}  {text}" for label, text in rows]
         return "\n".join([*lines, *(f"Simulation only: {remark}" for remark in self.remarks_simulation_only)])
+
+
+def told_words(value: float, low: float, high: float) -> str:
+    """A figure with its interval, for people.
+
+    >>> told_words(0.79321, 0.75, 0.8333), told_words(12345.6, 12000.0, 13000.0)
+    ('0.793 (0.750 to 0.833)', '12,346 (12,000 to 13,000)')
+    """
+    shown = "{:,.3f}" if high < 10 else "{:,.4g}" if high < 1000 else "{:,.0f}"
+    return f"{shown.format(value)} ({shown.format(low)} to {shown.format(high)})"
 
 
 def from_json(stored: Mapping[str, Any]) -> Summary:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # planning needs neither
 
 
 simulated = OnFirstUse("quoron.reports.simulated")
+telling = OnFirstUse("quoron.simulation.told")
 LOOK = (
     "`quoron train` spends up to a twentieth of μ² on a look at the table first (train.health), where the method is "
     "Gaussian as a whole: this plan does not."
@@ -83,6 +84,8 @@ def prepare(
         if compare and config.train.health != 0:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
+    if config.train.evaluate is not None and not compare:
+        telling.release(config, scene.population, planned.plan.guarantee.adjacency)  # or why it cannot be
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())
     if compare or config.run.link is not None:
@@ -186,6 +189,9 @@ def _results(
         link = link.held()
     traffic = projection.by_round(events, network=link)
     beside = scene.population.beside(model)
+    told = {}
+    if config.train.evaluate is not None:
+        told = telling.told(config, scene.population, model, plan.guarantee.adjacency)
     summary = Summary.of(
         plan,
         events,
@@ -200,6 +206,7 @@ def _results(
         traffic=traffic,
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
         worth=ALGORITHMS[plan.algorithm].gaussian(plan),
+        told=told,
         users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]

@@ -13,8 +13,9 @@ from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.torch.computing import ModuleRows
 from quoron.torch.modules import Loss, TorchModule
 from quoron.training.black_box import Vector
-from quoron.training.items import Data, ItemColumns, items_of
-from quoron.training.rows import CHUNK, METHOD, Setting, carry_out, items_needed
+from quoron.training.figures import figures_of, require_figures
+from quoron.training.items import Array, Data, ItemColumns, items_of
+from quoron.training.rows import CHUNK, METHOD, HoldOut, Setting, carry_out, items_needed
 from quoron.training.start import Start
 from quoron.training.trained import TrainedRows
 from quoron_server.rounds import Observer
@@ -34,6 +35,7 @@ def train(
     device: str | torch.device = "cpu",
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
+    hold_out: HoldOut | None = None,
     **items: Unpack[ItemColumns],
 ) -> TrainedRows[torch.nn.Module]:
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
@@ -54,6 +56,10 @@ def train(
     |          | measured to pay, which is on "cuda" only                                                          |
     | `watch`  | called before each round with a module of the weights that it asks at, which are released:        |
     |          | evaluate on public data there                                                                     |
+
+    `hold_out` is `HoldOut(share, figures, names)`: so many users are not trained on. figures(module, *parts) gets the
+    final module, in eval mode and on the processor, and all items of one of them as tensors; it returns numbers in
+    [0, 1], F an item. Means over users, with intervals, are in `evaluation` of the result (docs/evaluation.md).
 
     Other arguments, charges, interruptions and errors are those of `quoron.train_rows`. Only parameters that require
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
@@ -77,7 +83,22 @@ def train(
         _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
     begin = network.start()
     described = hashlib.sha256(f"{network.module}{sorted(network.weights())}{local}".encode()).hexdigest()
-    setting = Setting.of(privacy, method, keep, users=people.users, start=begin, door="torch.train", model=described)
+    setting = Setting.of(
+        privacy,
+        method,
+        keep,
+        users=people.users,
+        start=begin,
+        door="torch.train",
+        model=described,
+        evaluate=hold_out,
+    )
+
+    def finished(point: Vector) -> torch.nn.Module:
+        return network.trained(point).eval()
+
+    if hold_out is not None:
+        require_figures(people, hold_out, finished(begin.weights), _tensors)
 
     def watched(round_: int, point: Vector) -> None:
         if watch is not None:
@@ -92,5 +113,11 @@ def train(
         watch=None if watch is None else watched,
         observers=observers,
         summing=compute.sums if network.device.type == "cuda" else None,
+        figures=None if hold_out is None else figures_of(people, hold_out, finished, _tensors),
     )
-    return TrainedRows(network.trained(done.weights), done.weights, done.statement, done.directory, done.plan)
+    model = network.trained(done.weights)
+    return TrainedRows(model, done.weights, done.statement, done.directory, done.plan, done.evaluation)
+
+
+def _tensors(*parts: Array) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.tensor(part) for part in parts)

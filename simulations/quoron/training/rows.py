@@ -81,7 +81,8 @@ class HoldOut:
     """Users that are held out of training, and what is measured of the final model with them."""
 
     share: float  # of the users
-    figures: Rows  # users (k,), model (d,) -> (k, F), each number in [0, 1]; NaN: without items
+    figures: Callable[..., Any]  # users (k,), model (d,) -> (k, F), each in [0, 1], NaN: without items; of a framework:
+    # its model, and the parts of one user's items, (m, ...) each -> (m, F), of which the mean is taken
     names: tuple[str, ...]  # of the F figures
 
 
