@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.learnt_mean import Learnt, LearntMean
+from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
 from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=25)
@@ -56,7 +56,7 @@ def oracle(tables, mu=MU):
     return math.sqrt(min(square(radius) for radius in np.quantile(lengths[0], np.linspace(0.02, 1.0, 50))))
 
 
-@pytest.mark.parametrize("module", [learnt_mean, learnt_radii], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [learnt_mean, learnt_radii, learnt_interval], ids=lambda each: each.__name__)
 def test_the_examples_run(module):
     assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
 
@@ -227,6 +227,51 @@ def test_the_error_is_near_that_of_the_best_radius_around_the_true_centre(users,
         for i, x in enumerate(tables)
     ]
     assert math.sqrt(np.mean(off)) < most * oracle(tables)
+
+
+class TestOneColumn:
+    """Clipped to an interval, by what looks at the place and around it tell."""
+
+    @given(strength=st.floats(LEAST, 1e12))
+    @fast
+    def test_whatever_is_looked_at_there_is_enough_left_for_the_mean(self, strength):
+        first, place, around = learnt_interval.shares_of(strength)
+        assert min(first, place, around) > 0
+        assert 1 - first - place - around >= learnt_interval.LEAST_LAST
+
+    @pytest.mark.parametrize(("shape", "most"), [("normal", 1.9), ("heavy", 2.0), ("skewed", 1.0), ("rare", 1.2)])
+    @pytest.mark.parametrize("bound", [300.0, 1e6])
+    def test_the_error_is_near_the_best_radius_and_below_it_where_users_lie_to_one_side(self, shape, most, bound):
+        """Twenty fixed draws: the oracle's ball is around the point that users are drawn about."""
+        tables = [SHAPES[shape](np.random.default_rng(draw), 10_000, 1) for draw in range(20)]
+        off = [(found(x + 9.0, bound=bound, seed=i).value - 9.0 - x.mean())[0] for i, x in enumerate(tables)]
+        assert math.sqrt(np.mean(np.square(off))) < most * oracle(tables)
+
+    def test_a_group_far_away_is_reached_when_it_stands_out_and_told_when_it_could_not(self):
+        """Share 2 % at 40, where clipping it costs .8 and reaching it .02. Fixed seeds."""
+        values = np.random.default_rng(3).normal(size=(10_000, 1))
+        values[:200] += 40.0
+        released = found(values, bound=1e4)
+        assert released.centre[0] + released.radius > 38.0
+        assert 0.002 < released.unseen < 0.02
+        assert abs(released.value - values.mean())[0] < 8 * released.deviation
+
+    def test_where_nobody_is_near_the_place_it_is_looked_for_again_by_what_was_seen(self):
+        edges = learnt_interval.bins_around(1.0, 1000.0, 1000.0)
+        shares = np.zeros(len(edges) - 1)
+        shares[len(shares) // 2] = 1.0
+        assert learnt_interval.missed(shares, edges, 1.0) is None
+        away = np.roll(shares, len(shares) // 2 - 3)
+        assert learnt_interval.missed(away, edges, 1.0) > 100.0
+
+    def test_no_scale_takes_more_looks_than_samples_are_counted_for(self):
+        """From the whole range to the smallest scale by bins that are 4,096 times narrower than three of the last."""
+        width, looks = 2.0 / learnt_interval.MOST_PLACES, 1
+        while not learnt_interval.near_enough(width, learnt_interval._SMALLEST):
+            width, looks = max(3 * width / learnt_interval.MOST_PLACES, 3 * learnt_interval._SMALLEST), looks + 1
+        assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
+        for scale in (learnt_interval._SMALLEST, 1.0):
+            assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
 
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
