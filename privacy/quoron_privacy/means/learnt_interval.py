@@ -1,5 +1,6 @@
 """What the learnt mean of one column concludes from what it has released: a scale, bins of place, an interval.
 
+    >>> from statistics import NormalDist
     >>> pairs = np.zeros(BINS)
     >>> pairs[5:7] = 0.6, 0.4
     >>> scale = scale_of(pairs, 0.01, 2.0, 1.0, 0.001)
@@ -17,15 +18,13 @@ How the rules were found: docs/privacy/private-mean.md, "One column".
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.means.learnt_radii import BINS, typical_length
+from quoron_privacy.means.learnt_radii import BINS, seen_of, stands_out, typical_length
 
 Vector = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
 TRIES = 3  # at the place and what lies around it
@@ -33,8 +32,6 @@ LOOKS = 15  # of all tries at most, by the smallest scale: four at the place and
 LEAST_LAST = 0.3  # of μ² for the mean
 _SMALLEST = 2.0**-40  # of the bound: a scale below is none
 _WIDTH = 3.0  # scales that a bin of place is wide
-_CHANCE, _NEAR, _POWER, _LEAST_CHANCE = 1e-2, 4.0, 1.5, 1e-10  # that noise makes users; falls from so many scales on
-_WINDOWS = (1, 2, 4)  # bins that may show users together
 _OCTAVE, _STEEPEST, _FLAT, _SHARP, _GROUP = 1.6, 0.25, 6, 0.75, 0.05  # of tails that nothing shows: see `_unseen`
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 
@@ -47,6 +44,7 @@ class Interval:
     high: float
     outside: float  # what they add to the mean beyond the clipped one, by their released shares
     deviation: float  # of that, from noise
+    least: float  # share of users that is seen wherever it lies
 
 
 def shares_of(strength: float) -> tuple[float, float, float]:
@@ -64,7 +62,7 @@ def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: fl
     From noisy shares of pairs in octaves below `top`; `unit` is the noise for a radius of one.
     """
     typical, lengths = typical_length(pairs, top), 0.7 * top * 2.0 ** -np.arange(BINS)
-    least = _stands_out(lengths / typical / 2, deviation, 8)
+    least = stands_out(lengths / typical / 2, np.full(BINS, deviation), 8)
     users = np.where(pairs > least, pairs, 0.0) / 2
     clipped = np.sum(users * np.maximum(lengths - lengths[:, None], 0.0), axis=1)
     pays = float(lengths[np.argmin((2 * lengths * unit) ** 2 + clipped**2)])
@@ -113,7 +111,9 @@ def interval_of(shares: Vector, deviation: float, edges: Vector, scale: float, u
     `unit` is the noise of the mean for a width of one. All pairs of edges are tried.
     """
     low, high = edges[:-1], edges[1:]
-    seen = _seen(shares, deviation, edges, scale)
+    same = np.full(len(shares), deviation)
+    least = stands_out(np.maximum(-low, high) / scale, same, len(shares))
+    seen = seen_of(shares, same, least, windows=(1, 2, 4))
     first, last = int(np.flatnonzero(seen).min()), int(np.flatnonzero(seen).max())
     known = np.zeros(len(shares), np.bool_)
     known[max(0, first - 1) : last + 2] = True
@@ -136,31 +136,7 @@ def interval_of(shares: Vector, deviation: float, edges: Vector, scale: float, u
     at, to = np.unravel_index(int(np.argmin(risk)), risk.shape)
     reach = above[to] - below[at]
     noise = deviation * math.sqrt(float(np.sum((trust * reach) ** 2)))
-    return Interval(float(low[at]), float(high[to]), float(np.sum(users * reach)), noise)
-
-
-def farthest_unseen(deviation: float) -> float:
-    """Share of users that has to lie far away in one bin to be seen."""
-    return min(1.0, float(_stands_out(np.array([math.inf]), deviation, 1)[0]))
-
-
-def _stands_out(scales: Vector, deviation: float, bins: int) -> Vector:
-    """Share that noise reaches hardly ever, and the less, the more scales away, where it would cost more."""
-    chances = _CHANCE / bins / np.maximum(1.0, scales / _NEAR) ** _POWER
-    return deviation * np.array([-NormalDist().inv_cdf(each) for each in np.maximum(chances, _LEAST_CHANCE).tolist()])
-
-
-def _seen(shares: Vector, deviation: float, edges: Vector, scale: float) -> Mask:
-    """Bins that hold users for sure, by themselves or with their neighbours; if none does, that of the most."""
-    far = np.maximum(np.abs(edges[:-1]), np.abs(edges[1:])) / scale
-    least = _stands_out(far, deviation, len(shares))
-    seen = np.zeros(len(shares), np.bool_)
-    for window in _WINDOWS:
-        for start in range(len(shares) - window + 1):
-            own = slice(start, start + window)
-            if not seen[own].any() and shares[own].sum() > least[own].max() * math.sqrt(window):
-                seen[own] = shares[own] > (deviation if window > 1 else 0.0)
-    return seen if seen.any() else shares == shares.max()
+    return Interval(float(low[at]), float(high[to]), float(np.sum(users * reach)), noise, float(min(1.0, least.max())))
 
 
 def _middles(low: Vector, high: Vector) -> Vector:

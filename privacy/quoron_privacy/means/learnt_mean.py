@@ -56,7 +56,7 @@ class Learnt:
     centre: Vector  # around which the last rows were taken, (d,)
     radius: float  # C
     deviation: float  # of a coordinate of `value`, from noise alone
-    unseen: float  # share of users who may be far beyond `radius` without having been seen
+    unseen: float  # share of users who may lie far beyond `radius`, unnoticed
     noises: tuple[tuple[GaussianNoise, int], ...]  # of the releases, and of how many coordinates they were
 
     @property
@@ -111,7 +111,7 @@ class LearntMean:
             mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
             centre, radius = centre + radius * mean, learnt_radii.reach(typical, radius, radius * scale, d)
 
-        edges = learnt_radii.edges_of(radius, self.bound, d)
+        edges = learnt_radii.edges_of(radius, self.bound)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
         mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
         moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)
@@ -125,7 +125,7 @@ class LearntMean:
         mean, _ = told.mean(with_narrow(centre, radii.wide, radii.narrow), 2 * d, last)
         wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d:]
         value, own = learnt_radii.combined(centre, deviation, wide, narrow, radii, unit)
-        return Learnt(value, centre, radii.wide, own, held.unseen, tuple(told.noises))
+        return Learnt(value, centre, radii.wide, own, held.least, tuple(told.noises))
 
     def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
         """The same, of one: where users are by bins of place, and a clip to an interval."""
@@ -156,8 +156,7 @@ class LearntMean:
         middle, radius = centre + (found.low + found.high) / 2, (found.high - found.low) / 2
         mean, noise = told.mean(clipped(np.array([middle]), radius), 1, spend(left))
         value, own = middle + radius * mean + found.outside, math.hypot(radius * noise, found.deviation)
-        unseen = learnt_interval.farthest_unseen(deviation)
-        return Learnt(value, np.array([middle]), radius, own, unseen, tuple(told.noises))
+        return Learnt(value, np.array([middle]), radius, own, found.least, tuple(told.noises))
 
 
 @dataclass(slots=True, eq=False)
