@@ -144,6 +144,20 @@ def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():
     assert np.mean(seen[:, 40:].any(axis=1)) < 0.01
 
 
+def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it():
+    lows, highs = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 5.0])
+    for over in (0.3, 1.5, 2.0, 4.0, 6.0):
+        slow = [np.maximum(np.linspace(a, b, 4001) - over, 0).mean() for a, b in zip(lows, highs, strict=True)]
+        assert learnt_radii._excess(lows, highs, np.array([[over]]))[0] == pytest.approx(slow, abs=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_no_radius_reaches_beyond_where_users_can_be(columns):
+    values = np.where(np.random.default_rng(9).random((10_000, 1)) < 0.5, 1.0, -1.0) * np.ones(columns)
+    released = found(values, bound=math.sqrt(columns))
+    assert released.radius <= math.sqrt(columns) + np.linalg.norm(released.centre) + 1e-9
+
+
 def test_users_on_two_sides_of_an_edge_are_seen_together():
     shares, deviations = np.zeros(40), np.full(40, 0.01)
     shares[0], shares[30:32] = 0.9, 0.03

@@ -117,7 +117,8 @@ class LearntMean:
         moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)
         centre = centre + moved
         nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
-        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer)
+        most = self.bound + float(np.linalg.norm(centre))
+        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer, most)
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
@@ -145,6 +146,7 @@ class LearntMean:
                 near = learnt_interval.near_enough(width, scale) or left < keep
             scale = max(scale, width / 3)
             edges = learnt_interval.bins_around(scale, self.bound, strength)
+            edges = np.clip(edges, -self.bound - centre, self.bound - centre)
             shares, deviation = told.shares(centre + edges, spend(around)), told.scale
             left -= around
             wider = learnt_interval.missed(shares, edges, scale)

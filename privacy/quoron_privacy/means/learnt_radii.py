@@ -50,6 +50,7 @@ class Held:
     """Which share of users is how far from the centre."""
 
     lengths: Vector  # (bins,)
+    between: tuple[Vector, Vector]  # which they are, (bins,) each
     shares: Vector  # that add to one
     edge: float  # length of the last bin that surely holds users
     unseen: float  # share of users that may be beyond
@@ -114,8 +115,11 @@ def edges_of(radius: float, bound: float) -> Vector:
     return np.concatenate([near, near[-1] * 2.0**outer])
 
 
-def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float) -> Held:
-    """From the noisy means of the middle release's bins; `nearer` is by how much the new centre is, squared."""
+def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float, most: float) -> Held:
+    """From the noisy means of the middle release's bins.
+
+    `nearer` is by how much the new centre is, squared; nobody is farther from it than `most`.
+    """
     lengths = np.sqrt(np.append(edges[0] / 2, edges[:-1]) * edges)
     weights = math.sqrt(2) * np.sqrt(1 - (INNER * np.minimum(1.0, lengths / radius)) ** 2)
     shares, deviations = noisy / weights, scale / weights
@@ -128,12 +132,13 @@ def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: floa
     likely = likely / likely.sum() if likely.sum() > 0 else seen / seen.sum()
     group = np.append(False, likely[1:] > likely[:-1])  # of its own, so maybe at the upper edge of its octave
     group[:_INNER_BINS] = False
-    lengths = np.where(group, edges, lengths)
-    lengths = np.sqrt(np.maximum(lengths**2 - nearer, (0.3 * lengths) ** 2))
-    last = int(np.flatnonzero(seen).max())
-    return Held(
-        lengths, likely, float(lengths[last]), float(min(1.0, _UNSEEN * deviations[last])), float(min(1.0, least.max()))
+    lengths, lows, highs = (
+        np.minimum(most, np.sqrt(np.maximum(each**2 - nearer, (0.3 * each) ** 2)))
+        for each in (np.where(group, edges, of) for of in (lengths, np.append(0.0, edges[:-1]), edges))
     )
+    last = int(np.flatnonzero(seen).max())
+    unseen = float(min(1.0, _UNSEEN * deviations[last]))
+    return Held(lengths, (lows, highs), likely, float(lengths[last]), unseen, float(min(1.0, least.max())))
 
 
 def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
@@ -158,7 +163,7 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lengths, shares = held.lengths, held.shares
     tried = lengths[-1] * 2.0 ** (-np.arange(4 * math.log2(lengths[-1] / lengths[0])) / 4)
-    beyond = np.sum(shares * np.maximum(lengths - tried[:, None], 0.0), axis=1)
+    beyond = np.sum(shares * _excess(*held.between, tried[:, None]), axis=1)
     beyond += held.unseen * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
     widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2))
     wide, narrow = float(tried[widest]), tried[widest : widest + _NARROWER, None]
@@ -176,6 +181,13 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
         return Radii(wide, wide, 1.0, 0.0, math.inf)
     off = float(np.sum(shares * np.abs(missed[best]))) + held.unseen * wide
     return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), off)
+
+
+def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
+    """Mean length over so much, of users evenly between two lengths, or all at one."""
+    above: Vector = np.maximum(highs - over, 0.0)
+    part = np.minimum(1.0, np.divide(above, highs - lows, out=np.ones_like(above), where=highs > lows))
+    return np.where(lows > over, (lows + highs) / 2 - over, above * part / np.where(highs > lows, 2.0, 1.0))
 
 
 def combined(
