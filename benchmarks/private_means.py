@@ -1,6 +1,7 @@
 """Errors of private means in multiples of an oracle's: one that learns its radius, those that are told, CoinPress.
 
     python benchmarks/private_means.py > means.jsonl                      # minutes
+    python benchmarks/private_means.py --learnt --epsilon 0.5 >> learnt.jsonl  # the one that learns, by itself
     python benchmarks/private_means.py --summary means.jsonl              # the table of docs/privacy/private-mean.md
     python benchmarks/private_means.py --shape heavy --users 3000 --columns 4 --epsilon 1 --bound 1e3
 
@@ -43,7 +44,7 @@ SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
     "two-clusters": lambda rng, n, d: rng.normal(size=(n, d)) + 3.0 * (rng.random((n, 1)) < 0.2) - 0.6,
     "one-user-far": lambda rng, n, d: np.where(np.arange(n)[:, None] == 0, 200.0, rng.normal(size=(n, d))),
 }
-SIZES = ((1_000, 10), (3_000, 5), (10_000, 1), (10_000, 10), (10_000, 100), (100_000, 10))
+SIZES = ((1_000, 1), (1_000, 10), *((users, columns) for users in (10_000, 100_000) for columns in (1, 3, 10, 100)))
 BOUNDS = (10.0, 1e3, 1e6)
 METHODS = ("learnt", "clip", "two-stage", "coinpress")
 
@@ -54,11 +55,12 @@ def mean_cells(
     epsilons: tuple[float, ...] = (1.0,),
     bounds: tuple[float, ...] = BOUNDS,
     draws: int = DRAWS,
+    methods: tuple[str, ...] = METHODS,
 ) -> Iterator[Line]:
     """A line for each cell and method: its error, and how many times the oracle's it is."""
     for shape in shapes:
         for users, columns in sizes:
-            few = max(2, draws * 10_000 // max(users, 10_000))
+            few = max(2, draws * (10 if columns == 1 else 1) * 10_000 // max(users, 10_000))
             tables = [
                 SHAPES[shape](np.random.default_rng([draw, users, columns]), users, columns) for draw in range(few)
             ]
@@ -66,7 +68,7 @@ def mean_cells(
                 best = oracle(tables, gdp.mu_for(epsilon, DELTA))
                 for times in bounds:
                     cell = {"part": "mean", "shape": shape, "users": users, "columns": columns, "epsilon": epsilon}
-                    for method in METHODS:
+                    for method in methods:
                         error = root_mean_square(method, tables, epsilon, times)
                         yield cell | {"bound": times, "method": method, "error": error, "times_oracle": error / best}
 
@@ -142,7 +144,9 @@ def summary(lines: list[Line]) -> Iterator[str]:
         cells = []
         for shape in shapes:
             told = [
-                at[shape, users, columns, epsilon, bound, method]["times_oracle"] for method in ("learnt", "coinpress")
+                at[shape, users, columns, epsilon, bound, method]["times_oracle"]
+                for method in ("learnt", "coinpress")
+                if (shape, users, columns, epsilon, bound, method) in at
             ]
             cells.append(" / ".join("–" if math.isnan(each) else f"{each:.3g}" for each in told))
         yield f"| {users:,}, {columns}, {epsilon:g}, {bound:g} | {' | '.join(cells)} |"
@@ -157,6 +161,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--bound", type=float)
     parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--learnt", action="store_true", help="no other method")
     parser.add_argument("--summary", type=Path)
     asked = parser.parse_args()
     if asked.summary:
@@ -165,7 +170,8 @@ def main() -> None:
     shapes = (asked.shape,) if asked.shape else tuple(SHAPES)
     sizes = ((asked.users, asked.columns),) if asked.users else SIZES
     bounds = (asked.bound,) if asked.bound else BOUNDS
-    for line in mean_cells(shapes, sizes, (asked.epsilon,), bounds, asked.draws):
+    methods = METHODS[:1] if asked.learnt else METHODS
+    for line in mean_cells(shapes, sizes, (asked.epsilon,), bounds, asked.draws, methods):
         print(json.dumps(line), flush=True)
 
 

@@ -76,6 +76,7 @@ class PrivateMean:
     radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
     centre: Vector | None = None  # (d,) that was learnt, released as `value` is
+    unseen: float | None = None  # share of users who may lie far beyond a radius that was learnt, unnoticed
 
     @property
     def statement(self) -> str:
@@ -236,7 +237,7 @@ def _learnt(values: Matrix, privacy: Privacy, mean: LearntMean, noise: NoiseSour
     found = mean.release(values, _finite(values), noise.stream("mean"), _public(noise))
     theorem = "docs/privacy/private-mean.md#m7"
     guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
-    return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre)
+    return PrivateMean(found.value, guarantee, found.deviation, found.radius, "learnt", found.centre, found.unseen)
 
 
 def _central(

@@ -12,7 +12,8 @@ import pytest
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
-from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_epsilon, costs, weights
 from quoron_privacy.means.truncated_mean import calibrate
@@ -151,13 +152,14 @@ class TestLearntMean:
     def few(self, monkeypatch):
         monkeypatch.setattr(learnt_mean, "LEAST", 0.0)
         monkeypatch.setattr(learnt_mean, "LEAST_A_ROOT", 0.0)
+        monkeypatch.setattr(learnt_interval, "MOST_PLACES", 64)  # public, and quicker
 
-    def found(self, statistic, own=(HUGE, -HUGE)):
+    def found(self, statistic, own=(HUGE, -HUGE), columns=1):
         """Others are within a hundredth of the bound of one another."""
-        mean = learnt_mean.LearntMean(USERS, 1, 1.0, gdp.mu_for(EPSILON, DELTA))
+        mean = learnt_mean.LearntMean(USERS, columns, 1.0, gdp.mu_for(EPSILON, DELTA))
 
         def world(at, seed):
-            rows = np.linspace(0.1, 0.11, USERS)[:, None]
+            rows = np.tile(np.linspace(0.1, 0.11, USERS)[:, None], columns)
             rows[3] = at
 
             def draw(runs):
@@ -175,16 +177,30 @@ class TestLearntMean:
 
         return epsilon_lower_bound(*(world(at, 61 + i) for i, at in enumerate(own)), delta=DELTA, draws=self.RUNS)
 
+    @pytest.mark.parametrize("columns", [1, 2])
     @pytest.mark.parametrize(
         "statistic", [lambda mean: mean.value[0], lambda mean: mean.radius], ids=["value", "radius"]
     )
-    def test_it_never_exceeds_the_claimed_epsilon(self, statistic):
-        assert self.found(statistic, (0.1, HUGE)) <= EPSILON
+    def test_it_never_exceeds_the_claimed_epsilon(self, statistic, columns):
+        assert self.found(statistic, (0.1, HUGE), columns) <= EPSILON
 
-    def test_the_audit_catches_a_sixteenth_of_the_noise(self, monkeypatch):
-        honest = learnt_mean._noise
-        monkeypatch.setattr(learnt_mean, "_noise", lambda *of: replace(honest(*of), scale=honest(*of).scale / 16))
-        assert self.found(lambda mean: mean.value[0]) > EPSILON
+    @pytest.mark.parametrize("columns", [1, 2])
+    def test_the_audit_catches_a_sixty_fourth_of_the_noise(self, columns, monkeypatch):
+        honest = GaussianNoise.for_mu
+        monkeypatch.setattr(GaussianNoise, "for_mu", lambda mu, **of: honest(mu=64 * mu, **of))
+        assert self.found(lambda mean: mean.value[0], (0.1, HUGE), columns) > EPSILON
+
+    def test_the_audit_catches_an_interval_of_true_shares(self, monkeypatch):
+        """As if one column's users were counted and not released with noise."""
+
+        def counted(self, bins, size, divisor, mu):
+            honest(self, bins, size, divisor, mu)
+            return np.bincount(bins, minlength=size) / divisor
+
+        honest, chosen = learnt_mean._Told._counted, learnt_interval.interval_of
+        monkeypatch.setattr(learnt_mean._Told, "_counted", counted)
+        monkeypatch.setattr(learnt_interval, "interval_of", lambda shares, _, *rest: chosen(shares, 1e-9, *rest))
+        assert self.found(lambda mean: mean.value[0], (0.1, HUGE)) > EPSILON
 
     def test_the_audit_catches_a_radius_of_true_lengths(self, monkeypatch):
         """As if the shares of lengths were counted and not released with noise."""
@@ -195,7 +211,7 @@ class TestLearntMean:
 
             def kept(values):
                 rows = of(values)
-                seen.append(rows[:, 1:].mean(axis=0))
+                seen.append(rows[:, 2:].mean(axis=0))
                 return rows
 
             return kept
@@ -206,7 +222,7 @@ class TestLearntMean:
         learnt_radii_held = learnt_radii.held
         monkeypatch.setattr(learnt_mean, "with_lengths", row)
         monkeypatch.setattr(learnt_radii, "held", held)
-        assert self.found(lambda mean: mean.radius, (0.1, HUGE)) > EPSILON
+        assert self.found(lambda mean: mean.radius, (0.1, HUGE), columns=2) > EPSILON
 
 
 class TestRobustMean:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.means import learnt_mean, learnt_radii
+from quoron_privacy.means import learnt_interval, learnt_mean, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.learnt_mean import Learnt, LearntMean
+from quoron_privacy.means.learnt_mean import LEAST, Learnt, LearntMean
 from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=25)
@@ -56,7 +56,7 @@ def oracle(tables, mu=MU):
     return math.sqrt(min(square(radius) for radius in np.quantile(lengths[0], np.linspace(0.02, 1.0, 50))))
 
 
-@pytest.mark.parametrize("module", [learnt_mean, learnt_radii], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("module", [learnt_mean, learnt_radii, learnt_interval], ids=lambda each: each.__name__)
 def test_the_examples_run(module):
     assert doctest.testmod(module, extraglobs={"np": np}).failed == 0
 
@@ -120,18 +120,53 @@ def test_two_worlds_that_have_released_the_same_are_mu_apart_at_most_all_release
     assert 0.9 < max(used) <= 1
 
 
-@pytest.mark.parametrize(("columns", "wide"), [(1, 2.0), (4, 2.0), (5, 2 ** (1 / 3)), (1_000, 2 ** (1 / 3))])
-def test_bins_of_length_reach_every_user_and_are_narrow_where_there_are_columns(columns, wide):
+def test_bins_of_length_reach_every_user_and_are_narrow_but_where_that_would_be_too_many():
     for radius, bound in ((1.0, 1.0), (1.5, 100.0), (1e-6, 1e6)):
-        edges = learnt_radii.edges_of(radius, bound, columns)
+        edges = learnt_radii.edges_of(radius, bound)
         assert edges[-1] >= 2 * bound
         assert len(edges) <= learnt_radii.MOST_LENGTHS
-        assert edges[-1] / edges[-2] == pytest.approx(wide)
-    far = learnt_radii.edges_of(1e-30, 1e30, columns)  # where bins so narrow would be too many
+        assert edges[-1] / edges[-2] == pytest.approx(2 ** (1 / 3))
+    far = learnt_radii.edges_of(1e-30, 1e30)
     assert (far[-1] >= 2e30 or len(far) == learnt_radii.MOST_LENGTHS, far[-1] / far[-2]) == (True, pytest.approx(2))
 
 
-CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0, 3)
+def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():
+    """A thousand draws of noise alone in bins of which one surely holds users. Fixed seed: thrice what is meant."""
+    deviations, rng = np.full(60, 0.01), np.random.default_rng(6)
+    far = np.concatenate([np.zeros(20), 2.0 ** (np.arange(40) / 3)])
+    least = learnt_radii.stands_out(far, deviations, 40)
+    assert np.all(np.diff(least) >= 0)
+    noisy = rng.normal(0.0, 0.01, (1000, 60))
+    noisy[:, 0] = 0.5
+    seen = np.array([learnt_radii.seen_of(row, deviations, least, windows=(1, 2)) for row in noisy])
+    assert np.all(seen[:, 0])
+    assert np.mean(seen[:, 1:].any(axis=1)) < 3 * 60 * 2 * learnt_radii._OFTEN
+    assert np.mean(seen[:, 40:].any(axis=1)) < 0.01
+
+
+def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it():
+    lows, highs = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 5.0])
+    for over in (0.3, 1.5, 2.0, 4.0, 6.0):
+        slow = [np.maximum(np.linspace(a, b, 4001) - over, 0).mean() for a, b in zip(lows, highs, strict=True)]
+        assert learnt_radii._excess(lows, highs, np.array([[over]]))[0] == pytest.approx(slow, abs=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_no_radius_reaches_beyond_where_users_can_be(columns):
+    values = np.where(np.random.default_rng(9).random((10_000, 1)) < 0.5, 1.0, -1.0) * np.ones(columns)
+    released = found(values, bound=math.sqrt(columns))
+    assert released.radius <= math.sqrt(columns) + np.linalg.norm(released.centre) + 1e-9
+
+
+def test_users_on_two_sides_of_an_edge_are_seen_together():
+    shares, deviations = np.zeros(40), np.full(40, 0.01)
+    shares[0], shares[30:32] = 0.9, 0.03
+    least = learnt_radii.stands_out(np.zeros(40), deviations, 20)
+    assert not learnt_radii.seen_of(shares, deviations, least, windows=(1,))[30]
+    assert learnt_radii.seen_of(shares, deviations, least, windows=(1, 2))[30:32].all()
+
+
+CENTRE, EDGES = np.array([0.3, -0.1, 0.0]), learnt_radii.edges_of(1.5, 100.0)
 WAYS = {
     "a step": (learnt_mean.clipped(CENTRE, 1.5), 0),
     "the middle": (learnt_mean.with_lengths(CENTRE, 1.5, EDGES), len(EDGES)),
@@ -227,6 +262,51 @@ def test_the_error_is_near_that_of_the_best_radius_around_the_true_centre(users,
         for i, x in enumerate(tables)
     ]
     assert math.sqrt(np.mean(off)) < most * oracle(tables)
+
+
+class TestOneColumn:
+    """Clipped to an interval, by what looks at the place and around it tell."""
+
+    @given(strength=st.floats(LEAST, 1e12))
+    @fast
+    def test_whatever_is_looked_at_there_is_enough_left_for_the_mean(self, strength):
+        first, place, around = learnt_interval.shares_of(strength)
+        assert min(first, place, around) > 0
+        assert 1 - first - place - around >= learnt_interval.LEAST_LAST
+
+    @pytest.mark.parametrize(("shape", "most"), [("normal", 1.9), ("skewed", 1.0), ("rare", 1.2)])
+    @pytest.mark.parametrize("bound", [300.0, 1e6])
+    def test_the_error_is_near_the_best_radius_and_below_it_where_users_lie_to_one_side(self, shape, most, bound):
+        """Twenty fixed draws: the oracle's ball is around the point that users are drawn about."""
+        tables = [SHAPES[shape](np.random.default_rng(draw), 10_000, 1) for draw in range(20)]
+        off = [(found(x + 9.0, bound=bound, seed=i).value - 9.0 - x.mean())[0] for i, x in enumerate(tables)]
+        assert math.sqrt(np.mean(np.square(off))) < most * oracle(tables)
+
+    def test_a_group_far_away_is_reached_when_it_stands_out_and_told_when_it_could_not(self):
+        """Share 2 % at 40, where clipping it costs .8 and reaching it .02. Fixed seeds."""
+        values = np.random.default_rng(3).normal(size=(10_000, 1))
+        values[:200] += 40.0
+        released = found(values, bound=1e4)
+        assert released.centre[0] + released.radius > 38.0
+        assert 0.002 < released.unseen < 0.02
+        assert abs(released.value - values.mean())[0] < 8 * released.deviation
+
+    def test_where_nobody_is_near_the_place_it_is_looked_for_again_by_what_was_seen(self):
+        edges = learnt_interval.bins_around(1.0, 1000.0, 1000.0)
+        shares = np.zeros(len(edges) - 1)
+        shares[len(shares) // 2] = 1.0
+        assert learnt_interval.missed(shares, edges, 1.0) is None
+        away = np.roll(shares, len(shares) // 2 - 3)
+        assert learnt_interval.missed(away, edges, 1.0) > 100.0
+
+    def test_no_scale_takes_more_looks_than_samples_are_counted_for(self):
+        """From the whole range to the smallest scale by bins that are 4,096 times narrower than three of the last."""
+        width, looks = 2.0 / learnt_interval.MOST_PLACES, 1
+        while not learnt_interval.near_enough(width, learnt_interval._SMALLEST):
+            width, looks = max(3 * width / learnt_interval.MOST_PLACES, 3 * learnt_interval._SMALLEST), looks + 1
+        assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
+        for scale in (learnt_interval._SMALLEST, 1.0):
+            assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
 
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])

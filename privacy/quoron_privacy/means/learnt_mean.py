@@ -23,6 +23,7 @@ Statement, proof and constants: docs/privacy/private-mean.md#m7.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
-from quoron_privacy.means import learnt_radii
+from quoron_privacy.means import learnt_interval, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
 from quoron_privacy.means.learnt_radii import BINS, INNER, MOST_LENGTHS, STEPS
 from quoron_privacy.noise.streams import RandomStream
@@ -55,6 +56,7 @@ class Learnt:
     centre: Vector  # around which the last rows were taken, (d,)
     radius: float  # C
     deviation: float  # of a coordinate of `value`, from noise alone
+    unseen: float  # share of users who may lie far beyond `radius`, unnoticed
     noises: tuple[tuple[GaussianNoise, int], ...]  # of the releases, and of how many coordinates they were
 
     @property
@@ -96,6 +98,8 @@ class LearntMean:
             raise ConfigError(f"Expected vectors of shape {(self.users, self.dimension)}, got {values.shape}.")
         here = answered & np.isfinite(values).all(axis=1)
         told = _Told(clip_rows(values, self.bound), here, stream)
+        if self.dimension == 1:
+            return self._of_a_column(told, public)
         first = min(_MOST_FIRST, max(_FIRST, (_CLEAR / (self.users * self.mu)) ** 2))
         top = 2 * min(self.bound, self.spread or self.bound)
         typical = learnt_radii.typical_length(told.pairs(top, self.mu * math.sqrt(first * _WHOLE), public), top)
@@ -107,13 +111,14 @@ class LearntMean:
             mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
             centre, radius = centre + radius * mean, learnt_radii.reach(typical, radius, radius * scale, d)
 
-        edges = learnt_radii.edges_of(radius, self.bound, d)
+        edges = learnt_radii.edges_of(radius, self.bound)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
         mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
         moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)
         centre = centre + moved
         nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
-        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer)
+        most = self.bound + float(np.linalg.norm(centre))
+        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer, most)
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
@@ -121,7 +126,39 @@ class LearntMean:
         mean, _ = told.mean(with_narrow(centre, radii.wide, radii.narrow), 2 * d, last)
         wide, narrow = radii.wide * mean[:d], radii.narrow * mean[d:]
         value, own = learnt_radii.combined(centre, deviation, wide, narrow, radii, unit)
-        return Learnt(value, centre, radii.wide, own, tuple(told.noises))
+        return Learnt(value, centre, radii.wide, own, held.least, tuple(told.noises))
+
+    def _of_a_column(self, told: "_Told", public: RandomStream) -> Learnt:
+        """The same, of one: where users are by bins of place, and a clip to an interval."""
+        strength, top = self.users * self.mu, 2 * min(self.bound, self.spread or self.bound)
+        first, place, around = learnt_interval.shares_of(strength)
+        spend = partial(_spent, self.mu)
+        pairs, unit = told.pairs(top, spend(first), public), 1 / strength
+        scale = learnt_interval.scale_of(pairs, told.scale, top, self.bound, unit)
+        left, keep = 1.0 - first, place + around + learnt_interval.LEAST_LAST  # keep: for another look and the mean
+        for _ in range(learnt_interval.TRIES):
+            low, high, near = -self.bound, self.bound, False
+            while not near:
+                edges = learnt_interval.places(low, high, scale)
+                centre, width = learnt_interval.place_of(told.shares(edges, spend(place)), edges), edges[1] - edges[0]
+                left -= place
+                low, high = centre - 1.5 * width, centre + 1.5 * width
+                near = learnt_interval.near_enough(width, scale) or left < keep
+            scale = max(scale, width / 3)
+            edges = learnt_interval.bins_around(scale, self.bound, strength)
+            edges = np.clip(edges, -self.bound - centre, self.bound - centre)
+            shares, deviation = told.shares(centre + edges, spend(around)), told.scale
+            left -= around
+            wider = learnt_interval.missed(shares, edges, scale)
+            if wider is None or left < keep:
+                break
+            scale = wider
+        unit = _noise(self.users, 1, spend(left)).scale / 2
+        found = learnt_interval.interval_of(shares, deviation, edges, scale, unit)
+        middle, radius = centre + (found.low + found.high) / 2, (found.high - found.low) / 2
+        mean, noise = told.mean(clipped(np.array([middle]), radius), 1, spend(left))
+        value, own = middle + radius * mean + found.outside, math.hypot(radius * noise, found.deviation)
+        return Learnt(value, np.array([middle]), radius, own, found.least, tuple(told.noises))
 
 
 @dataclass(slots=True, eq=False)
@@ -142,11 +179,22 @@ class _Told:
         for own in (slice(start, start + step) for start in range(0, half, step)):
             lengths = np.linalg.norm(self.rows[one[own]] - self.rows[other[own]], axis=1)
             octaves[own] = np.clip(np.log2(top / np.maximum(lengths, top * 2.0**-BINS)), 0, BINS - 1)
-        here = self.here[one] & self.here[other]
-        shares = np.bincount(octaves[here], minlength=BINS) / half
-        noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, half), mu=mu, dimension=BINS)
-        self.noises.append((noise, BINS))
-        return noise.release(shares, self.stream)
+        return self._counted(octaves[self.here[one] & self.here[other]], BINS, half, mu)
+
+    def shares(self, edges: Vector, mu: float) -> Vector:
+        """Noisy shares of users of one column between `edges`; those beyond count in the outer bins."""
+        bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
+        return self._counted(bins, len(edges) - 1, len(self.rows), mu)
+
+    def _counted(self, bins: NDArray[np.int64], size: int, divisor: int, mu: float) -> Vector:
+        noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, divisor), mu=mu, dimension=size)
+        self.noises.append((noise, size))
+        return noise.release(np.bincount(bins, minlength=size) / divisor, self.stream)
+
+    @property
+    def scale(self) -> float:
+        """Of the last release's noise."""
+        return self.noises[-1][0].scale
 
     def mean(self, row: Callable[[Matrix], Matrix], size: int, mu: float, lengths: int = 0) -> tuple[Vector, float]:
         """The noisy mean of users' rows (k, size), clipped to norm one, and its noise a coordinate.
@@ -165,6 +213,8 @@ class _Told:
 
 def gaussians(dimension: int) -> int:
     """Samples that a run draws at most: the first release, all steps, the middle with lengths, two means at last."""
+    if dimension == 1:
+        return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 1
     return BINS + MOST_LENGTHS + (STEPS + 3) * dimension
 
 
@@ -202,6 +252,11 @@ def with_narrow(centre: Vector, wide: float, narrow: float) -> Callable[[Matrix]
 def _over(share: Vector, r: Vector) -> Matrix:
     """share / r, zero at r = 0, (k, 1)."""
     return np.divide(share, r, out=np.zeros_like(r), where=r > 0)[:, None]
+
+
+def _spent(mu: float, share: float) -> float:
+    """Of μ, what is left of its square for that share."""
+    return mu * math.sqrt(share * _WHOLE)
 
 
 def _noise(users: int, size: int, mu: float) -> GaussianNoise:

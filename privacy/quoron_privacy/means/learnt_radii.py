@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
-INNER = 0.7  # β: of a norm of one, what the middle release gives to the vector
+INNER = 0.45  # β: of a norm of one, what the middle release gives to the vector
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
-_FINE_FROM = 5  # columns
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.15, 0.2, 0.25, 0.3, 0.35)
 _LEAST_LAST = 0.3
-_PHANTOM = 1e-3  # chance that noise alone makes users beyond the inner bins
+_OFTEN, _FALSE, _NEAR, _RAREST = 5e-4, 0.3, 4.5, 1e-12  # that noise makes users; falls from so many scales on
 _UNSEEN = 2.0  # deviations of users that may be beyond the last bin that holds any, falling off by the cube
 _NARROWER, _LEAST_KEPT = 24, 0.2  # radii tried below the wide one, four to the octave, and what they have to show
 _CHANCE = 3.0  # deviations of the square of a difference that noise explains
@@ -50,9 +50,11 @@ class Held:
     """Which share of users is how far from the centre."""
 
     lengths: Vector  # (bins,)
+    between: tuple[Vector, Vector]  # which they are, (bins,) each
     shares: Vector  # that add to one
     edge: float  # length of the last bin that surely holds users
     unseen: float  # share of users that may be beyond
+    least: float  # share of users that is seen wherever it lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,43 +106,64 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
     return min(found, key=lambda each: each[0])[1]
 
 
-def edges_of(radius: float, bound: float, dimension: int) -> Vector:
-    """Upper edges of bins of length, to 2 bound or more: three to the octave up to 1.6 radius.
-
-    From there on one, of few columns or where there would be too many bins: noise is then small beside what is clipped.
-    """
+def edges_of(radius: float, bound: float) -> Vector:
+    """Upper edges of bins of length, to 2 bound or more: three to the octave, from 1.6 radius on one if too many."""
     octaves, most = max(2, math.ceil(math.log2(max(2 * bound / radius, 1.0)))), MOST_LENGTHS - _INNER_BINS
     near = radius * 2.0 ** (np.arange(3 - _INNER_BINS, 3) / 3)
-    each = 3 if dimension >= _FINE_FROM and 3 * octaves <= most else 1
+    each = 3 if 3 * octaves <= most else 1
     outer = np.arange(1, min(most, each * octaves) + 1) / each
     return np.concatenate([near, near[-1] * 2.0**outer])
 
 
-def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float) -> Held:
-    """From the noisy means of the middle release's bins; `nearer` is by how much the new centre is, squared."""
+def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float, most: float) -> Held:
+    """From the noisy means of the middle release's bins.
+
+    `nearer` is by how much the new centre is, squared; nobody is farther from it than `most`.
+    """
     lengths = np.sqrt(np.append(edges[0] / 2, edges[:-1]) * edges)
     weights = math.sqrt(2) * np.sqrt(1 - (INNER * np.minimum(1.0, lengths / radius)) ** 2)
     shares, deviations = noisy / weights, scale / weights
-    seen = shares > NormalDist().inv_cdf(1 - _PHANTOM / (len(edges) - _INNER_BINS)) * deviations
-    if not seen.any():
-        seen = shares == shares.max()
+    far = np.where(np.arange(len(edges)) < _INNER_BINS, 0.0, _ABOVE * edges / radius)
+    least = stands_out(far, deviations, len(edges) - _INNER_BINS)
+    seen = seen_of(shares, deviations, least, windows=(1, 2))
     beside = seen.copy()
     beside[:-1] |= seen[1:]
     likely = np.where(beside, np.maximum(shares, 0.0), 0.0)
     likely = likely / likely.sum() if likely.sum() > 0 else seen / seen.sum()
     group = np.append(False, likely[1:] > likely[:-1])  # of its own, so maybe at the upper edge of its octave
     group[:_INNER_BINS] = False
-    lengths = np.where(group, edges, lengths)
-    lengths = np.sqrt(np.maximum(lengths**2 - nearer, (0.3 * lengths) ** 2))
+    lengths, lows, highs = (
+        np.minimum(most, np.sqrt(np.maximum(each**2 - nearer, (0.3 * each) ** 2)))
+        for each in (np.where(group, edges, of) for of in (lengths, np.append(0.0, edges[:-1]), edges))
+    )
     last = int(np.flatnonzero(seen).max())
-    return Held(lengths, likely, float(lengths[last]), float(min(1.0, _UNSEEN * deviations[last])))
+    unseen = float(min(1.0, _UNSEEN * deviations[last]))
+    return Held(lengths, (lows, highs), likely, float(lengths[last]), unseen, float(min(1.0, least.max())))
+
+
+def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
+    """Shares that noise alone reaches hardly ever, and the less, the more scales away, where that would cost more."""
+    chances = np.minimum(_OFTEN, _FALSE / bins * np.minimum(1.0, _NEAR / np.maximum(scales, _NEAR)) ** 2)
+    least: Vector = deviations * [-NormalDist().inv_cdf(each) for each in np.maximum(chances, _RAREST).tolist()]
+    return least
+
+
+def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[int, ...]) -> Mask:
+    """Bins that hold users for sure, alone or so many neighbours together; if none does, that of the most."""
+    seen = np.zeros(len(shares), np.bool_)
+    for window in windows:
+        for start in range(len(shares) - window + 1):
+            own = slice(start, start + window)
+            if not seen[own].any() and shares[own].sum() > least[own].max() * math.sqrt(window):
+                seen[own] = shares[own] > (deviations[own] if window > 1 else 0.0)
+    return seen if seen.any() else shares == shares.max()
 
 
 def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
     lengths, shares = held.lengths, held.shares
     tried = lengths[-1] * 2.0 ** (-np.arange(4 * math.log2(lengths[-1] / lengths[0])) / 4)
-    beyond = np.sum(shares * np.maximum(lengths - tried[:, None], 0.0), axis=1)
+    beyond = np.sum(shares * _excess(*held.between, tried[:, None]), axis=1)
     beyond += held.unseen * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
     widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2))
     wide, narrow = float(tried[widest]), tried[widest : widest + _NARROWER, None]
@@ -158,6 +181,13 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
         return Radii(wide, wide, 1.0, 0.0, math.inf)
     off = float(np.sum(shares * np.abs(missed[best]))) + held.unseen * wide
     return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), off)
+
+
+def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
+    """Mean length over so much, of users evenly between two lengths, or all at one."""
+    above: Vector = np.maximum(highs - over, 0.0)
+    part = np.minimum(1.0, np.divide(above, highs - lows, out=np.ones_like(above), where=highs > lows))
+    return np.where(lows > over, (lows + highs) / 2 - over, above * part / np.where(highs > lows, 2.0, 1.0))
 
 
 def combined(
