@@ -12,9 +12,10 @@ from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_server.books import roster as module
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import draw, seed_of
 from quoron_server.books.registry import OtherGroup, Registry
 from quoron_server.books.restoring import restore
-from quoron_server.books.roster import DAY, RotatedKey, draw, seed_of
+from quoron_server.books.roster import DAY, RotatedKey
 
 T0 = 1.8e9
 

@@ -14,13 +14,14 @@ from federation.crowd import Honest, Peer, carried_out, coordinator, crowd, spec
 from federation.tls import channel, own_authority, refused, transport
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
-from quoron_client.federation import rotation
+from quoron_client.protocol import rotation
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.drawing import draw, seed_of
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.books.roster import DAY, Roster, draw, seed_of
+from quoron_server.books.roster import DAY, Roster
 from quoron_server.service import Coordinator, certificates, revocation, tokens
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
@@ -158,7 +159,7 @@ def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_wait_a
             await until(lambda: not running.manager._active and running.manager._waiting)
             roster.standing = standing
             said, charged = await waits(running), PopulationLedger(running._database).rows()
-            await running.manager.changed(running.manager.users.change("back", "3"))
+            await running.manager.after(await running.manager.users.change("back", "3"))
             peers = await stack.enter_async_context(crowd(running.listen, USERS))
             honest = Honest.of(USERS)
             done = await asyncio.gather(*(peer.work(honest) for peer in peers))

@@ -12,10 +12,8 @@ nothing that a client computes, answers or declines moves any of it, so who is d
 come back in the middle of a round does not show.
 """
 
-import hashlib
 import math
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +25,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, LedgerError, printable
 from quoron_server.books.database import Database, now
+from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
 from quoron_server.budget import EVERYONE as EVERYONE
 
 T = TypeVar("T")
@@ -107,24 +106,6 @@ class Standing:
         return f"{self.active} of {needed} users are active in group {group} ({self.away} away, {self.retired} retired)"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draw:
-    """How the members of a run were drawn: whoever draws again gets them again."""
-
-    seed: str
-    active: NDArray[np.int64]  # whom from
-    members: NDArray[np.int64]
-
-    def as_json(self) -> dict[str, Any]:
-        """What the chain says of it."""
-        return {
-            "seed": self.seed,
-            "active": len(self.active),
-            "of": digest(self.active),
-            "members": digest(self.members),
-        }
-
-
 class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
 
@@ -135,33 +116,6 @@ class TooFewActive(LedgerError):
 
 class RotatedKey(LedgerError):
     """A key that its owner has put another one in the place of."""
-
-
-def draw(seed: str, active: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """`n` of the `active` users, in order, shape (n,): those whose SHA-256("SEED USER") is least.
-
-    Public: seed and users in, members out, whoever computes it. Nothing of it is secret, and no amplification by
-    sampling may be claimed of it.
-    """
-    if n >= len(active):
-        return np.sort(active)
-    start = hashlib.sha256(f"{seed} ".encode())
-    ranks = []
-    for user in active.tolist():
-        hashed = start.copy()
-        hashed.update(b"%d" % user)
-        ranks.append((hashed.digest(), user))
-    return np.array(sorted(user for _, user in sorted(ranks)[:n]), dtype=np.int64)
-
-
-def seed_of(run: str, specification: str) -> str:
-    """Public randomness of a run's draw, 64 digits: fixed with all that makes it this run, when it is submitted."""
-    return hashlib.sha256(f"quoron members 1\n{run}\n{specification}".encode()).hexdigest()
-
-
-def digest(users: NDArray[np.int64]) -> str:
-    """SHA-256 of user numbers in order, in decimal with a comma between."""
-    return hashlib.sha256(",".join(map(str, users.tolist())).encode()).hexdigest()
 
 
 class Roster:
@@ -253,13 +207,13 @@ class Roster:
                 "retired). Wait for more to connect, or begin a run for fewer."
             )
         drawn = Draw(seed, active, draw(seed, active, n))
-        connection.execute(_DRAWS.insert(), {"run": run, "seed": seed, "active": _packed(active)})
+        connection.execute(_DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
         return drawn
 
     def drawn(self, run: str) -> tuple[str, NDArray[np.int64]] | None:
         """Seed of a run's draw, and whom it was from; None before, and for runs of earlier versions."""
         rows = self._database.all(sa.select(_DRAWS).where(_DRAWS.c.run == run))
-        return (str(rows[0].seed), _unpacked(rows[0].active)) if rows else None
+        return (str(rows[0].seed), unpacked(rows[0].active)) if rows else None
 
     def page(self, *, group: str = "", state: str = "", after: int = 0, most: int = _AT_ONCE) -> list[User]:
         """Users from number `after` on, at most so many, of one group and state or of all. ConfigError for no state."""
@@ -441,16 +395,6 @@ def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
     rest = iter(values)
     while some := list(islice(rest, most)):
         yield some
-
-
-def _packed(users: NDArray[np.int64]) -> bytes:
-    bits = np.zeros(int(users.max(initial=-1)) + 1, bool)
-    bits[users] = True
-    return zlib.compress(np.packbits(bits).tobytes())
-
-
-def _unpacked(stored: bytes) -> NDArray[np.int64]:
-    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
 
 
 def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:

@@ -8,7 +8,7 @@ seats.replace(3, 7)                 # another user, with a budget of its own
 from collections.abc import Set
 from dataclasses import dataclass
 
-from quoron_client.federation import rotation
+from quoron_client.protocol import rotation
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.roster import Roster
@@ -39,15 +39,13 @@ class Seats:
                     f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: whoever has a "
                     "lost key could sign for any other. Replace the user without a rotation; then it is another user."
                 )
-        with self.population.together():
+        with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
             user, joined = self.roster.rotate(old, new, statement)
             if user != of:
                 raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
-            self.population.seat({"what": "rotated", "user": user, "old": old, "new": new})
         return Rotated(old, (user,) if joined is None else (user, joined))
 
     def replace(self, old: int, new: int) -> None:
         """As `Roster.replace`."""
-        with self.population.together():
+        with self.population.seat({"what": "replaced", "user": old, "by": new}):
             self.roster.replace(old, new)
-            self.population.seat({"what": "replaced", "user": old, "by": new})

@@ -186,7 +186,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             changed = self._manager.users.rotate(request.user, request.rotation)
         else:
             changed = self._manager.users.change(request.action, request.user, request.by)
-        return _document(await _told(self._manager.changed(changed), context))
+        return _document(await _told(self._manager.after(await _told(changed, context)), context))
 
     async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
         """How a run's members were drawn."""

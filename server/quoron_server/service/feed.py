@@ -1,8 +1,15 @@
 """Public events of one run: everything from the first, then as they happen, to any number of watchers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_server.plan import Plan
+from quoron_server.rounds import RoundEvent
 
 PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
@@ -46,3 +53,21 @@ def public(event: Mapping[str, Any]) -> dict[str, Any]:
     found = event.get("diagnostics", {}).items()
     measured = {key: value for key, value in found if "measured_" in key or key == "excess_risk"}
     return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE} | measured
+
+
+@dataclass(slots=True, eq=False)
+class FeedObserver:
+    """An observer in the run's thread, by which the event loop hears of every committed round, as everybody may."""
+
+    loop: asyncio.AbstractEventLoop
+    keep: Callable[[dict[str, Any]], None]  # in the loop
+
+    def started(self, plan: Plan) -> None:
+        """Nothing to tell: the plan is public from the start."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+        self.loop.call_soon_threadsafe(self.keep, public(asdict(event)))
+
+    def finished(self, model: NDArray[np.float64]) -> None:
+        """After the last commit; watchers hear of the end from the manager."""

@@ -11,11 +11,10 @@ import json
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -32,10 +31,10 @@ from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, TooFewActive
 from quoron_server.plan import Plan
 from quoron_server.round_clock import opening
-from quoron_server.rounds import Evaluate, RoundEvent
+from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed, public
+from quoron_server.service.feed import Feed, FeedObserver
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import RunSession, Sessions
@@ -105,9 +104,6 @@ class Manager:
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
         self._paused: dict[str, Feed] = {}
-        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
-        self._counted: dict[str, int] = {}
-        self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -158,15 +154,11 @@ class Manager:
         """The user of an identity, its place in the population."""
         roster = self._registry.roster
         user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
-        self._came[group] += 1
-        if self._waiting:
-            await self._begin_those_that_can()
-        return user
+        self.users.came(group)
+        return await self.after(user)
 
-    async def changed(self, change: Awaitable[T]) -> T:
-        """After a change of the roster, by which more may be active: a run may wait for them."""
-        result = await change
-        self._counted.clear()
+    async def after(self, result: T) -> T:
+        """What was done about users, after which more may be active: a run may wait for them."""
         if self._waiting:
             await self._begin_those_that_can()
         return result
@@ -276,9 +268,8 @@ class Manager:
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
-                figures = asdict(there) | {"needed": wanted.problem.users, "group": wanted.group}
-                return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
+                figures = {"needed": wanted.problem.users, "group": wanted.group, "quorum": wanted.quorum}
+                return {"kind": "awaits", "what": "users", **await self.users.standing(wanted.group), **figures}
         if active is None or session is None:
             return None
         if session.open is None:
@@ -306,26 +297,12 @@ class Manager:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= MOST_RUNS:
                     return  # the others wait until one has ended
-                if run.seated:
-                    self._begin_now(name)
+                wanted = run.specification.problem.users, run.specification.group
+                if not run.seated and not (self.users.may_be(*wanted) and await self._stored(self.users.are, *wanted)):
                     continue
-                group, needed = run.specification.group, run.specification.problem.users
-                if self._counted.get(group, needed) + self._came[group] < needed:
-                    continue  # spares every enrolment a count of its whole group
-                before = self._came[group]
-                try:
-                    await self._stored(self.users.look)
-                except ConfigError:  # nobody can tell who is revoked, and nobody is let in: at the next who comes
-                    return
-                users = (await self._stored(self._registry.roster.standing, group)).active
-                self._counted[group] = users - before
-                if name in self._waiting and users >= needed:
-                    self._begin_now(name)
-
-    def _begin_now(self, name: str) -> None:
-        if not self._stopping.is_set() and not self._waiting[name].cancelled:
-            run = self._active[name] = self._waiting.pop(name)
-            run.task = asyncio.create_task(self._whole(run))
+                if name in self._waiting and not run.cancelled and not self._stopping.is_set():
+                    self._active[name] = self._waiting.pop(name)
+                    run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: _Run) -> None:
         """A run to its end; then whoever waited for its place."""
@@ -401,7 +378,7 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers = [_FeedObserver(run, session, loop)]
+        observers = [FeedObserver(loop, lambda event: self._keep(run, session, event))]
         try:
             given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
@@ -409,6 +386,11 @@ class Manager:
             await self._until_published(run, session)
             raise
         await self._until_published(run, session)
+
+    def _keep(self, run: _Run, session: RunSession, event: dict[str, Any]) -> None:
+        """A committed round, which is told when its time is over: that shows nothing of who answered."""
+        run.untold.append(event)
+        asyncio.get_running_loop().call_at(published_at(session, run), run.tell)
 
     async def _until_published(self, run: _Run, session: RunSession) -> None:
         """The end is told on the schedule too."""
@@ -455,29 +437,6 @@ def _in(seconds: float) -> str:
 def published_at(session: RunSession, run: _Run) -> float:
     """Loop time at which what the last round has brought may be told."""
     return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
-
-
-@dataclass(slots=True, eq=False)
-class _FeedObserver:
-    """An observer that tells the feed, from the run's thread."""
-
-    run: _Run
-    session: RunSession
-    loop: asyncio.AbstractEventLoop
-
-    def started(self, plan: Plan) -> None:
-        """Nothing to tell: the plan is public from the start."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """After the round's commit. It is told when its time is over, which shows nothing of who answered."""
-        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)))
-
-    def _keep(self, event: dict[str, Any]) -> None:
-        self.run.untold.append(event)
-        self.loop.call_at(published_at(self.session, self.run), self.run.tell)
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """After the last commit; watchers hear of the end from the manager."""
 
 
 def _check_name(what: str, name: str) -> None:

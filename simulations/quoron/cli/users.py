@@ -1,5 +1,6 @@
 """`quoron users`: who takes part in a federation, who leaves, who comes in whose place, how a run drew its members."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,11 +26,9 @@ def list_users(
     as_json: Json = False,
 ) -> None:
     """Number, name, group, state and why, when last seen, and what its client runs."""
-    from quoron_server.serial import dumps
-
     with connection.open() as control:
         for each in control.users(group=group or "", state=state or ""):
-            print(dumps(each) if as_json else printable(_line(each)))
+            print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
 
 
 def _line(user: dict[str, Any]) -> str:
@@ -98,7 +97,7 @@ def rotation(
     out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
 ) -> None:
     """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
-    from quoron_client.federation.rotation import sign
+    from quoron_client.protocol.rotation import sign
     from quoron_server.books.durable import PUBLIC, replace_whole
 
     text = sign(key, new_key)
@@ -119,15 +118,14 @@ def drawn(
     """Draw the members of a run again, here, and say whether the coordinator's are these; exit code 1 if not."""
     import numpy as np
 
-    from quoron_server.books.roster import digest, draw
-    from quoron_server.serial import dumps
+    from quoron_server.books.drawing import digest, draw
 
     with connection.open() as control:
         told = control.drawn(run)
     active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
     again = draw(told["seed"], active, len(members))
     if as_json:
-        print(dumps(told | {"again": again.tolist()}))
+        print(json.dumps(told | {"again": again.tolist()}))
     else:
         print(f"{run}: {len(members)} of {len(active)} active users, by seed {told['seed']}")
         print(f"active {digest(active)}\nmembers {digest(members)}")
