@@ -94,10 +94,11 @@ class Users:
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """How the members of a run were drawn, for whoever draws again. UnknownRun before."""
-        found = await retried_once(lambda: self._registry.drawn(run))
-        if found is None:
+        row, found = await retried_once(lambda: (self._registry.run(run), self._registry.drawn(run)))
+        if row is None or found is None:
             raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
-        return {"run": run} | found.as_json() | {"users": found.active.tolist(), "drawn": found.members.tolist()}
+        told = {"run": run, "specification": row.specification} | found.as_json()
+        return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
     async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""

@@ -115,20 +115,23 @@ def drawn(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
     as_json: Json = False,
 ) -> None:
-    """Draw the members of a run again, here, and say whether the coordinator's are these; exit code 1 if not."""
+    """Draw the members of a run again, here, and compare with the coordinator's and its chain; exit code 1 if others."""
     import numpy as np
 
-    from quoron_server.books.drawing import digest, draw
+    from quoron_server.books.drawing import Draw, draw, seed_of
 
     with connection.open() as control:
-        told = control.drawn(run)
+        told, chain = control.drawn(run), control.ledger()["rows"]
     active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
-    again = draw(told["seed"], active, len(members))
+    seed = seed_of(run, told["specification"])
+    again = Draw(seed, active, draw(seed, active, len(members)))
+    charged = (row["payload"] for row in chain if row["kind"] == "charge" and row["payload"]["run"] == run)
+    noted = [("on the chain", each["drawn"]) for each in charged if "drawn" in each]
     if as_json:
-        print(json.dumps(told | {"again": again.tolist()}))
+        print(json.dumps(told | {"again": again.members.tolist()}))
     else:
-        print(f"{run}: {len(members)} of {len(active)} active users, by seed {told['seed']}")
-        print(f"active {digest(active)}\nmembers {digest(members)}")
+        print(f"{run}: {len(members)} of {len(active)} active users, by seed {seed}")
         print(" ".join(map(str, members.tolist())))
-    if again.tolist() != members.tolist() or (digest(active), digest(members)) != (told["of"], told["members"]):
-        raise RunError(f"Expected the members of run {run} to be those that its seed draws, got others.")
+    for words, wanted in (("that its seed draws", told), *noted):
+        if again.members.tolist() != members.tolist() or not again.as_json().items() <= wanted.items():
+            raise RunError(f"Expected the members of run {run} to be those {words}, got others.")
