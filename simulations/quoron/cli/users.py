@@ -115,7 +115,7 @@ def drawn(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
     as_json: Json = False,
 ) -> None:
-    """Draw the members of a run again, here, and compare with the coordinator's and its chain; exit code 1 if others."""
+    """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
     import numpy as np
 
     from quoron_server.books.drawing import Draw, draw, seed_of
