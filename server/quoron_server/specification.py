@@ -7,7 +7,6 @@
 Nothing here is private: clients are told of all of it but the seconds and the group.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields
@@ -27,7 +26,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.spill import HELD, SCRATCH
-from quoron_server.wording import plan_json, sentence
+from quoron_server.wording import digest, sentence
 
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -109,9 +108,8 @@ def _require_short(text: str) -> None:
         )
 
 
-def digest(plan: Plan) -> str:
-    """Fingerprint of a plan: every number in it."""
-    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()
+class OtherPlan(ConfigError):
+    """The plan is not the one that whoever submits it saw."""
 
 
 def planned(text: str) -> tuple[RunSpecification, Plan]:
@@ -146,7 +144,7 @@ def make_plan(specification: RunSpecification) -> Plan:
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
     if specification.plan_digest not in (None, digest(plan)):
-        raise ConfigError(
+        raise OtherPlan(
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )

@@ -25,12 +25,12 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
+from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
 from quoron_privacy.errors import DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -39,6 +39,7 @@ _LOG = logging.getLogger("quoron.client")
 _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMessage]
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
+_A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
@@ -87,12 +88,26 @@ async def converse(
     stop = asyncio.Event() if stop is None else stop
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
-    limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
-    with Record.open(config.record, **limits, anew=config.new_record, other_books=config.other_books) as record:
+    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
+    choices = {"anew": config.new_record, "other_books": config.other_books}
+    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         session = _Session(config, worker(config, record))
-        await _until(stop, session.persist())
+        reminding = asyncio.create_task(_remind(config))
+        try:
+            await _until(stop, session.persist())
+        finally:
+            reminding.cancel()
+
+
+async def _remind(config: ClientConfig) -> None:
+    """For ever: a line a day in the log about each file of our own that ends soon."""
+    while config.certificate is not None and config.authority is not None:
+        with suppress(IdentityError):  # which the next connection names
+            for said in await asyncio.to_thread(endings, config.certificate, config.authority):
+                _LOG.warning("%s", said)
+        await asyncio.sleep(_A_DAY)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -235,7 +250,9 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     """A new connection; certificates are read again each time, so that they may be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
         return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
-    identity = credentials(config.certificate, config.key, config.authority)
+    check_identity(config.certificate, config.key, config.authority)
+    files = (config.authority, config.key, config.certificate)
+    identity = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
     return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
 
 

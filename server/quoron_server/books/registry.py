@@ -22,8 +22,8 @@ from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
 from quoron_server.books.drawing import Draw
 from quoron_server.books.roster import AWAY_AFTER, Roster
-from quoron_server.books.roster import SCHEMA as SCHEMA
 from quoron_server.books.roster import OtherGroup as OtherGroup
+from quoron_server.books.roster_tables import SCHEMA as SCHEMA
 from quoron_server.budget import EVERYONE as EVERYONE
 
 State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
@@ -153,6 +153,11 @@ class Registry:
     def runs(self) -> list[RunRow]:
         """Every run, in the order of submission."""
         return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
+
+    def states(self) -> dict[str, int]:
+        """How many runs there are in each state that any is in."""
+        query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
+        return {str(state): int(number) for state, number in self._database.all(query)}
 
     def run(self, run: str) -> RunRow | None:
         """One run, None if never submitted."""

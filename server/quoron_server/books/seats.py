@@ -1,12 +1,14 @@
 """A user's seat goes to another key, or to another user: the roster and the chain in one transaction, or neither.
 
 seats = Seats(roster, population)
-seats.rotate(statement, of=3)      # signed by the old key: the same user, with the same budget
-seats.replace(3, 7)                 # another user, with a budget of its own
+seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
+seats.replace(3, 7)  # another user, with a budget of its own
+seats.forget("3", sure=True)  # it has left: nothing says who it was
 """
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from quoron_client.protocol import rotation
 from quoron_privacy.errors import ConfigError
@@ -44,6 +46,17 @@ class Seats:
             if user != of:
                 raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
         return Rotated(old, (user,) if joined is None else (user, joined))
+
+    def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """As `Roster.forget`, of a user by number, name or fingerprint, with a row in the chain by which restored books
+        are seen to be older; what was erased. Unless `sure` nothing is done: of whom it would be."""
+        user = self.roster.find(word)
+        if not sure:
+            return user.as_json()
+        with self.population.seat({"what": "forgotten", "user": user.user}):
+            done = self.roster.forget(user.user)
+        self.roster.fold()
+        return {"group": user.group} | asdict(done)
 
     def replace(self, old: int, new: int) -> None:
         """As `Roster.replace`."""

@@ -14,7 +14,6 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -30,16 +29,18 @@ from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.books.roster import AWAY_AFTER, TooFewActive
 from quoron_server.plan import Plan
-from quoron_server.round_clock import opening
 from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
+from quoron_server.service import journal
+from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed, FeedObserver
+from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, published_at, standing
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
+from quoron_server.wording import digest
 
 MOST_RUNS = 64  # at the same time
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
@@ -48,27 +49,6 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of t
 _LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    specification: RunSpecification
-    plan: Plan
-    feed: Feed = field(default_factory=Feed)
-    engine: GrpcEngine | None = None
-    task: "asyncio.Task[None] | None" = None
-    cancelled: bool = False
-    seated: bool = False  # its members are fixed: it goes on with them, wherever they are
-    untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
-
-    def tell(self) -> None:
-        """The feed hears of every committed round."""
-        while self.untold:
-            self.feed.add(self.untold.pop(0))
-
-    @property
-    def name(self) -> str:
-        return self.specification.run
 
 
 class Manager:
@@ -101,10 +81,11 @@ class Manager:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
         self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
-        self._active: dict[str, _Run] = {}
-        self._waiting: dict[str, _Run] = {}
+        self._active: dict[str, Running] = {}
+        self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
+        self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
         self._taking = asyncio.Lock()  # from reading a run's stored state to acting on it
@@ -131,11 +112,11 @@ class Manager:
                 self._waiting[row.run] = run
         await self._begin_those_that_can()
 
-    async def _planned(self, text: str) -> _Run:
+    async def _planned(self, text: str) -> Running:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return _Run(specification, plan)
+        return Running(specification, plan)
 
     async def stop(self) -> None:
         """Leave every run where it is; the next start takes it up."""
@@ -152,8 +133,11 @@ class Manager:
 
     async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "") -> int:
         """The user of an identity, its place in the population."""
+        known = await self._stored(self._registry.user, identity)
         roster = self._registry.roster
         user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
+        if known is None:
+            journal.enrolled(user, group, identity)
         self.users.came(group)
         return await self.after(user)
 
@@ -175,16 +159,23 @@ class Manager:
         """Name and state of the runs of a user that have ended, from the latest."""
         return await self._stored(self._registry.ended_with, user, MOST_TOLD)
 
-    async def submit(self, text: str) -> str:
-        """Take a run on; its name. The same specification again is the same run.
+    async def submit(self, text: str, *, by: str = "") -> str:
+        """Take a run on that an operator asks for; its name. The same specification again is the same run.
 
         Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
         """
+        try:
+            return await self._submit(text, by)
+        except QuoronError as error:
+            self.counts.refuse(error)
+            journal.refused(by, str(error))
+            raise
+
+    async def _submit(self, text: str, by: str) -> str:
         run = await self._planned(text)
         specification, name = run.specification, run.name
-        await retried_once(lambda: self._books.check(specification, run.plan))
         async with self._taking:
-            new = await retried_once(lambda: self._registry.add_run(name, specification.as_text()))
+            new = await retried_once(lambda: self._books.submit(specification, run.plan, SERVICE, by=by))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
                 row = await retried_once(lambda: self._registry.run(name))
                 new = row is not None and row.state == "waiting"
@@ -192,6 +183,7 @@ class Manager:
                 self._go_on(name)
                 self._waiting[name] = run
         if new:
+            journal.submitted(name, by, specification.group, digest(run.plan))
             await self._begin_those_that_can()
         return name
 
@@ -203,14 +195,14 @@ class Manager:
         if self._most is not None:
             specifications.require_connections(specification, self._most)
 
-    async def cancel(self, run: str) -> dict[str, Any]:
+    async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
         async with self._taking:
             waiting, active = self._waiting.get(run), self._active.get(run)
             if waiting is not None:
                 waiting.cancelled = True  # from now on it does not begin
             if active is None:
-                how = await self._stored(self._books.cancel, run)
+                how = await self._stored(lambda: self._books.cancel(run, by=by))
                 self._waiting.pop(run, None)
                 self._go_on(run)
                 self.sessions.close(run, str(how))  # it may have paused in the middle
@@ -220,11 +212,13 @@ class Manager:
             active.cancelled = True
             if active.engine is not None:
                 active.engine.stop()
+            await self._stored(lambda: self._books.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+        journal.cancelled(run, by)
         return await self.records.status(run)
 
-    async def continue_restored(self, run: str) -> dict[str, Any]:
+    async def continue_restored(self, run: str, *, by: str = "") -> dict[str, Any]:
         """Let a run go on that is held because the books were restored, as one more copy for each time; its state.
 
         UnknownRun; OtherVersion for a run of another front; and what `Books.continue_held` raises: it is held then.
@@ -233,25 +227,33 @@ class Manager:
         row.require_front(SERVICE)
         known = await self._planned(row.specification)
         async with self._taking:
-            await retried_once(lambda: self._books.continue_held(run, lambda _: (known.specification, known.plan)))
+            planned = known.specification, known.plan
+            await retried_once(lambda: self._books.continue_held(run, lambda _: planned, by=by))
             known.seated = await self._stored(self._registry.seated, run)
             self._go_on(run)
             self._waiting[run] = known
+            journal.continued(run, by)
         await self._begin_those_that_can()
         return await self.records.status(run)
 
-    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool) -> Limit:
+    async def limit(
+        self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool, by: str = ""
+    ) -> Limit:
         """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none, and
         for a limit that is exceeded already, unless that is said."""
         _check_name("group", group)
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        return await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, **numbers))
+        limit = await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, by=by, **numbers))
+        journal.limited(group, by, limit.words())
+        return limit
 
     async def charge(self, run: str, group: str, **promise: Any) -> Charge:
         """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
         _check_name("group", group)
         _check_name("run", run)
-        return await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
+        charge = await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
+        journal.charged(run, promise.get("by", ""), group, charge.words())
+        return charge
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
@@ -280,9 +282,15 @@ class Manager:
         figures |= {"ends": _in(left)}
         return {"kind": "awaits", "what": "answers", **figures, "quorum": active.specification.quorum}
 
+    def standing(self) -> list[Standing]:
+        """How far every open run is, as everybody may know."""
+        running = [standing(run, self.sessions) for run in self._active.values()]
+        left = [Standing(name, "paused", feed.rounds) for name, feed in self._paused.items()]
+        return [*running, *(Standing(name, "waiting", 0) for name in self._waiting), *left]
+
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; watchers are told why."""
-        _log.warning("run %s is paused: %s", run, error)
+        journal.paused(run, str(error))
         self._active.pop(run, None)
         words = outside(error)
         self._paused[run], self.records.paused[run] = feed, words
@@ -304,17 +312,18 @@ class Manager:
                     self._active[name] = self._waiting.pop(name)
                     run.task = asyncio.create_task(self._whole(run))
 
-    async def _whole(self, run: _Run) -> None:
+    async def _whole(self, run: Running) -> None:
         """A run to its end; then whoever waited for its place."""
         await self._live(run)
         if self._waiting and not self._stopping.is_set():
             with suppress(RunStopped):
                 await self._begin_those_that_can()
 
-    async def _live(self, run: _Run) -> None:
+    async def _live(self, run: Running) -> None:
         """A run from here to its end, through every absence of the database."""
         how: State = "complete"
         error: str | None = None
+        why = ""
         try:
             await self._read(lambda: self._carry_out(run))
         except RunStopped:
@@ -329,7 +338,6 @@ class Manager:
                 return
             how = "cancelled"
         except WithoutQuorum as problem:
-            _log.warning("run %s has ended: %s", run.name, problem)
             how, error = "without-quorum", str(problem)
         except OtherVersion as problem:
             if not run.cancelled:
@@ -338,8 +346,7 @@ class Manager:
                 return
             how = "cancelled"
         except QuoronError as problem:
-            _log.error("run %s failed: %s", run.name, problem)
-            how, error = "failed", outside(problem)
+            how, error, why = "failed", outside(problem), str(problem)
         except Exception as problem:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
@@ -354,14 +361,19 @@ class Manager:
         self._active.pop(run.name, None)
         self.sessions.close(run.name, how)
         run.tell()
-        run.feed.add({"kind": "ended", "how": how, "error": error if how in ("failed", "without-quorum") else None})
+        told = error if how in ("failed", "without-quorum") else None
+        run.feed.add({"kind": "ended", "how": how, "error": told})
+        journal.ended(run.name, how, "" if told is None else why or told)
 
-    async def _carry_out(self, run: _Run) -> None:
+    async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop = asyncio.get_running_loop()
         members, events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)
+        run.moved = max(loop.time(), self._gathered)
+        if run.engine is None:
+            journal.begun(run.name, users=len(members), rounds=run.plan.cost.rounds, done=len(events))
         session = self.sessions.runs.get(run.name)
         if session is None:
             description = json.dumps(specifications.describe(run.specification, run.plan))
@@ -378,7 +390,7 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers = [FeedObserver(loop, lambda event: self._keep(run, session, event))]
+        observers = [FeedObserver(run, session, loop)]
         try:
             given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
@@ -387,26 +399,21 @@ class Manager:
             raise
         await self._until_published(run, session)
 
-    def _keep(self, run: _Run, session: RunSession, event: dict[str, Any]) -> None:
-        """A committed round, which is told when its time is over: that shows nothing of who answered."""
-        run.untold.append(event)
-        asyncio.get_running_loop().call_at(published_at(session, run), run.tell)
-
-    async def _until_published(self, run: _Run, session: RunSession) -> None:
+    async def _until_published(self, run: Running, session: RunSession) -> None:
         """The end is told on the schedule too."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(published_at(session, run)):
                 await self._stopping.wait()
         run.tell()
 
-    def _note_agreed(self, run: _Run, users: set[int]) -> None:
+    def _note_agreed(self, run: Running, users: set[int]) -> None:
         promise = run.plan.guarantee
         epsilon, delta = replace_one(
             promise.epsilon, promise.delta, adjacency=promise.adjacency, exposure=promise.exposure
         )
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
-    def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+    def _begin(self, run: Running) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
         members = self._books.begin(run.specification, run.plan)
         return members, self.records.events(run.name)
 
@@ -432,11 +439,6 @@ class Manager:
 def _in(seconds: float) -> str:
     """The time of day so far from now."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
-
-
-def published_at(session: RunSession, run: _Run) -> float:
-    """Loop time at which what the last round has brought may be told."""
-    return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
 
 
 def _check_name(what: str, name: str) -> None:

@@ -123,10 +123,9 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
-    @property
-    def here(self) -> list[int]:
-        """Users in conversation."""
-        return list(self._here)
+    def here(self, session: RunSession | None = None) -> list[int]:
+        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
+        return [user for user in self._here if session is None or user in session.users]
 
     def hang_up(self, users: Iterable[int], why: str) -> None:
         """End what conversations these have; they may come back."""

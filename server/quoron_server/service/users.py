@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, QuoronError
@@ -23,6 +22,7 @@ from quoron_server.service.sessions import Sessions
 LOOK = 3.0  # seconds between two looks at who is revoked and who is here
 MOST_TOLD = 1000  # users at a time
 ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
+GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
 _log = logging.getLogger("quoron")
 
 
@@ -71,7 +71,7 @@ class Users:
 
     def look(self) -> None:
         """Once, before members are drawn; blocks. ConfigError while nobody can tell who is revoked."""
-        step, here = self._roster.step, set(self._sessions.here)
+        step, here = self._roster.step, set(self._sessions.here())
         known = self._seen[1] if self._seen[0] == step else set()
         if not here <= known:
             self._roster.seen(sorted(here - known))
@@ -89,7 +89,7 @@ class Users:
         found = await retried_once(
             lambda: self._roster.page(group=group, state=state, after=min(after, 2**31 - 1), most=MOST_TOLD),
         )
-        told: dict[str, Any] = {"users": [_told(user) for user in found], "more": len(found) == MOST_TOLD}
+        told: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == MOST_TOLD}
         return told | ({"standing": await self.standing(group)} if group else {})
 
     async def drawn(self, run: str) -> dict[str, Any]:
@@ -110,6 +110,14 @@ class Users:
         self._counted.clear()
         _log.info("%s", said)
         return {"said": said}
+
+    async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
+        done = await retried_once(lambda: self._seats.forget(word, sure=sure))
+        if sure:
+            self._sessions.hang_up([done["user"]], GONE)
+            _log.info("user %d is forgotten", done["user"])
+        return done
 
     async def rotate(self, word: str, statement: str) -> dict[str, Any]:
         """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
@@ -167,8 +175,3 @@ class Users:
 
 def _name(user: User) -> str:
     return f"user {user.user}" + (f" ({user.name})" if user.name else "")
-
-
-def _told(user: User) -> dict[str, Any]:
-    seen = datetime.fromtimestamp(user.seen, UTC).isoformat(timespec="minutes")
-    return asdict(user) | {"seen": seen}

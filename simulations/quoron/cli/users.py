@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from quoron.cli.books import forget_in_books
+from quoron.cli.client import give_receipt
 from quoron.cli.connection import Connection, shared_options
 from quoron_privacy.errors import ConfigError, RunError, printable
 
@@ -106,6 +108,40 @@ def rotation(
     except OSError as error:
         raise RunError(f"Cannot write a rotation to {out}: {error.strerror}. Choose another place.") from None
     print(out)
+
+
+@users.command()
+@shared_options
+def forget(
+    connection: Connection,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
+    certificates: Annotated[
+        Path | None,
+        typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its certificate and key."),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="In these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, who it would be is shown.")
+    ] = False,
+) -> None:
+    """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
+    from quoron.operate import forgetting
+
+    def ask(who: str, sure: bool) -> dict[str, Any]:
+        if database is not None:
+            return forget_in_books(database, who, sure=sure)
+        with connection.open() as control:
+            return control.forget_user(who, sure=sure)
+
+    if not for_good:
+        print(printable(f"This would erase, for good (--for-good does it), who this was:\n  {_line(ask(user, False))}"))
+        return
+    done = forgetting.forget(ask, user, certificates=certificates)
+    give_receipt(done.as_json(), done.words(), receipt)
 
 
 @users.command()

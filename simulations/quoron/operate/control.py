@@ -168,6 +168,11 @@ class Control:
         request = pb.ChangeUserRequest(action=action, user=user, by=by, rotation=rotation)
         return str(self._document(self._stub.ChangeUser, request)["said"])
 
+    def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
+        request = pb.ChangeUserRequest(action="forget" if sure else "would-forget", user=user)
+        return self._document(self._stub.ChangeUser, request)
+
     def drawn(self, run: str) -> dict[str, Any]:
         """How the members of a run were drawn: seed, whom from, and who they are."""
         return self._document(self._stub.Drawn, pb.RunReference(run=run), slow=True)
@@ -185,7 +190,7 @@ class Control:
             yield
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
-            if code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details:
+            if code == grpc.StatusCode.CANCELLED or (code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details):
                 raise Unreachable(
                     f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
                     "that its certificate is of the authority given and names this host."

@@ -24,12 +24,11 @@ from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.specification import (
     RunSpecification,
-    digest,
     ending_early,
     require_fitting,
     require_telling,
 )
-from quoron_server.wording import NO_QUORUM, sentence
+from quoron_server.wording import NO_QUORUM, digest, sentence
 
 
 def specify(
