@@ -56,6 +56,7 @@ class Kind(StrEnum):
     FORGETFUL_CLIENTS = "forgetful-clients"
     FULL_ATTENDANCE = "full-attendance"
     UNMOVED_ATTENDANCE = "unmoved-attendance"
+    PUBLIC_ATTENDANCE = "public-attendance"
     DOMINANT_HESSIANS = "dominant-hessians"
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
 
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
+Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
 MOST_ROUNDS = 1_000_000  # of any plan; beyond, planning alone would exhaust memory
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
@@ -40,6 +41,7 @@ class Privacy:
     quorum: float | None = None  # q: a run goes on while this share of those asked answers
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
+    attendance: Attending = "private"
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -50,6 +52,13 @@ class Privacy:
             )
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
+        if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
+            given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
+            raise ConfigError(
+                f"Expected a quorum and adjacency='replace-one' with attendance='public', got {given}: counts of who "
+                "answers decide by it, and under zero-out whether one user is there is what the promise hides. Declare "
+                "privacy.quorum, or leave attendance='private'."
+            )
         if self.quorum is None:
             if self.quorum_epsilon:
                 raise ConfigError(f"Expected a quorum with quorum_epsilon={self.quorum_epsilon:g}, got none.")
@@ -186,8 +195,11 @@ class Plan:
 
         None: as the plan's own is; () where nothing is left. Only under replace-one does whoever is away leave room.
         One that is paid for counts all who answer, so that beside means of those who come first there is none.
+        Where who answers is public, it is seen anyway.
         """
         quorum, cohorts = self.guarantee.quorum, self.parameters.cohorts()
+        if quorum is not None and quorum.public:
+            return (Attendance(math.inf),) * len(cohorts)
         paid = (quorum is not None and quorum.epsilon > 0) if paid is None else paid
         replaced = self.guarantee.adjacency == "replace-one"
         given = tuple(

@@ -11,7 +11,7 @@ more. Only a simulation goes on to the bits that it would have had.
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +36,7 @@ Evaluate = Callable[[Vector], Mapping[str, float]]
 Last = Callable[[Vector], tuple[Sequence[Release], dict[str, Any]]]  # what is released with the model, and its event
 LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
+MOST_NAMED = 1000  # of those who are missing in a round, where that is public; how many there are is told beside
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -191,7 +192,9 @@ def _carry_out(
         }
         _expect(algorithm, noise, question.round)
         began = time.perf_counter()
-        answers = engine.ask(question)
+        # Where who answers is told, rows are needed; their sums are made here.
+        answers = engine.ask(replace(question, reduction=None) if question.attended else question)
+        there = attendance_of(question, answers)
         if question.reduction is not None:
             answers = summed(answers, question.reduction)
         answered = time.perf_counter()
@@ -211,7 +214,7 @@ def _carry_out(
             seconds_server=time.perf_counter() - answered if simulation else 0.0,
             encoded_down=encoded_down,
             encoded_up=encoded_up,
-            public=dict(update.public),
+            public={**update.public, **there},
             diagnostics=_diagnose(algorithm, state, question.round, diagnostics, evaluate) if simulation else {},
         )
         ledger.commit(question.round, serial.encode(state), update.releases, _record(event))
@@ -220,6 +223,19 @@ def _carry_out(
     model = algorithm.model(state)
     ledger.finish(model, *(() if last is None else last(model)))
     return model
+
+
+def attendance_of(question: Question, answers: Answers | Sums) -> dict[str, Any]:
+    """Who answered, as everybody is told where that is public: how many, and the slots of the others.
+
+    By whose answers came alone, never by what was in them. Nothing where it is private.
+    """
+    if not question.attended:
+        return {}
+    if isinstance(answers, Sums):
+        raise RunError("Expected an engine that says who answered, with public attendance, got sums alone.")
+    absent = question.cohort[~answers.answered]
+    return {"answered": len(question.cohort) - len(absent), "absent": [int(each) for each in absent[:MOST_NAMED]]}
 
 
 def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -> NoiseAhead:

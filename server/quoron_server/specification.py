@@ -4,12 +4,15 @@
     Traceback (most recent call last):
     quoron_privacy.errors.ConfigError: Expected a run specification, got run: Field required. Correct it.
 
-Nothing here is private: clients are told of all of it but the seconds and the group.
+Nothing here is private: clients are told of all of it but the seconds and the group; of the seconds, too, where who
+answers is public, since they say when a client sends.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -23,11 +26,12 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Attending, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.spill import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
+WAITING, LONGEST_WAITING = 600.0, 30 * 86400.0  # seconds for clients to agree, where nothing is said, and at most
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -51,6 +55,8 @@ class RunSpecification(_Section):
     quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
+    attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
@@ -139,6 +145,7 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.quorum,
         specification.quorum_epsilon,
         specification.adjacency,
+        specification.attendance,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -154,7 +161,12 @@ def make_plan(specification: RunSpecification) -> Plan:
 
 
 def ending_early(plan: Plan) -> Plan:
-    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
+    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes.
+
+    That is nothing where who answers is public, and when: then the end of a round tells nothing new.
+    """
+    if plan.guarantee.rests_on(Kind.PUBLIC_ATTENDANCE):
+        return plan
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
@@ -225,6 +237,21 @@ def require_open_cohorts(plan: Plan) -> None:
         )
 
 
+def require_private_attendance(specification: RunSpecification, front: str) -> None:
+    """ConfigError for public attendance through a `front` whose clients answer whenever they are done."""
+    if specification.attendance == "public":
+        raise ConfigError(
+            f"Expected attendance='private' through {front}, got 'public': its clients answer when they have computed, "
+            "which their data move. Leave out privacy.attendance, or submit to `quoron serve`."
+        )
+
+
+def willing_needed(specification: RunSpecification) -> int:
+    """Members who have to agree before anybody is asked: the quorum's share of all, ⌈q n⌉; 0 without a quorum."""
+    share = specification.quorum
+    return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
+
+
 def require_connections(specification: RunSpecification, most_clients: int) -> None:
     """ConfigError if not all users of a run could be connected at a time."""
     users = specification.problem.users
@@ -293,12 +320,15 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
+    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
+        **timing,
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
         "columns": specification.columns.as_json(),
         "quorum": specification.quorum,
+        "attendance": specification.attendance,
     }
 
 

@@ -32,6 +32,7 @@ AGAINST = {
 }
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
+PUBLIC_ATTENDANCE_THEOREM = "docs/privacy/public-attendance.md#pa1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
@@ -78,6 +79,8 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.FULL_ATTENDANCE: "every user of a phase answers every one of its questions with the gradient of one and "
         "the same loss (the accelerated solver's certificate is void without it)",
         Kind.UNMOVED_ATTENDANCE: "whether a client answers does not depend on the iterates that it is asked at",
+        Kind.PUBLIC_ATTENDANCE: "who answers is public, by name: whether and when a client's message comes depends on "
+        "nobody's items, for a client that is there sends one at its time, whatever it holds",
         Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
         "features within bounds)",
     }
@@ -125,6 +128,8 @@ def sentence(promise: Guarantee) -> str:
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
         if promise.quorum.count_scale or promise.exposure == "local":
             theorem = QUORUM_THEOREM
+        if promise.quorum.public:
+            theorem = PUBLIC_ATTENDANCE_THEOREM
         words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "

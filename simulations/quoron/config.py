@@ -199,6 +199,11 @@ class PrivacySection(Section):
         default=None,
         description="of epsilon, for a quorum that costs something, at most; default: a twentieth of epsilon",
     )
+    attendance: Literal["private", "public"] = Field(
+        default="private",
+        description="whether who answers may be told: public counts answers exactly, at any number of users, and names "
+        "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
+    )
     trust_server: bool = Field(
         default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
     )

@@ -157,7 +157,8 @@ def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> Non
 
     one = carried_out(seen(range(0), tmp_path / "one"))
     assert one == carried_out(seen(range(USERS), tmp_path / "other"))
-    assert one == {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "quorum": 0.5}
+    told = {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "quorum": 0.5}
+    assert one == told | {"connected": USERS}
 
 
 def test_submit_declares_a_quorum_unless_told_otherwise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

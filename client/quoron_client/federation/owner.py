@@ -8,6 +8,7 @@ from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "local", "none")
+PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +31,9 @@ class Limits:
             if isnan(limit) or limit < 0:
                 raise ConfigError(f"Expected {name} >= 0, got {name}={limit}.")
         for exposure in self.accept_exposures:
-            if exposure not in EXPOSURES:
-                raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
+            if exposure not in (*EXPOSURES, PUBLIC_ATTENDANCE):
+                known = ", ".join((*EXPOSURES, PUBLIC_ATTENDANCE))
+                raise ConfigError(f"Expected accept_exposures among {known}, got {exposure!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,17 @@ asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("min
 | a refusal before this client was ever welcomed                  | an error with the reason: somebody is looking   |
 | a refusal by the operator: revoked, or a second client of a key  | an error with the reason                        |
 | the owner: told to stop, a record that cannot be written        | the end, or an error                            |
+
+Of a run that tells who answers every message leaves at a time that is public: half a round after its question came, an
+answer if it is ready, zeros if it is not. Whatever is computed meanwhile, messages are heard as they come.
 """
 
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -27,7 +32,7 @@ from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record, welcomed
-from quoron_client.federation.work import Worker
+from quoron_client.federation.work import MOST_PARTS, Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
@@ -40,6 +45,8 @@ _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMes
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
 _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
+SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
+_MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
     ("grpc.max_receive_message_length", LONGEST_SAID),
@@ -99,6 +106,7 @@ async def converse(
             await _until(stop, session.persist())
         finally:
             reminding.cancel()
+            session.close()
 
 
 async def _remind(config: ClientConfig) -> None:
@@ -128,6 +136,11 @@ class _Session:
         self._config, self._worker = config, worker
         self._wait = 0.0
         self._welcomed: float | None = None  # loop time of the last welcome
+        self._computing = ThreadPoolExecutor(1, thread_name_prefix="attends")  # what is sent at its time, ready or not
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._computing.shutdown(wait=False, cancel_futures=True)
 
     async def persist(self) -> None:
         """One conversation after the other."""
@@ -181,16 +194,69 @@ class _Session:
             agreed, books = _agreed(enrolled), BooksClaim.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, books, seen)
             await asyncio.to_thread(record.witness, agreed)
-            call, arriving = stub.Work(metadata=metadata), parts.Arriving[federation.ServerMessage]()
+            call, lane = stub.Work(metadata=metadata), _Lane()
+            said = asyncio.Lock()  # the parts of an answer go out with nothing between
+            hello = federation.ClientMessage(hello=federation.Hello(protocol=wire.PROTOCOL, software=software))
+            await _say(call, said, (hello,))
+            reading = asyncio.create_task(self._listen(call, said, lane, enrolled.user))
             try:
-                hello = federation.Hello(protocol=wire.PROTOCOL, software=software)
-                await _say(call, federation.ClientMessage(hello=hello))
-                while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
-                    heard = arriving.take(message, self._worker.wanted)
-                    for reply in () if heard is None else await self._react(heard, enrolled.user):
-                        await _say(call, reply)
+                while (heard := await lane.next()) is not None:
+                    await _say(call, said, await self._react(heard, enrolled.user))
+                await reading  # how it ended
             finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
                 call.cancel()
+
+    async def _listen(self, call: _Call, said: asyncio.Lock, lane: "_Lane", user: int) -> None:
+        """Hear everything as it comes, until the end. What has its time is seen to here, all else in its lane."""
+        worker, arriving = self._worker, parts.Arriving[federation.ServerMessage]()
+        timely: set[asyncio.Task[None]] = set()
+
+        def done(task: asyncio.Task[None]) -> None:
+            timely.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                lane.close(error)
+
+        try:
+            while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
+                heard = arriving.take(message, worker.wanted)
+                if heard is None:
+                    continue
+                if len(timely) > MOST_PARTS:
+                    raise WireError(f"Expected at most {MOST_PARTS} questions at a time, got more.")
+                question = _question(heard)
+                if question is not None and (seconds := worker.attends(question.run)) is not None:
+                    work = self._attend(call, said, question, min(seconds, question.seconds))
+                elif isinstance(heard, federation.ServerMessage) and _tells_who_answers(heard):
+                    work = self._join(call, said, heard.run, user)
+                else:
+                    await lane.put(heard)
+                    continue
+                timely.add(task := asyncio.create_task(work))
+                task.add_done_callback(done)
+        finally:
+            for task in timely:
+                task.cancel()
+            lane.close()
+
+    async def _join(self, call: _Call, said: asyncio.Lock, run: federation.Announcement, user: int) -> None:
+        """Consent to a run that tells who answers, by its terms alone; only then are the items looked at."""
+        consent = await asyncio.to_thread(self._worker.consider, run, user)
+        await _say(call, said, (federation.ClientMessage(consent=consent),))
+        self._computing.submit(self._worker.prepare, run.run)
+
+    async def _attend(self, call: _Call, said: asyncio.Lock, question: federation.Question, seconds: float) -> None:
+        """Answer when it is time, neither sooner nor later, whatever there is by then."""
+        clock, worker = asyncio.get_running_loop().time, self._worker
+        due = clock() + SENDS * seconds
+        computed = self._computing.submit(worker.reply, question)
+        await asyncio.sleep(due - clock())
+        if computed.cancel() or not computed.done():
+            answer = await asyncio.to_thread(worker.zero_row, question)
+        else:
+            answer = computed.result()
+        await _say(call, said, _messages(answer))
 
     async def _react(
         self, message: federation.ServerMessage | parts.Long, user: int
@@ -219,7 +285,64 @@ class _Session:
         """The answer, in as many messages as it takes."""
         assert isinstance(question, federation.Question)
         answer = await asyncio.to_thread(self._worker.reply, question)
-        return () if answer is None else parts.said(federation.Answer.FromString(answer))
+        return _messages(answer)
+
+
+class _Lane:
+    """What was heard and waits while something is computed: in order, and no more of it than memory is meant for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[federation.ServerMessage | parts.Long] = deque()
+        self._bytes, self._closed = 0, False
+        self._error: BaseException | None = None
+        self._news, self._room = asyncio.Event(), asyncio.Event()
+
+    async def put(self, heard: federation.ServerMessage | parts.Long) -> None:
+        """Once there is room."""
+        while self._bytes >= _MOST_WAITING:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting.append(heard)
+        self._bytes += heard.ByteSize()
+        self._news.set()
+
+    async def next(self) -> federation.ServerMessage | parts.Long | None:
+        """What was heard first; None at the end, after `close`. Raises what it was closed with, at once."""
+        while not (self._waiting or self._closed):
+            self._news.clear()
+            await self._news.wait()
+        if self._error is not None:
+            raise self._error
+        if not self._waiting:
+            return None
+        heard = self._waiting.popleft()
+        self._bytes -= heard.ByteSize()
+        self._room.set()
+        return heard
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Nothing more comes, by an error perhaps."""
+        self._closed, self._error = True, self._error or error
+        self._news.set()
+
+
+def _question(heard: federation.ServerMessage | parts.Long) -> federation.Question | None:
+    """The question that a message is, whole or put together of parts."""
+    if isinstance(heard, federation.Question):
+        return heard
+    if isinstance(heard, federation.ServerMessage) and heard.WhichOneof("kind") == "question":
+        return heard.question
+    return None
+
+
+def _tells_who_answers(message: federation.ServerMessage) -> bool:
+    """Whether an announcement seems to be of a run whose attendance is public; what it is, its terms decide."""
+    return message.WhichOneof("kind") == "run" and '"attendance": "public"' in message.run.description
+
+
+def _messages(answer: bytes | None) -> Iterable[federation.ClientMessage]:
+    """An answer in as many messages as it takes; none of none."""
+    return () if answer is None else parts.said(federation.Answer.FromString(answer))
 
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
@@ -240,10 +363,12 @@ def next_wait(wait: float, *, first: float, lasted: float) -> float:
     return first if lasted > wait else max(first, min(2 * wait, _LONGEST_WAIT))
 
 
-async def _say(call: _Call, message: federation.ClientMessage) -> None:
+async def _say(call: _Call, said: asyncio.Lock, messages: Iterable[federation.ClientMessage]) -> None:
     """Write to a conversation; to one that has ended meanwhile, nothing: reading it then tells how it ended."""
-    with suppress(asyncio.InvalidStateError):
-        await call.write(message)
+    async with said:
+        for message in messages:
+            with suppress(asyncio.InvalidStateError):
+                await call.write(message)
 
 
 def _channel(config: ClientConfig) -> grpc.aio.Channel:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
-from quoron_client.federation.owner import Limits
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits
 from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
@@ -39,6 +39,19 @@ class Promised(_Part):
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
+    attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
+    seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
+
+    @model_validator(mode="after")
+    def _timely(self) -> Self:
+        if self.attendance == "public" and (self.seconds is None or self.adjacency == "zero-out"):
+            raise ValueError("to be of another adjacency than zero-out, and to say its seconds, with public attendance")
+        return self
+
+    @property
+    def public(self) -> bool:
+        """Whether who answers is told."""
+        return self.attendance == "public"
 
 
 class Terms(Promised):
@@ -124,6 +137,8 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.exposure not in owner.accept_exposures:
         allowed = ", ".join(owner.accept_exposures)
         return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.public and PUBLIC_ATTENDANCE not in owner.accept_exposures:
+        return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
     if terms.simulation and owner.simulation_seed is None:
         return "Expected a run with secret noise, got a simulation."
     if terms.adjacency == "none" and "none" not in owner.accept_exposures:

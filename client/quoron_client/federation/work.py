@@ -1,13 +1,15 @@
 """What a client answers: to each question one answer, made once, or none at all.
 
-Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest.
+Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest. Of a run that tells
+who answers not even that: whatever goes wrong with items, or takes too long, is the zero row, as an answer.
 """
 
 import logging
 import secrets
+import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +50,7 @@ class Part:
     """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
 
     terms: Terms
-    batch: ItemBatch
+    batch: ItemBatch | None  # None: not read yet, of a run whose attendance is public
     user: int
 
 
@@ -61,6 +63,7 @@ class Worker:
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Whether this client takes part in a run. Raises LedgerError only."""
@@ -71,8 +74,8 @@ class Worker:
         if objection is None:
             self.announced[run] = digest
             _LOG.info("Takes part in run %r.", run)
-            if run in self.parts:
-                _LOG.info("Run %r: %s", run, _promise(self.parts[run].terms, self.owner.user))
+            if (part := self.parts.get(run)) is not None:
+                _LOG.info("Run %r: %s", run, _promise(part.terms, self.owner.user))
         else:
             _LOG.warning("Takes no part in run %r: %s", run[:MAX_NAME], objection)
         return federation.Consent(run=run[:MAX_NAME], takes_part=objection is None)
@@ -84,8 +87,7 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            data = self.owner.data
-            items = own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
+            items = None if terms.public else self._read(terms)
         except (WireError, DataError) as error:
             return str(error)
         except Exception:
@@ -94,23 +96,74 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            if items.problem is not None:
-                _LOG.error("The items cannot be used in run %r. %s", terms.run, items.problem)
-            if items.notice is not None:
-                _LOG.warning("Rows are left out in run %r. %s", terms.run, items.notice)
-            kept = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long, and has been used
-            self._take(Part(kept, items.batch, user if terms.slot is None else terms.slot))
+            slot, batch = user if terms.slot is None else terms.slot, None
+            if items is not None:
+                _tell(terms.run, items)
+                batch = items.batch
+                terms = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
+            self._take(Part(terms, batch, slot))
         return objection
 
-    def _take(self, part: Part) -> None:
-        """The latest part; the oldest are forgotten until their runs are announced again, at the next connection."""
-        self.parts.pop(part.terms.run, None)
-        self.parts[part.terms.run] = part
-        numbers = sum(each.batch.features.size for each in self.parts.values())
-        while len(self.parts) > MOST_PARTS or (numbers > MOST_NUMBERS and len(self.parts) > 1):
-            oldest = next(iter(self.parts))
-            numbers -= self.parts.pop(oldest).batch.features.size
-            self.announced.pop(oldest, None)
+    def _read(self, terms: Terms) -> OwnItems:
+        """The items of a run, as they are now. Raises DataError, and whatever a library does."""
+        data = self.owner.data
+        return own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
+
+    def _take(self, part: Part, *, known: Part | None = None) -> None:
+        """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
+
+        The oldest are forgotten until their runs are announced again, at the next connection. Of a run whose attendance
+        is public only the items are, until they are needed: how many there are shows nowhere.
+        """
+        with self._lock:
+            if self.parts.pop(part.terms.run, None) is None and known is not None:
+                return
+            self.parts[part.terms.run] = part
+            while len(self.parts) > MOST_PARTS:
+                oldest = next(iter(self.parts))
+                self.parts.pop(oldest)
+                self.announced.pop(oldest, None)
+            sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
+            numbers = sum(sizes.values())
+            for run in list(sizes)[:-1]:
+                if numbers <= MOST_NUMBERS:
+                    break
+                numbers -= sizes[run]
+                if self.parts[run].terms.public:
+                    self.parts[run] = replace(self.parts[run], batch=None)
+                else:
+                    self.parts.pop(run)
+                    self.announced.pop(run, None)
+
+    def prepare(self, run: str) -> ItemBatch | None:
+        """Read the items of a run whose attendance is public, unless they are there; None if it is not known.
+
+        Whatever is wrong with them, they are then none. Never raises.
+        """
+        part = self.parts.get(run)
+        if part is None or part.batch is not None:
+            return None if part is None else part.batch
+        try:
+            items = self._read(part.terms)
+        except Exception as error:
+            said = str(error) if isinstance(error, DataError) else "an error that was not foreseen"
+            _LOG.debug("The items of run %r could not be made.", run, exc_info=True)
+            items = OwnItems(_nothing(part.terms.features), said, None)
+        _tell(part.terms.run, items)
+        self._take(replace(part, batch=items.batch), known=part)
+        return items.batch
+
+    def attends(self, run: str) -> float | None:
+        """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
+        part = self.parts.get(run)
+        return part.terms.seconds if part is not None and part.terms.public else None
+
+    def zero_row(self, message: federation.Question) -> bytes | None:
+        """In place of an answer that is not ready when it has to be sent: zeros, or what was kept by now.
+
+        As `reply`, and like it at most one answer a question: what is ready later is never sent. Raises LedgerError.
+        """
+        return self.reply(message, ready=False)
 
     def wanted(self, head: Long) -> int | None:
         """How many bytes may follow a question of which all but its task is there; None: none of them is wanted.
@@ -120,8 +173,11 @@ class Worker:
         part = self.parts.get(head.run)
         return None if part is None else min(8 * MOST_VECTORS * part.terms.dimension + BESIDE, MAX_MESSAGE)
 
-    def reply(self, message: federation.Question) -> bytes | None:
-        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError."""
+    def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
+        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
+
+        Zeros unless there is time to be `ready` with another.
+        """
         try:
             name = question_name(message)
         except WireError as error:
@@ -130,13 +186,13 @@ class Worker:
         before = self.record.recall(*name)
         if before is not None:
             return before
-        made = self._answer(name, message)
+        made = self._answer(name, message, ready)
         if isinstance(made, str):
             _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
             return _silence(*name)
         return made
 
-    def _answer(self, name: tuple[str, int, bytes], message: federation.Question) -> bytes | str:
+    def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
         """A new answer, kept in the record, or why there is none."""
         part = self.parts.get(name[0])
         if part is None:
@@ -154,20 +210,25 @@ class Worker:
         objection = self.record.objection(*name[:2], spends=spends)
         if objection is not None:
             return objection
-        sent = answer_to_wire(*name, *self._compute(part, task, name[1])).SerializeToString()
+        found = self._compute(part, task, name[1]) if ready else _zeros(part, task)
+        sent = answer_to_wire(*name, *found).SerializeToString()
         return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
 
     def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
         """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
         try:
-            return self._found(part, task, part.batch, round_number)
+            batch = self.prepare(part.terms.run) if part.batch is None else part.batch
+            if batch is not None:
+                values, status = self._found(part, task, batch, round_number)
+                usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
+                return (values, status) if usable or not part.terms.public else _zeros(part, task)
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
         if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
             with suppress(Exception):  # then the question is at fault, for every user alike
-                return self._found(part, task, _nothing(part.batch), round_number)
-        return np.zeros(task.answer_shape(part.terms.dimension)), Status.MISSING
+                return self._found(part, task, _nothing(part.terms.features), round_number)
+        return _zeros(part, task)
 
     def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
         users = np.array([part.user], np.int64)
@@ -186,8 +247,9 @@ class Worker:
 
     def forget(self, run: str) -> bool:
         """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
-        self.parts.pop(run, None)
-        self.announced.pop(run, None)
+        with self._lock:
+            self.parts.pop(run, None)
+            self.announced.pop(run, None)
         return self.record.end(run)
 
 
@@ -205,9 +267,23 @@ def _misfit(terms: Terms, number: int, task: Task) -> str | None:
     return None
 
 
-def _nothing(batch: ItemBatch) -> ItemBatch:
-    """One user without items, of the same features."""
-    return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
+def _tell(run: str, items: OwnItems) -> None:
+    """The owner's log hears what is wrong with items."""
+    if items.problem is not None:
+        _LOG.error("The items cannot be used in run %r. %s", run, items.problem)
+    if items.notice is not None:
+        _LOG.warning("Rows are left out in run %r. %s", run, items.notice)
+
+
+def _nothing(features: int) -> ItemBatch:
+    """One user without items."""
+    return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(2, np.int64))
+
+
+def _zeros(part: Part, task: Task) -> tuple[NDArray[np.float64], Status]:
+    """What is sent where no answer could be computed: where who answers is public, an answer like any other."""
+    status = Status.ANSWERED if part.terms.public else Status.MISSING
+    return np.zeros(task.answer_shape(part.terms.dimension)), status
 
 
 def _promise(terms: Terms, user: str) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from quoron_client.data.dialect import Dialect
-from quoron_client.federation.owner import Limits, Owner
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits, Owner
 from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError
 
@@ -93,11 +93,17 @@ def _dialect(given: _Given) -> Dialect:
 
 
 def _limits(given: _Given) -> dict[str, Any]:
+    accepted = tuple(given.text("accept", "broadcast,local").split(","))
+    if PUBLIC_ATTENDANCE in accepted:
+        raise ConfigError(
+            f"Expected accept without {PUBLIC_ATTENDANCE} on Flower, got it: a node answers when it has computed, and "
+            "its data move when that is. Leave it out; clients of `quoron serve` can accept it."
+        )
     return {
         "record": Path(given.text("record")),
         "lifetime_epsilon": given.number("lifetime-epsilon", "1"),
         "lifetime_delta": given.number("lifetime-delta", "1e-5"),
-        "accept_exposures": tuple(given.text("accept", "broadcast,local").split(",")),
+        "accept_exposures": accepted,
         "simulation_seed": given.whole("simulation-seed", "a seed"),
         "new_record": given.switch("new-record"),
     }

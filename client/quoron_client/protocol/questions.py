@@ -104,6 +104,7 @@ class Question:
     planned: int | None = None  # users as told in public; None where k itself is public
     reduction: Reduction | None = None  # stays with whoever asks: no client is told of it
     drawn: bool = False  # whom it asks is by secret coins, on which the promise rests
+    attended: bool = False  # who answers is public: whoever sends anything has answered, if only with the zero row
 
     @property
     def lasting(self) -> tuple[Any, ...]:
@@ -154,9 +155,13 @@ class Answers:
             return cls(values, kept)
         return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
 
+    def attended(self) -> "Answers":
+        """The same where who answers is public: what came and cannot be used is the zero row, as an answer."""
+        return Answers(self.values, np.where(self.status == MISSING, MISSING, ANSWERED))
+
     @property
     def answered(self) -> NDArray[np.bool_]:
-        """Which rows hold a usable answer, shape (k,)."""
+        """Which rows hold a usable answer, shape (k,); where who answers is public, whose answer came."""
         answered: NDArray[np.bool_] = self.status == ANSWERED
         return answered
 

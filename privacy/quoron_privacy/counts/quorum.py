@@ -10,8 +10,9 @@
 Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V_t fresh noise, Ξ one secret draw a run. A
 run that falls below ends for good. Where a round's own release leaves room for a count with Gaussian noise, or tells
 one, that is free; what it leaves too little room for is paid for, with Gaussian noise in every round, or with Laplace
-noise by sparse vectors, whichever can count smaller cohorts. Statement, proof and symbols: docs/privacy/quorum.md#q1,
-quorum-free#q4 and #q5, quorum-secret#q2.
+noise by sparse vectors, whichever can count smaller cohorts. Where who answers is public, answers are counted as they
+are. Statement, proof and symbols: docs/privacy/quorum.md#q1, quorum-free#q4 and #q5, quorum-secret#q2,
+public-attendance#pa1.
 """
 
 import math
@@ -71,6 +72,7 @@ class Quorum:
     rest_epsilon: float  # what the algorithm itself promises
     rest_delta: float
     each: float = 0.0  # μ_p of a count with Gaussian noise, paid for in every round; 0: none
+    public: bool = False  # who answers is public: counts are exact, and cost nothing (public-attendance#pa1)
 
     def needed(self, asked: int) -> int:
         """⌈q · asked⌉, with q the decimal number that it is written as."""
@@ -156,6 +158,12 @@ def spent_on(share: float | None, epsilon: float, wanted: float | None) -> float
     return 0.0 if share is None else SHARE * epsilon
 
 
+def exact(share: float, cohorts: Sequence[int], *, participations: int, rest: tuple[float, float]) -> Quorum:
+    """The quorum of a run whose attendance is public: never wrong, whatever the size of a cohort."""
+    _check(share, 0.0, cohorts, participations)
+    return Quorum(share, 0.0, participations, 0.0, 0.0, *rest, public=True)
+
+
 def calibrate(
     share: float,
     epsilon: float,
@@ -221,6 +229,7 @@ def verify(quorum: Quorum, epsilon: float, delta: float, cohorts: Sequence[int],
         ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, quorum),
         ("a threshold without noise beside counts without Laplace noise", scales[1] > 0 or not scales[0], quorum),
         ("counts with one kind of noise", not (quorum.each and scales[1]) and 0 <= quorum.each <= 2.0**20, quorum),
+        ("no noise in public counts, and no cost", not (quorum.public and (quorum.epsilon or any(scales))), quorum),
         (f"a cost of at most quorum.epsilon={quorum.epsilon}", quorum.cost <= _exact(quorum.epsilon), quorum.cost),
         (f"epsilon of algorithm and quorum <= {epsilon}", added <= _exact(epsilon), (quorum.rest_epsilon, quorum)),
         (f"delta with the samplers <= {delta}", Fraction(quorum.rest_delta) + slack <= Fraction(delta), quorum),

@@ -5,9 +5,11 @@
 A round's answers reach the algorithm once the round has its quorum, by the count of usable answers plus noise. Below it
 the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model. Where a
 round's own release tells how many answered, what it tells decides: the release is part of the same commit, so that the
-books never hold a decision without what it was made from.
+books never hold a decision without what it was made from. Where who answers is public, answers are counted as they
+are: those that came, whatever is in them.
 
-Statement and proof: docs/privacy/quorum.md, quorum-free.md; its numbers: quoron_privacy.counts.quorum.
+Statement and proof: docs/privacy/quorum.md, quorum-free.md, public-attendance.md; its numbers:
+quoron_privacy.counts.quorum.
 """
 
 import math
@@ -23,12 +25,12 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, noisy_count, rest
-from quoron_privacy.errors import VerificationError, WithoutQuorum
+from quoron_privacy.errors import Infeasible, VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Attendance, GaussianPromise, Moves
+from quoron_server.parameters import Attendance, GaussianPromise, Kind, Moves
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from quoron_server.algorithms.info import Counting
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
+TRUE_ANSWERS = (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.FULL_ATTENDANCE)  # by which zeros are none
 _NOTHING = Attendance(0.0)
 
 
@@ -63,7 +66,12 @@ class WithQuorum:
 
     def request(self, state: QuorumState, noise: NoiseSource) -> Question | None:
         """The algorithm's own question; None too once the run is without a quorum."""
-        return None if state.ended else self.inner.request(state.inner, noise)
+        question = None if state.ended else self.inner.request(state.inner, noise)
+        if question is None or not self._quorum.public:
+            return question
+        if question.drawn:  # no plan of these is verified
+            raise VerificationError(f"Expected cohorts that are public with public attendance, got {question}.")
+        return replace(question, attended=True)
 
     def update(self, state: QuorumState, answers: Answers | Sums, noise: NoiseSource) -> Update[QuorumState]:
         """Decide; with a quorum, or where the own release is what decides, the algorithm's own update."""
@@ -101,16 +109,17 @@ class WithQuorum:
         )
 
     def counted(self, answers: Answers | Sums) -> int:
-        """Users of a round whose answer is usable."""
+        """Users of a round whose answer is usable; where who answers is public, whose answer came."""
         return int(np.sum(answers.answered))
 
     def model(self, state: QuorumState) -> Vector:
         """The algorithm's own; WithoutQuorum if the run has ended so."""
         if state.ended:
+            count = "" if self._quorum.public else ", by a count with noise"
             raise WithoutQuorum(
                 f"Round {state.round} of at most {self.plan.cost.rounds} was without a quorum: fewer than a share of "
-                f"{self._quorum.share:g} of those asked answered, by a count with noise. There is no model, and what "
-                "the run has spent stays spent. See that clients are there, then submit another run."
+                f"{self._quorum.share:g} of those asked answered{count}. There is no model, and what the run has spent "
+                "stays spent. See that clients are there, then submit another run."
             )
         return self.inner.model(state.inner)
 
@@ -169,6 +178,50 @@ def with_quorum(
     return replace(own, guarantee=whole)
 
 
+def with_public_attendance(own: Plan, privacy: Privacy) -> Plan:
+    """The algorithm's own plan with a quorum of exact counts, which costs nothing: who answers is public.
+
+    Infeasible unless public-attendance#pa1 is about it.
+    """
+    alone = own.guarantee
+    quorum = quorums.exact(
+        float(privacy.quorum or 0.0),
+        own.parameters.cohorts(),
+        participations=own.parameters.participations(),
+        rest=(alone.epsilon, alone.delta),
+    )
+    private = alone.exposure != "none"
+    epsilon, delta = (privacy.epsilon, privacy.delta) if private else (alone.epsilon, alone.delta)
+    plan = replace(own, guarantee=replace(alone, epsilon=epsilon, delta=delta, quorum=quorum))
+    if (why := told_too_much(plan)) is not None:
+        raise Infeasible(
+            f"{own.algorithm} with public attendance", why, "attendance='private' (privacy.attendance), or another one"
+        )
+    return plan
+
+
+def told_too_much(plan: Plan) -> str | None:
+    """Why who answers may not be public in a run of this plan; None if it may (public-attendance#pa1), or is private.
+
+    By the promise and the parameters alone: what is asked here is what `verify` asks.
+    """
+    promise, quorum = plan.guarantee, plan.guarantee.quorum
+    if quorum is None or not quorum.public or promise.exposure == "none":
+        return None
+    if promise.adjacency != "replace-one":
+        return f"under {promise.adjacency} whether a user is there is what the promise hides"
+    if promise.exposure != "broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):
+        return (
+            "a client whose answer is not ready has no neutral one to send: the proof is about answers that are true, "
+            f"or private by themselves (exposure {promise.exposure})"
+        )
+    if promise.rests_on(Kind.SECRET_COHORTS) or plan.parameters.poisson_sampling:
+        return "its promise rests on secret cohorts, and the names of those who are missing tell who was asked"
+    if promise.held_out is not None:
+        return "who is held out is drawn in secret, and the names of those who are missing tell who was not"
+    return None
+
+
 def _room(own: Plan, privacy: Privacy, promise: GaussianPromise | None, counting: "Counting", spent: float) -> float:
     """μ of a count in every round, beside the run as planned, for all that (ε, δ) leaves; about, for another ε_q."""
     parameters, problem, rounds = own.parameters, own.problem, len(own.parameters.cohorts())
@@ -192,6 +245,8 @@ def verify_quorum(plan: Plan) -> None:
     if quorum is None or promise.exposure == "none":
         return
     attendance, participations = plan.attendance(), plan.parameters.participations()
+    if (why := told_too_much(plan)) is not None:
+        raise VerificationError(f"Expected private attendance in a plan of {plan.algorithm}, got public: {why}.")
     if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
         raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
     if not (quorum.epsilon > 0 or (attendance and len(attendance) == len(cohorts))):
@@ -217,7 +272,7 @@ def verify_counts(plan: Plan, moves: Callable[[Any, Problem], Sequence[Moves | N
     if not len(attendance) == len(left) == len(cohorts):
         raise VerificationError(f"Expected attendance of {len(cohorts)} rounds, got {attendance}.")
     for round_, (given, own) in enumerate(zip(attendance, left, strict=True)):
-        if promise.exposure == "local" and math.isinf(given.mu):
+        if (promise.exposure == "local" or quorum.public) and math.isinf(given.mu):
             continue
         room = 0.0
         if given.told:

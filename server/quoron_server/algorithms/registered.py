@@ -23,7 +23,15 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import checks, lifetime, look, purchases
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
-from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_counts, verify_quorum, with_quorum
+from quoron_server.algorithms.quorum import (
+    WithQuorum,
+    left_by_quorum,
+    told_too_much,
+    verify_counts,
+    verify_quorum,
+    with_public_attendance,
+    with_quorum,
+)
 from quoron_server.parameters import Assumption, GaussianPromise, Kind, NearGaussianPromise, together
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -90,6 +98,9 @@ class Registered(AlgorithmInfo):
             return resting(with_quorum(own, left, self._gaussian(own), self.promises.counting, free=free))
 
         def planned(asked: Any) -> Plan:
+            if privacy.attendance == "public":
+                own = self.plan(problem, left_by_quorum(privacy, spent=False), asked, constants, seed)
+                return resting(with_public_attendance(own, privacy))
             if self.exposure == "local":
                 return made(privacy, asked, free=True)
             with suppress(Infeasible):
@@ -101,7 +112,7 @@ class Registered(AlgorithmInfo):
         try:
             return planned(options)
         except Infeasible:
-            if getattr(options, "rounds", 0) is not None:
+            if getattr(options, "rounds", 0) is not None or privacy.attendance == "public":
                 raise
             rounds = self.plan(problem, left_by_quorum(privacy), options, constants, seed).cost.rounds
             while (rounds := int(rounds / math.sqrt(2))) > 1:
@@ -133,6 +144,8 @@ class Registered(AlgorithmInfo):
         """
         promise, own = plan.guarantee, plan.without_quorum()
         if promise.held_out is not None:
+            if (why := told_too_much(plan)) is not None:
+                raise VerificationError(f"Expected private attendance in a plan of {self.name}, got public: {why}.")
             check_numbers(promise.held_out, "held_out")
             self.verify(plan.without_held_out())
             held_out.verify(promise.held_out, promise.epsilon, promise.delta, adjacency=promise.adjacency)
@@ -324,7 +337,8 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
         return constants
     moved = promise.quorum is not None and promise.exposure == "model"
     unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
-    return together(constants, plan.parameters.assumptions(plan.problem), unmoved)
+    told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if promise.quorum is not None and promise.quorum.public else ()
+    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told)
 
 
 def resting(plan: Plan) -> Plan:

@@ -64,6 +64,7 @@ _agreed = sa.Table(  # whose client has said that it takes part: its own record 
     sa.Column("epsilon", sa.Float, nullable=False),  # what it costs a user over a lifetime, for replacing one
     sa.Column("delta", sa.Float, nullable=False),
 )
+_AT_ONCE, _SHOWN = 500, 16  # users in one query; characters of a fingerprint
 _by_user = sa.Index("slots_by_user", _slots.c.user)
 
 
@@ -120,6 +121,17 @@ class Registry:
     def user(self, fingerprint: str) -> int | None:
         """The number of the user with this certificate, None if never enrolled."""
         return self.roster.number(fingerprint)
+
+    def called(self, users: Sequence[int]) -> list[str]:
+        """What an operator knows these users by: their name, if one is kept, or the beginning of their fingerprint."""
+        table = _schema.tables["users"]
+        found: dict[int, str] = {}
+        for start in range(0, len(users), _AT_ONCE):
+            some = [int(user) for user in users[start : start + _AT_ONCE]]
+            for row in self._database.all(sa.select(table).where(table.c.user.in_(some))):
+                known = row._mapping
+                found[int(known["user"])] = str(known.get("name") or known["fingerprint"][:_SHOWN])
+        return [found.get(int(user), f"user {user}") for user in users]
 
     def users_count(self, group: str | None = None) -> int:
         """How many users have enrolled, in `group` or at all."""

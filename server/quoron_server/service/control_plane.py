@@ -95,7 +95,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def List(self, request: pb.ListRequest, context: Context) -> pb.Document:
         """Every run and its state."""
         await self._require(context)
-        return _document({"runs": await _told(self._manager.records.runs(), context)})
+        return _document({"runs": await _told(self._manager.runs(), context)})
 
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
         """Public events from the first to the end, and what the run awaits meanwhile."""
@@ -224,8 +224,8 @@ def _refusal(found: tokens.Token | None) -> str | None:
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:
-    """What makes it another thing to await: not the time to which it is rounded."""
-    return {key: value for key, value in awaited.items() if key != "ends"}
+    """What makes it another thing to await: not the time to which it is rounded, nor who comes and goes."""
+    return {key: value for key, value in awaited.items() if key not in ("ends", "connected")}
 
 
 async def _told(call: Awaitable[T], context: Context) -> T:

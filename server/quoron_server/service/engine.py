@@ -51,7 +51,8 @@ class GrpcEngine:
             ) from None
         self._note()
         largest = FAR * question.task.honest(self.problem.bounds)
-        return Answers.checked(answers.values, answers.status, largest=largest, own=True)
+        found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
+        return found.attended() if question.attended else found
 
     def _note(self) -> None:
         """Before the round's commit: whoever has given an answer that counts has agreed."""

@@ -14,11 +14,7 @@ import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
@@ -31,12 +27,13 @@ from quoron_server.books.roster import AWAY_AFTER, TooFewActive
 from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
-from quoron_server.service import journal
+from quoron_server.service import attending, journal
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, published_at, standing
+from quoron_server.service.feed import Feed
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
+from quoron_server.service.running import FeedObserver, Running, Standing, published_at, standing
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
@@ -121,12 +118,9 @@ class Manager:
     async def stop(self) -> None:
         """Leave every run where it is; the next start takes it up."""
         self._stopping.set()
-        tasks = []
         for run in self._active.values():
-            if run.engine is not None:
-                run.engine.stop()
-            if run.task is not None:
-                tasks.append(run.task)
+            run.stop()
+        tasks = [run.task for run in self._active.values() if run.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
         await asyncio.to_thread(self.records.close)
@@ -210,8 +204,7 @@ class Manager:
                     waiting.feed.add({"kind": "ended", "how": how})
         if active is not None:
             active.cancelled = True
-            if active.engine is not None:
-                active.engine.stop()
+            active.stop()
             await self._stored(lambda: self._books.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
@@ -255,6 +248,10 @@ class Manager:
         journal.charged(run, promise.get("by", ""), group, charge.words())
         return charge
 
+    async def runs(self) -> list[dict[str, Any]]:
+        """State of every run, in order of submission; of those that go on how many of their members are connected."""
+        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
         known = self._active.get(run) or self._waiting.get(run)
@@ -262,25 +259,19 @@ class Manager:
         return await self.records.feed(run) if feed is None else feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
-        """What a run waits for now, all of it public: active users, or the end of the open round. None for neither.
+        """What a run waits for now, all of it public; None between two rounds.
 
-        Nothing of who is here or has answered: a round's end is known when it opens.
+        Nothing of who has answered: a round's end is known when it opens, and who is connected without any answer.
         """
         waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                figures = {"needed": wanted.problem.users, "group": wanted.group, "quorum": wanted.quorum}
-                return {"kind": "awaits", "what": "users", **await self.users.standing(wanted.group), **figures}
+                return attending.users_awaited(wanted, await self.users.standing(wanted.group))
         if active is None or session is None:
             return None
-        if session.open is None:
-            left = self._gathered - asyncio.get_running_loop().time()
-            return {"kind": "awaits", "what": "clients", "ends": _in(left)} if left > 0 else None
-        left, question = session.open.closes - asyncio.get_running_loop().time(), session.open.question
-        figures = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages}
-        figures |= {"ends": _in(left)}
-        return {"kind": "awaits", "what": "answers", **figures, "quorum": active.specification.quorum}
+        here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
+        return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
 
     def standing(self) -> list[Standing]:
         """How far every open run is, as everybody may know."""
@@ -339,6 +330,8 @@ class Manager:
             how = "cancelled"
         except WithoutQuorum as problem:
             how, error = "without-quorum", str(problem)
+            if run.specification.attendance == "public" and (gathering := run.gathering) is not None:
+                error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
         except OtherVersion as problem:
             if not run.cancelled:
                 run.tell()
@@ -367,18 +360,20 @@ class Manager:
 
     async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
-        loop = asyncio.get_running_loop()
-        members, events = await asyncio.to_thread(self._begin, run)
-        for event in events:
-            run.feed.add(event)
-        run.moved = max(loop.time(), self._gathered)
-        if run.engine is None:
-            journal.begun(run.name, users=len(members), rounds=run.plan.cost.rounds, done=len(events))
+        loop, wanted = asyncio.get_running_loop(), run.specification
+        members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
         session = self.sessions.runs.get(run.name)
         if session is None:
-            description = json.dumps(specifications.describe(run.specification, run.plan))
+            description = json.dumps(specifications.describe(wanted, run.plan))
             session = self.sessions.open(run.name, description, members, gathered=self._gathered)
-        wanted = run.specification
+        run.gathering = attending.Gathering(wanted, session, over=begun)
+        await run.gathering.wait(max(loop.time(), self._gathered))
+        events = await asyncio.to_thread(self._begin, run)
+        for event in events:
+            run.feed.add(event)
+        run.moved = loop.time()
+        if run.engine is None:
+            journal.begun(run.name, users=len(members), rounds=run.plan.cost.rounds, done=len(events))
         run.engine = GrpcEngine(
             self.sessions,
             session,
@@ -407,15 +402,15 @@ class Manager:
         run.tell()
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
-        promise = run.plan.guarantee
-        epsilon, delta = replace_one(
-            promise.epsilon, promise.delta, adjacency=promise.adjacency, exposure=promise.exposure
-        )
+        p = run.plan.guarantee
+        epsilon, delta = replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
-    def _begin(self, run: Running) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+    def _begin(self, run: Running) -> list[dict[str, Any]]:
         members = self._books.begin(run.specification, run.plan)
-        return members, self.records.events(run.name)
+        if run.specification.attendance == "public":
+            run.names = self._registry.called(members.tolist())
+        return self.records.events(run.name)
 
     async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._read(lambda: asyncio.to_thread(function, *arguments))
@@ -434,11 +429,6 @@ class Manager:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 raise RunStopped("The coordinator is leaving.")
-
-
-def _in(seconds: float) -> str:
-    """The time of day so far from now."""
-    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 def _check_name(what: str, name: str) -> None:

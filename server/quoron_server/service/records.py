@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
 from quoron_server.plan import Plan
-from quoron_server.service.feed import Feed, public
+from quoron_server.service.feed import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
 from quoron_server.wording import plan_json
 
@@ -112,10 +112,19 @@ class Records:
         return feed
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        """Committed rounds, as everybody may see them; blocks."""
+        """Committed rounds, as everybody may see them, where that is public with names; blocks."""
         if not Ledger.begun(self._database, run):
             return []
-        return [public(event) for event in Ledger.within(self._database, run).events()]
+        events = [public(event) for event in Ledger.within(self._database, run).events()]
+        told = any(event["public"].get("absent") for event in events)
+        names = self._registry.called(self._registry.members(run).tolist()) if told else ()
+        return [named(event, names) for event in events]
+
+    async def missing(self, run: str, unwilling: Sequence[int]) -> str:
+        """Who was missing in a run that ended without a quorum, for people; `unwilling` if it never began."""
+        events = await self._read(lambda: self.events(run))
+        names = () if events else await self._read(lambda: self._registry.called(unwilling))
+        return missing_words(events[-1] if events else None, names)
 
     async def row(self, run: str) -> RunRow:
         """One run as it is stored."""

@@ -127,6 +127,11 @@ class Sessions:
         """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
         return [user for user in self._here if session is None or user in session.users]
 
+    def standing(self, run: str) -> dict[str, int]:
+        """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
+        session = self.runs.get(run)
+        return {} if session is None else {"connected": len(self.here(session)), "members": len(session.members)}
+
     def hang_up(self, users: Iterable[int], why: str) -> None:
         """End what conversations these have; they may come back."""
         for user in users:

@@ -57,7 +57,8 @@ def client(
     accept: Annotated[
         list[str] | None,
         typer.Option(
-            help="An exposure to take part in, once for each. Replaces the default, which is broadcast and local."
+            help="An exposure to take part in, once for each, and public-attendance for runs that tell who answers. "
+            "Replaces the default, which is broadcast and local."
         ),
     ] = None,
     insecure: Insecure = False,

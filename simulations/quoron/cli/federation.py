@@ -6,7 +6,6 @@ need when they are called.
 
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -35,15 +34,12 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
-tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
-
 QUORUM = 0.5  # of those asked, where nothing is declared
-TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
 def serve(
@@ -127,7 +123,7 @@ def serve(
         config,
         most_clients=most_clients,
         gathering=gather,
-        away_after=_seconds("--away-after", away_after),
+        away_after=seconds_of("--away-after", away_after),
         metrics=metrics,
     )
     if largest_message is not None:
@@ -165,7 +161,13 @@ def submit(
         str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
     ] = "native",
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
-    waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
+    waiting: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="For a quorum of clients to agree before anybody is asked; Flower: until all users are there.",
+        ),
+    ] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan beside what other algorithms would do; submit nothing.")
@@ -198,6 +200,7 @@ def submit(
         group=group,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
+        waiting=None if superlink is not None else waiting,
         whole=superlink is not None,
     )
     promise = f"{run}: {promised(plan)}"
@@ -232,6 +235,8 @@ def runs(connection: Connection, as_json: Json = False) -> None:
     with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
+            if "connected" in each:
+                shown += f"\t{each['connected']} of {each['members']} members connected now"
             print(dumps(each) if as_json else printable(shown))
 
 
@@ -390,46 +395,6 @@ def certs(
             print(made)
 
 
-@tokens.command("add")
-def add_token(
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="operator or auditor.")],
-    file: TokenFile = Path("tokens.json"),
-    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
-    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
-) -> None:
-    """Make a token; it is shown this once."""
-    from quoron_server.books.durable import PRIVATE, replace_whole
-    from quoron_server.service import tokens as stored
-
-    token = stored.add(file, name=name, role=role, valid=_seconds("--valid", valid))
-    if out is None:
-        print(token)
-        return
-    try:
-        replace_whole(out, f"{token}\n".encode(), mode=PRIVATE)
-    except OSError as error:
-        stored.remove(file, name=name)  # nobody has seen it
-        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
-
-
-@tokens.command("list")
-def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
-    """Names, roles, and how long each is good; those that are over, too."""
-    from quoron_server.service import tokens as stored
-
-    for each in stored.read(file).values():
-        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
-
-
-@tokens.command("remove")
-def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
-    """Take a token back, at once."""
-    from quoron_server.service import tokens as stored
-
-    stored.remove(file, name=name)
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands of a federation to the command line."""
     for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
@@ -448,15 +413,6 @@ def _announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
-
-
-def _seconds(option: str, text: str) -> float:
-    """A time, such as 4w, 7d, 12h, 30m or 45s."""
-    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
-    if found is None and text != "never":
-        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-    return math.inf if found is None else int(found[1]) * units[found[2]]
 
 
 def _bytes(text: str) -> int:

@@ -9,6 +9,7 @@ import typer
 from quoron.cli.books import forget_in_books
 from quoron.cli.client import give_receipt
 from quoron.cli.connection import Connection, shared_options
+from quoron.cli.tokens import Json
 from quoron_privacy.errors import ConfigError, RunError, printable
 
 users = typer.Typer(
@@ -16,7 +17,6 @@ users = typer.Typer(
 )
 
 Who = Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
 @users.command("list")

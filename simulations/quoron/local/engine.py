@@ -34,6 +34,7 @@ from quoron_server.rounds import Observer, RoundEvent
 from quoron_server.specification import RunSpecification
 
 SECONDS = 600.0  # of a round where no network says how long it takes answers: it ends once all have answered
+ATTENDED = 4.0  # the same where who answers is public: then it ends after half of that
 NAME = "simulation"  # of the run, in the federation's books
 FIGURES = "federation.json"  # in the run folder: who took part, and what it took
 KEPT = "federation"  # the folder of one that is kept, in the run folder
@@ -114,13 +115,14 @@ def simulate(
 def specification(prepared: Prepared[Setup]) -> RunSpecification:
     """The run as an operator would submit it; rounds end once everybody has answered."""
     config, plan, population = prepared.config, prepared.planned.plan, prepared.scene.population
+    seconds = ATTENDED if config.privacy.attendance == "public" else SECONDS
     return specification_of(
         config,
         replace(plan, guarantee=replace(plan.guarantee, seeded=False)),
         loss=population.loss,
         columns=columns_of(config, population),
         run=NAME,
-        seconds=SECONDS if config.run.link is None else config.run.link.deadline,
+        seconds=seconds if config.run.link is None else config.run.link.deadline,
         simulation_seed=config.run.simulation_seed,
         early_ends=True,
     )

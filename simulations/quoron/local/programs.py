@@ -29,7 +29,7 @@ from quoron.simulation import scene
 from quoron_client.federation import core_dumps, log_limit
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import OwnItems
-from quoron_client.federation.owner import EXPOSURES
+from quoron_client.federation.owner import EXPOSURES, PUBLIC_ATTENDANCE
 from quoron_client.federation.record import Record
 from quoron_client.federation.session import converse, run_client
 from quoron_client.federation.work import Worker
@@ -185,7 +185,7 @@ async def _client(
         authority=place / "authority.pem",
         lifetime_epsilon=np.inf if simulated else EPSILON,
         lifetime_delta=1.0 if simulated else DELTA,
-        accept_exposures=EXPOSURES if simulated else ("broadcast", "local"),
+        accept_exposures=(*(EXPOSURES if simulated else ("broadcast", "local")), PUBLIC_ATTENDANCE),
         simulation_seed=order.simulation_seed,
     )
     corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST
@@ -230,20 +230,20 @@ class SimulatedWorker(Worker):
             worker.items = lambda path, _: OwnItems(load_items(path), None)
         return worker
 
-    def reply(self, message: federation.Question) -> bytes | None:
+    def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, unless it was ordered that there is none."""
         user = self.simulated
         assert user is not None
         faults, order = user.order.faults, user.order
         user.dies(message.round)
-        if delay := faults.delay(user.number, order.clients):
+        if ready and (delay := faults.delay(user.number, order.clients)):
             time.sleep(delay)
         if user.corruption == Corruption.MISSING or faults.silent(
             user.number, message.round, order.simulation_seed or 0
         ):
             return None
         if user.corruption not in _SENT:
-            return Worker.reply(self, message)
+            return Worker.reply(self, message, ready=ready)
         run, number, digest, task = question_from_wire(message)
         part = self.parts.get(run)
         if part is None:

@@ -216,20 +216,31 @@ def _words(event: dict[str, Any]) -> str:
     if event["kind"] == "awaits":
         return _awaited(event)
     public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
+    missing = event["public"].get("missing")
+    public += f"; missing: {', '.join(missing)}" if missing else ""
     return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
 
 
 def _awaited(event: dict[str, Any]) -> str:
     """What a run waits for."""
     if event["what"] == "clients":
-        return f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
+        words = f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
+        return words + _connected(event)
+    if event["what"] == "willing":
+        counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
+        return f"awaits clients that agree to take part, until {event['ends']}: {counts}{_connected(event)}"
     if event["what"] == "users":
         there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
         return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
     return (
         f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
-        f"until {event['ends']}; {_quorum(event['quorum'])}"
+        f"until {event['ends']}; {_quorum(event['quorum'])}{_connected(event)}"
     )
+
+
+def _connected(event: dict[str, Any]) -> str:
+    """How many clients are there, which tells nothing of who has answered."""
+    return f"; {event['connected']} connected now" if "connected" in event else ""
 
 
 def _quorum(share: float | None) -> str:

@@ -23,9 +23,12 @@ from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
 from quoron_server.specification import (
+    LONGEST_WAITING,
+    WAITING,
     RunSpecification,
     ending_early,
     require_fitting,
+    require_private_attendance,
     require_telling,
 )
 from quoron_server.wording import NO_QUORUM, digest, sentence
@@ -40,17 +43,22 @@ def specify(
     group: str = EVERYONE,
     simulation_seed: int | None = None,
     early_ends: bool = False,
+    waiting: float | None = None,
     whole: bool = False,
 ) -> tuple[RunSpecification, Plan]:
     """The specification of a run over `users` active users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
-    once everybody has answered, and the promise says what that assumes. Messages travel `whole` through Flower, and may
+    once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree
+    before anybody is asked. Messages travel `whole` through Flower, and may
     then be no longer than that takes. Raises ConfigError for a
     configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config.loss)
     columns = _encoding(config, loss)
+    waiting = WAITING if waiting is None else waiting
+    if not 0 < waiting <= LONGEST_WAITING:  # nan would wait for ever
+        raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
     if simulation_seed is None:
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     plan = choose(config, declared(config, users), federated=True).plan
@@ -64,7 +72,10 @@ def specify(
         group=group,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
+        waiting=waiting,
     )
+    if whole:
+        require_private_attendance(specification, "Flower")
     _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
@@ -82,6 +93,7 @@ def specification_of(
     group: str = "everyone",
     simulation_seed: int | None = None,
     early_ends: bool = False,
+    waiting: float = WAITING,
 ) -> RunSpecification:
     """What a coordinator is given to make this very plan of a configuration, which was made for real."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
@@ -113,6 +125,8 @@ def specification_of(
         quorum=privacy_of(config).quorum,
         quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
+        attendance=config.privacy.attendance,
+        waiting=waiting,
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )

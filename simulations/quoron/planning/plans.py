@@ -193,7 +193,13 @@ def privacy_of(config: Config) -> Privacy:
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
     spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency)
+    attendance = wanted.attendance
+    if attendance == "public" and share is None:
+        raise ConfigError(
+            "Expected privacy.quorum, the share of those asked who must answer, with privacy.attendance='public', got "
+            "none."
+        )
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance)
 
 
 def _automatic(

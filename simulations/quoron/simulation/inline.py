@@ -63,6 +63,7 @@ class InlineEngine:
     | drops out of this round           | zero, MISSING                                       |
     | holds a non-finite item           | zero, REJECTED                                      |
     | bad or no items, a local report   | that of a zero gradient, ANSWERED: nobody can tell  |
+    | is there, where that is public    | its answer or zero, ANSWERED, whatever it holds     |
 
     With `dropout` every asked user fails to answer with that probability, independently in every round, drawn by
     (`seed`, round, user). Nothing a user holds or sends raises.
@@ -159,8 +160,13 @@ class InlineEngine:
     def _part(self, question: Question, slots: slice) -> Answers:
         """Answers of some slots."""
         task = question.task.part(slots)
-        values, status = self._chunk_answers(question.cohort[slots], task, question.round)
-        return Answers.checked(values, status, largest=self._largest(task))
+        users = question.cohort[slots]
+        values, status = self._chunk_answers(users, task, question.round)
+        found = Answers.checked(values, status, largest=self._largest(task))
+        if not question.attended:
+            return found
+        away = self._faults(users, question.round) == _MISSING
+        return Answers(found.values, np.where(away, MISSING, ANSWERED))
 
     def _fuses(self, task: Task) -> bool:
         """Whether gradients are summed as they are computed: the same integers as those of rows."""

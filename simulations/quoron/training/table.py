@@ -245,6 +245,8 @@ def check_section(config: Config) -> configs.TableSection:
         )
     if privacy.quorum not in (None, "none"):
         raise ConfigError(f"Expected no privacy.quorum for training, got {privacy.quorum}: everybody answers.")
+    if privacy.attendance != "private":
+        raise ConfigError("Expected no privacy.attendance for training, got public: everybody answers.")
     if not privacy.trust_server:
         raise ConfigError("Expected privacy.trust_server=true for training, got false: this machine holds the table.")
     if config.run.network is not None:

@@ -1,0 +1,189 @@
+"""Runs that tell who answers: counted exactly at any size, with names, and begun once enough clients are willing."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.crowd import (
+    Honest,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    everybody,
+    inline_model,
+    put_clock_forward,
+    specification,
+)
+from quoron.operate.control import words
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import Registry
+from quoron_server.specification import RunSpecification, make_plan, willing_needed
+from quoron_server.wording import sentence
+
+NAME, ROUNDS = "mean-sgd", 2
+SECONDS = 4.0  # by a clock that a test puts forward
+
+
+def wanted(users: int, **changes: object) -> RunSpecification:
+    """Everybody is asked in both rounds."""
+    problem = replace(specification("one-pass-dp-sgd").problem, users=users)
+    quorum = {"quorum": 0.5, "quorum_epsilon": 2.0, "attendance": "public"}
+    options = {"rounds": ROUNDS, "rate": 1.0}
+    return specification(NAME, **({"problem": problem, "options": options} | quorum | changes))
+
+
+async def events_of(running: Any) -> list[dict[str, Any]]:
+    return [event async for event in (await running.manager.feed("trial")).watch()]
+
+
+def charged(folder: Path) -> list[str]:
+    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database:
+        return [charge.run for charge in PopulationLedger(database).charges("everyone")]
+
+
+@pytest.mark.parametrize(("users", "stopped"), [(3, 2), (20, 11), (200, 101)])
+def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missing(
+    users: int, stopped: int, tmp_path: Path
+) -> None:
+    """Below some 500 users a private count is refused: exact ones decide at any size, for nothing."""
+    silent = range(users - stopped, users)
+
+    async def scene() -> list[dict[str, Any]]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(users, early_ends=False, seconds=SECONDS).as_text())
+            honest = Honest.of(users, silent)
+            for peer in await stack.enter_async_context(crowd(running.listen, users)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            while len(honest.asked) < users:
+                await asyncio.sleep(0.001)
+            while (session := running.sessions.runs.get("trial")) is not None:
+                if session.open is None or session.open.left == stopped:
+                    put_clock_forward(SECONDS)
+                await asyncio.sleep(0.01)
+            return await events_of(running)
+
+    events = carried_out(scene())
+    assert [event["kind"] for event in events] == ["round", "ended"], "in its first round"
+    assert events[0]["public"]["quorum"] == "not met"
+    assert events[0]["public"]["answered"] == users - stopped
+    assert events[0]["public"]["missing"] == [f"name:client-{user}" for user in silent]
+    assert events[1]["how"] == "without-quorum"
+    assert f"{users - stopped} answered; missing: name:client-{silent[0]}, " in events[1]["error"]
+    assert "missing: name:client-" in words(events[0])
+    assert charged(tmp_path) == ["trial"]
+
+
+def test_whoever_answers_is_counted_whatever_the_answer_holds(tmp_path: Path) -> None:
+    """Answers that cannot be used are zero rows: counted, never told from others, with the bits of one process."""
+    users = 3
+
+    class Broken(Honest):
+        def __call__(self, user: int, message: Any) -> Any:
+            answer = super().__call__(user, message)
+            if user == 1:
+                answer.values.data = np.full(len(answer.values.data) // 8, np.nan).tobytes()
+            return answer
+
+    async def scene() -> tuple[np.ndarray, list[dict[str, Any]]]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(users, quorum=0.99).as_text())
+            honest = Broken.of(users)
+            for peer in await stack.enter_async_context(crowd(running.listen, users)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            return await complete(running), await events_of(running)
+
+    _, events = carried_out(scene())
+    told = {"quorum": "met", "answered": users, "absent": []}
+    assert [{key: event["public"][key] for key in told} for event in events[:-1]] == [told] * ROUNDS
+
+
+@pytest.mark.parametrize("users", [3, 20])
+def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(users: int, tmp_path: Path) -> None:
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(users).as_text())
+            await everybody(running, stack, users)
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted(users), tmp_path))
+
+
+@pytest.mark.parametrize("attendance", ["private", "public"])
+def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(attendance: str, tmp_path: Path) -> None:
+    users, there = 20, 9
+    changes: dict[str, object] = {"waiting": 60.0, "attendance": attendance}
+    if attendance == "private":
+        changes |= {"problem": replace(wanted(80).problem, users=80), "options": {"rounds": 2}}
+        users = 80
+    specified = (
+        wanted(users, **changes)
+        if attendance == "public"
+        else specification("one-pass-dp-sgd", quorum=0.5, quorum_epsilon=2.0, **changes)
+    )
+
+    async def scene() -> list[dict[str, Any]]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(specified.as_text())
+            honest = Honest.of(users)
+            peers = await stack.enter_async_context(crowd(running.listen, users))
+            for peer in peers[:there]:
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            while (told := await running.manager.awaited("trial")) is None or told.get("willing") != there:
+                await asyncio.sleep(0.001)
+            assert (told["what"], told["needed"], told["members"]) == ("willing", users // 2, users)
+            assert f"{there} of {users} members have agreed, {users // 2} are needed" in words(told)
+            (listed,) = await running.manager.runs()
+            assert (listed["connected"], listed["members"]) == (users, users)
+            put_clock_forward(60.0)
+            events = await events_of(running)
+            assert honest.asked == []
+            return events
+
+    (event,) = carried_out(scene())
+    assert event["how"] == "without-quorum"
+    assert f"No quorum of willing clients: {there} of {users}" in event["error"]
+    assert ("Missing: name:client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
+    assert charged(tmp_path) == []
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        assert Registry(database).run("trial").state == "without-quorum"
+
+
+def test_a_run_that_waits_for_willing_clients_can_be_cancelled_and_comes_back_after_a_restart(tmp_path: Path) -> None:
+    async def waits(running: Any) -> None:
+        while (told := await running.manager.awaited("trial")) is None or told["what"] != "willing":
+            await asyncio.sleep(0.001)
+
+    async def first() -> None:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(3).as_text())
+            await stack.enter_async_context(crowd(running.listen, 3))
+            await waits(running)
+
+    async def second() -> str:
+        async with coordinator(tmp_path) as running:
+            await waits(running)
+            return (await running.manager.cancel("trial"))["state"]
+
+    carried_out(first())
+    assert charged(tmp_path) == []
+    assert carried_out(second()) == "cancelled"
+    assert charged(tmp_path) == []
+
+
+def test_a_quorum_of_all_members_has_to_be_willing_and_without_one_nobody_is_waited_for() -> None:
+    assert [willing_needed(wanted(20, quorum=share)) for share in (0.5, 0.55, 0.551)] == [10, 11, 12]
+    assert willing_needed(wanted(20, quorum=None, quorum_epsilon=0.0, attendance="private")) == 0
+
+
+def test_the_promise_says_that_who_answers_is_public_and_early_ends_tell_nothing_more() -> None:
+    said = sentence(make_plan(wanted(20, early_ends=True)).guarantee)
+    assert "who answers is public, by name" in said
+    assert "docs/privacy/public-attendance.md#pa1 for a quorum of 0.5, which costs nothing" in said
+    assert "early ends" not in said
