@@ -12,11 +12,14 @@ from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_server.books import roster as module
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import draw, seed_of
 from quoron_server.books.registry import OtherGroup, Registry
 from quoron_server.books.restoring import restore
-from quoron_server.books.roster import DAY, RotatedKey, draw, seed_of
+from quoron_server.books.roster import DAY, RotatedKey
+from quoron_server.books.roster_tables import NAMES, STANDING
 
 T0 = 1.8e9
+one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 
 
 class Clock:
@@ -86,6 +89,7 @@ def test_dead_and_revoked_users_leave_their_seats_to_the_living_and_the_new(regi
     np.testing.assert_array_equal(registry.members("before"), users)  # of runs that have begun they stay members
 
 
+@one_kind
 def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
     enrolled(registry, "ada", "ben")
     clock.now += 6.9 * DAY
@@ -99,6 +103,7 @@ def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
     assert states(registry, state="active") == {"ada": "active", "ben": "active"}
 
 
+@one_kind
 def test_when_somebody_was_seen_is_kept_on_a_grid_that_no_round_shows_in(registry, clock):
     """Steps of seven hours: whoever had to come back within a round was seen at the same time as everybody else."""
     enrolled(registry, "ada", "ben")
@@ -111,6 +116,7 @@ def test_when_somebody_was_seen_is_kept_on_a_grid_that_no_round_shows_in(registr
     assert [user.seen for user in registry.roster.page()] == [seen[0], clock.now]
 
 
+@one_kind
 def test_a_clock_that_is_put_back_makes_nobody_away(registry, clock):
     enrolled(registry, "ada")
     clock.now -= 300 * DAY
@@ -119,6 +125,7 @@ def test_a_clock_that_is_put_back_makes_nobody_away(registry, clock):
     assert registry.roster.page()[0].seen <= T0
 
 
+@one_kind
 def test_what_the_operator_says_stands_until_it_says_otherwise(registry, clock):
     enrolled(registry, "ada", "ben", "cem")
     registry.roster.away(0)
@@ -147,6 +154,7 @@ def test_a_user_is_found_by_number_name_or_fingerprint_and_never_guessed(registr
             registry.roster.find(word)
 
 
+@one_kind
 def test_names_and_versions_are_what_a_client_said_last_and_no_escape_sequence(registry):
     registry.enrol("key", name="a\x1b[31mda", software="x" * 1000)
     registry.enrol("key")
@@ -169,6 +177,7 @@ def test_pages_are_in_order_and_meet(registry):
         registry.roster.page(state="asleep")
 
 
+@one_kind
 def test_a_seat_goes_to_another_user_of_the_group_and_does_not_come_back(registry):
     old, new, other = enrolled(registry, "old", "new", "other")
     (far,) = enrolled(registry, "far", group="clinics")
@@ -204,6 +213,7 @@ def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
         registry.roster.rotate("nobody", "thief", "{}")
 
 
+@one_kind
 def test_a_revoked_key_signs_for_nobody(registry):
     enrolled(registry, "ada")
     registry.roster.retire_keys(["key of ada"])
@@ -226,6 +236,7 @@ def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(re
     assert registry.enrol("key of ben") == third
 
 
+@one_kind
 def test_a_key_of_another_group_is_told_so_after_a_rotation(registry):
     enrolled(registry, "ada", group="clinics")
     registry.roster.rotate("key of ada", "newer", "{}")
@@ -251,7 +262,7 @@ def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(reg
     database = registry._database
     enrolled(registry, "ada")
     with database.writing() as connection:
-        for index in (module._standing, module._names):
+        for index in (STANDING, NAMES):
             index.drop(connection)
         for column in ("name", "software", "state", "why", "seen"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
@@ -275,7 +286,7 @@ def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, t
     registry.fix_members("summer", 1)
     back_up(database, tmp_path / "new")
     with database.writing() as connection:
-        for index in (module._standing, module._names):
+        for index in (STANDING, NAMES):
             index.drop(connection)
         for column in ("name", "software", "state", "why", "seen"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))

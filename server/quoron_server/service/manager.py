@@ -11,16 +11,14 @@ import json
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
@@ -83,9 +81,6 @@ class Manager:
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
-        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
-        self._counted: dict[str, int] = {}
-        self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
@@ -137,15 +132,11 @@ class Manager:
         user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
         if known is None:
             journal.enrolled(user, group, identity)
-        self._came[group] += 1
-        if self._waiting:
-            await self._begin_those_that_can()
-        return user
+        self.users.came(group)
+        return await self.after(user)
 
-    async def changed(self, change: Awaitable[T]) -> T:
-        """After a change of the roster, by which more may be active: a run may wait for them."""
-        result = await change
-        self._counted.clear()
+    async def after(self, result: T) -> T:
+        """What was done about users, after which more may be active: a run may wait for them."""
         if self._waiting:
             await self._begin_those_that_can()
         return result
@@ -257,8 +248,7 @@ class Manager:
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
-                return attending.users_awaited(wanted, asdict(there))
+                return attending.users_awaited(wanted, await self.users.standing(wanted.group))
         if active is None or session is None:
             return None
         here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
@@ -287,26 +277,12 @@ class Manager:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= MOST_RUNS:
                     return  # the others wait until one has ended
-                if run.seated:
-                    self._begin_now(name)
+                wanted = run.specification.problem.users, run.specification.group
+                if not run.seated and not (self.users.may_be(*wanted) and await self._stored(self.users.are, *wanted)):
                     continue
-                group, needed = run.specification.group, run.specification.problem.users
-                if self._counted.get(group, needed) + self._came[group] < needed:
-                    continue  # spares every enrolment a count of its whole group
-                before = self._came[group]
-                try:
-                    await self._stored(self.users.look)
-                except ConfigError:  # nobody can tell who is revoked, and nobody is let in: at the next who comes
-                    return
-                users = (await self._stored(self._registry.roster.standing, group)).active
-                self._counted[group] = users - before
-                if name in self._waiting and users >= needed:
-                    self._begin_now(name)
-
-    def _begin_now(self, name: str) -> None:
-        if not self._stopping.is_set() and not self._waiting[name].cancelled:
-            run = self._active[name] = self._waiting.pop(name)
-            run.task = asyncio.create_task(self._whole(run))
+                if name in self._waiting and not run.cancelled and not self._stopping.is_set():
+                    self._active[name] = self._waiting.pop(name)
+                    run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: Running) -> None:
         """A run to its end; then whoever waited for its place."""

@@ -6,7 +6,6 @@ need when they are called.
 
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -35,15 +34,12 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
-tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
-
 QUORUM = 0.5  # of those asked, where nothing is declared
-TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
-Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
 def serve(
@@ -127,7 +123,7 @@ def serve(
         config,
         most_clients=most_clients,
         gathering=gather,
-        away_after=_seconds("--away-after", away_after),
+        away_after=seconds_of("--away-after", away_after),
         metrics=metrics,
     )
     if largest_message is not None:
@@ -399,46 +395,6 @@ def certs(
             print(made)
 
 
-@tokens.command("add")
-def add_token(
-    name: Annotated[str, typer.Argument(help="Whose it is.")],
-    role: Annotated[str, typer.Option(help="operator or auditor.")],
-    file: TokenFile = Path("tokens.json"),
-    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
-    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
-) -> None:
-    """Make a token; it is shown this once."""
-    from quoron_server.books.durable import PRIVATE, replace_whole
-    from quoron_server.service import tokens as stored
-
-    token = stored.add(file, name=name, role=role, valid=_seconds("--valid", valid))
-    if out is None:
-        print(token)
-        return
-    try:
-        replace_whole(out, f"{token}\n".encode(), mode=PRIVATE)
-    except OSError as error:
-        stored.remove(file, name=name)  # nobody has seen it
-        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
-
-
-@tokens.command("list")
-def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
-    """Names, roles, and how long each is good; those that are over, too."""
-    from quoron_server.service import tokens as stored
-
-    for each in stored.read(file).values():
-        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
-
-
-@tokens.command("remove")
-def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
-    """Take a token back, at once."""
-    from quoron_server.service import tokens as stored
-
-    stored.remove(file, name=name)
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands of a federation to the command line."""
     for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
@@ -457,15 +413,6 @@ def _announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
-
-
-def _seconds(option: str, text: str) -> float:
-    """A time, such as 4w, 7d, 12h, 30m or 45s."""
-    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
-    if found is None and text != "never":
-        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-    return math.inf if found is None else int(found[1]) * units[found[2]]
 
 
 def _bytes(text: str) -> int:

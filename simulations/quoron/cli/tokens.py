@@ -1,0 +1,65 @@
+"""`quoron tokens`: who may call a coordinator's control plane, as what, and for how long."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quoron_privacy.errors import ConfigError, RunError, printable
+
+tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
+
+TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
+
+
+@tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    role: Annotated[str, typer.Option(help="operator or auditor.")],
+    file: TokenFile = Path("tokens.json"),
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
+) -> None:
+    """Make a token; it is shown this once."""
+    from quoron_server.books.durable import PRIVATE, replace_whole
+    from quoron_server.service import tokens as stored
+
+    token = stored.add(file, name=name, role=role, valid=seconds_of("--valid", valid))
+    if out is None:
+        print(token)
+        return
+    try:
+        replace_whole(out, f"{token}\n".encode(), mode=PRIVATE)
+    except OSError as error:
+        stored.remove(file, name=name)  # nobody has seen it
+        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
+
+
+@tokens.command("list")
+def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
+    """Names, roles, and how long each is good; those that are over, too."""
+    from quoron_server.service import tokens as stored
+
+    for each in stored.read(file).values():
+        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
+
+
+@tokens.command("remove")
+def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
+    """Take a token back, at once."""
+    from quoron_server.service import tokens as stored
+
+    stored.remove(file, name=name)
+
+
+def seconds_of(option: str, text: str) -> float:
+    """A time, such as 4w, 7d, 12h, 30m or 45s."""
+    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
+    if found is None and text != "never":
+        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    return math.inf if found is None else int(found[1]) * units[found[2]]
