@@ -20,11 +20,22 @@ from federation.crowd import (
     put_clock_forward,
     specification,
 )
+from federation.test_service_cli import TABLE
+from quoron.config import parse
 from quoron.operate.control import words
+from quoron.operate.submission import specify
+from quoron_client.flower.node import read_owner
+from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.specification import RunSpecification, make_plan, willing_needed
+from quoron_server.specification import (
+    RunSpecification,
+    describe,
+    make_plan,
+    require_private_attendance,
+    willing_needed,
+)
 from quoron_server.wording import sentence
 
 NAME, ROUNDS = "mean-sgd", 2
@@ -76,7 +87,8 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert events[0]["public"]["missing"] == [f"name:client-{user}" for user in silent]
     assert events[1]["how"] == "without-quorum"
     assert f"{users - stopped} answered; missing: name:client-{silent[0]}, " in events[1]["error"]
-    assert "missing: name:client-" in words(events[0])
+    assert f"missing: name:client-{silent[0]}" in words(events[0])
+    assert (" and others" in words(events[0])) == (stopped > 20)
     assert charged(tmp_path) == ["trial"]
 
 
@@ -187,3 +199,27 @@ def test_the_promise_says_that_who_answers_is_public_and_early_ends_tell_nothing
     assert "who answers is public, by name" in said
     assert "docs/privacy/public-attendance.md#pa1 for a quorum of 0.5, which costs nothing" in said
     assert "early ends" not in said
+
+
+def test_flower_is_refused_by_name_on_both_sides() -> None:
+    with pytest.raises(ConfigError, match="through Flower"):
+        require_private_attendance(wanted(3), "Flower")
+    with pytest.raises(ConfigError, match="accept without public-attendance"):
+        read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
+    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
+    with pytest.raises(ConfigError, match="through Flower"):
+        specify(parse(text), run="summer", users=20_000, seconds=60.0, whole=True)
+
+
+def test_a_specification_has_the_attendance_of_its_configuration_and_the_time_to_agree() -> None:
+    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
+    made, plan = specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=5.0)
+    assert (made.attendance, made.waiting) == ("public", 5.0)
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.quorum.public
+    told = describe(made, plan)
+    assert (told["attendance"], told["seconds"]) == ("public", 60.0)
+    assert "seconds" not in describe(*specify(parse(TABLE), run="summer", users=20_000, seconds=60.0))
+    for waiting in (0.0, -1.0, float("nan"), 1e9):
+        with pytest.raises(ConfigError, match="waiting"):
+            specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=waiting)

@@ -62,7 +62,7 @@ def test_a_run_whose_clients_stop_ends_in_its_first_round_and_names_them(tmp_pat
             files = {end: tmp_path / f"client-{user + 1}.{end}" for end in ("pem", "key")}
             arguments = ["--coordinator", where, *authority, "--certificate", files["pem"], "--key", files["key"]]
             limits = ["--lifetime-epsilon", 1000, "--lifetime-delta", 1.0]
-            limits += ["--accept", "broadcast", "--accept", "public-attendance"]
+            limits += ["--one-user", "--accept", "broadcast", "--accept", "public-attendance"]
             record = ["--data", paths[user], "--record", tmp_path / f"record-{user}.sqlite"]
             started.append(Program("client", *record, *arguments, *limits))
         clients = started[1:]

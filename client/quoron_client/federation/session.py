@@ -32,11 +32,12 @@ from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import MOST_PARTS, Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
-from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
+from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -65,13 +66,20 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     """Take part in a coordinator's runs until `stop` is set; without it, for ever.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises DataError for a data file that cannot be read or looks like several people's, IdentityError for files that
-    will not do at the start or for a client that is refused, LedgerError for a record that cannot be read or written,
-    and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
-    that does not take this client.
+    Raises DataError for a data file that cannot be read or looks like several people's; not where this client takes
+    part in runs that tell who answers, as then its file shows in nothing that it does: ConfigError if it does so and is
+    not said to be one user. IdentityError for files that will not do at the start or for a client that is refused,
+    LedgerError for a record that cannot be read or written, and, before the first welcome, WireError for a coordinator
+    that does not speak this protocol and RunError for one that does not take this client.
     """
-    alone, items = config.one_user, config.items_per_user
-    await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=config.dialect)
+    alone, items, dialect = config.one_user, config.items_per_user, config.dialect
+    if PUBLIC_ATTENDANCE not in config.accept_exposures:
+        await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
+    elif not alone:
+        raise ConfigError(
+            f"Expected --one-user with --accept {PUBLIC_ATTENDANCE}, got none: it is for institutions, and one that "
+            "looked at its file before it comes up would tell of that, too."
+        )
     await converse(config, stop=stop)
 
 
