@@ -44,7 +44,7 @@ def fill(path: Path, runs: int) -> None:
             ):
                 row = {"sequence": 1 + len(rows), "time": "2026-01-01T00:00:00+00:00", "kind": kind, "payload": payload}
                 head = lifetime_ledger.row_hash(head, row)
-                rows.append(row | {"payload": lifetime_ledger._canonical(payload), "hash": head})
+                rows.append(row | {"payload": lifetime_ledger.canonical(payload), "hash": head})
         with database.writing() as connection:
             connection.execute(lifetime_ledger._chain.insert(), rows)
 

@@ -41,6 +41,12 @@ PLACES = {
     "write_json": "quoron.run_folder:RunFolder.write_json",
     "search": "quoron.tuning.private_state:PrivateState.write",
     "replace": "os:replace",
+    "leave": "quoron_client.federation.record:Record.leave",
+    "farewell": "quoron_client.federation.farewell:write",
+    "erase": "quoron_client.durable:erase",
+    "revoke_key": "quoron_server.service.certificates:revoke_key",
+    "forget": "quoron_server.books.roster:Roster.forget",
+    "fold": "quoron_server.books.roster:Roster.fold",
 }
 ROUNDS: dict[str, Callable[[tuple[Any, ...]], int]] = {  # of a call that belongs to one
     "spend": lambda given: given[1].round,

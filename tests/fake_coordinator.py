@@ -117,7 +117,7 @@ class Authority:
         built = self._begin(self.name, self.key).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
         self.path.write_bytes(built.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM))
 
-    def _begin(self, subject, key, days=(-1, 1)):
+    def _begin(self, subject, key, days=(-1, 90)):
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -129,7 +129,7 @@ class Authority:
             .not_valid_after(now + datetime.timedelta(days=days[1]))
         )
 
-    def issue(self, name: str, *, address="127.0.0.1", days=(-1, 1), password=None) -> tuple[Path, Path]:
+    def issue(self, name: str, *, address="127.0.0.1", days=(-1, 90), password=None) -> tuple[Path, Path]:
         """Paths of a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

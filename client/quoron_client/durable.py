@@ -43,6 +43,21 @@ def replace_whole(path: Path, data: bytes, *, mode: int) -> None:
     sync_folder(path.parent)
 
 
+def erase(path: Path, *, secret: bool) -> None:
+    """Remove a file, a secret one overwritten as far as a file system can; one that is gone is erased."""
+    if not path.exists():
+        return
+    if secret:
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.pwrite(handle, bytes(os.fstat(handle).st_size), 0)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    path.unlink()
+    sync_folder(path.parent)
+
+
 class Tally:
     """How many transactions a SQLite file has acknowledged, kept beside it.
 

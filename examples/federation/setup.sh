@@ -11,9 +11,14 @@ scaled="${QUORON_SCALED:-0}"
 
 give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     mkdir -p "$trial/$2"
-    cp "$trial/authority/$1.pem" "$trial/$2/certificate.pem"
-    cp "$trial/authority/$1.key" "$trial/$2/key.pem"
-    cp "$trial/authority/authority.pem" "$trial/$2/authority.pem"
+    put "$trial/authority/$1.pem" "$trial/$2/certificate.pem"
+    put "$trial/authority/$1.key" "$trial/$2/key.pem"
+    put "$trial/authority/authority.pem" "$trial/$2/authority.pem"
+}
+
+put() { # put FILE PLACE: as a whole, as whoever runs may be reading it
+    cp "$1" "$2.new"
+    mv "$2.new" "$2"
 }
 
 diary() { # diary NUMBER: ten made-up days
@@ -37,8 +42,7 @@ case "${1:-}" in
     *) echo "Expected nothing, renew, or revoke and a client's name, got $*." >&2 && exit 2 ;;
 esac
 give coordinator coordinator
-cp "$trial/authority/revoked.json" "$trial/coordinator/revoked.json.new" # a coordinator may be reading it
-mv "$trial/coordinator/revoked.json.new" "$trial/coordinator/revoked.json"
+put "$trial/authority/revoked.json" "$trial/coordinator/revoked.json"
 number=1
 while [ "$number" -le "$clients" ]; do
     give "client-$number" "client-$number"
@@ -52,7 +56,7 @@ while [ "$number" -le "$scaled" ]; do
 done
 
 mkdir -p "$trial/operator"
-cp "$trial/authority/authority.pem" "$trial/operator/authority.pem"
+put "$trial/authority/authority.pem" "$trial/operator/authority.pem"
 if [ ! -e "$trial/operator/token" ]; then
     # The first attempt may have ended between the token's entry and its file.
     quoron tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true

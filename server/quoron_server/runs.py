@@ -30,6 +30,7 @@ written, and in which order:
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, OtherVersion, RunError
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server import rounds
@@ -51,15 +52,17 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.restoring import continue_held
+from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.budget import EVERYONE, Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Last, Observer
 from quoron_server.serial import dumps
-from quoron_server.wording import plan_json, sentence
+from quoron_server.wording import digest, plan_json, sentence
 
 Vector = NDArray[np.float64]
 Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
 
+_log = logging.getLogger("quoron")
 _EIGHT_DIGITS = Context(prec=8, rounding=ROUND_CEILING)  # of μ
 
 
@@ -87,12 +90,13 @@ class Run:
             with self._charged() as population:
                 population.check(self.name, group=self.group, **charge)
 
-    def charge(self) -> None:
-        """Enter what it may cost, once however often it is called. Raises what `check` raises."""
+    def charge(self, drawn: dict[str, Any] | None = None) -> None:
+        """Enter what it may cost, once however often it is called, and how its members were drawn. Raises what `check`
+        raises."""
         if self._charged is not None:
             statement, charge = sentence(self.plan.guarantee), charge_of(self.plan)
             with self._charged() as population:
-                population.charge(self.name, group=self.group, statement=statement, **charge)
+                population.charge(self.name, group=self.group, statement=statement, drawn=drawn, **charge)
 
     def begun(self, place: Path | Database) -> Ledger | None:
         """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""
@@ -229,10 +233,10 @@ class Books:
     All raise LedgerUnavailable while the database is away, and LedgerError when it is another's by now.
     """
 
-    def __init__(self, database: Database) -> None:
-        """Makes its tables if they are missing."""
+    def __init__(self, database: Database, *, away_after: float = AWAY_AFTER) -> None:
+        """Makes its tables if they are missing; `away_after` as `Roster`."""
         self.database = database
-        self.registry, self.population = Registry(database), PopulationLedger(database)
+        self.registry, self.population = Registry(database, away_after=away_after), PopulationLedger(database)
 
     def check(self, specification: Described, plan: Plan) -> None:
         """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
@@ -247,8 +251,7 @@ class Books:
         Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
         """
         run = specification.run
-        self.check(specification, plan)
-        self.registry.add_run(run, specification.as_text(), front)
+        self.submit(specification, plan, front, by=front)
         row = self.registry.run(run)
         if row is not None and row.state not in (*OPEN, "complete"):
             raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
@@ -259,16 +262,28 @@ class Books:
         begun = self._run(specification, plan).begun(self.database)
         return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
 
+    def submit(self, specification: Described, plan: Plan, front: Front, *, by: str = "") -> bool:
+        """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
+
+        Raises what `check` and `Registry.add_run` do.
+        """
+        run = specification.run
+        self.check(specification, plan)
+        if self.registry.run(run) is None:
+            self.population.submit(run, specification.group, plan=digest(plan), by=by)
+        return self.registry.add_run(run, specification.as_text(), front)
+
     def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
 
         OtherVersion, with every secret kept, if it began with another plan, charge or number of members;
-        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are enrolled.
+        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are active.
         """
         run = self._run(specification, plan)
         run.begun(self.database)
         members = self.registry.fix_members(run.name, plan.problem.users, run.group)
-        run.charge()
+        drawn = self.registry.drawn(run.name)
+        run.charge(None if drawn is None else drawn.as_json())
         run.begin(self.database)
         self.registry.set_state(run.name, "running")
         return np.asarray(members, np.int64)
@@ -308,7 +323,7 @@ class Books:
             end(self.population, run, how, model=model)
         return how
 
-    def continue_held(self, run: str, planned: Callable[[str], tuple[Described, Plan]]) -> int | None:
+    def continue_held(self, run: str, planned: Callable[[str], tuple[Described, Plan]], *, by: str = "") -> int | None:
         """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
 
         `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
@@ -322,7 +337,7 @@ class Books:
             specification, plan = planned(row.specification)
             private = plan.guarantee.exposure != "none"
             promise = {"group": specification.group, **charge_of(plan)} if private else None
-        return continue_held(self.database, run, promise)
+        return continue_held(self.database, run, promise, by=by)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.
@@ -339,9 +354,21 @@ class Books:
             if row.run in open_:
                 self.end(row.run, row.state, row.error)
 
-    def cancel(self, run: str) -> State | None:
+    def cancel(self, run: str, *, by: str = "") -> State | None:
         """End a run that nobody carries out; what has ended keeps its state. None if unknown."""
+        self.note_cancelled(run, by=by)
         return None if self.registry.run(run) is None else self.end(run, "cancelled")
+
+    def note_cancelled(self, run: str, *, by: str) -> None:
+        """Who cancels an open run, on the chain; a chain that is broken keeps nobody from cancelling."""
+        row = self.registry.run(run)
+        if row is not None and row.state in OPEN:
+            try:
+                self.population.cancel(run, by=by)
+            except LedgerUnavailable:
+                raise
+            except LedgerError as error:
+                _log.error("it is not on the chain that %s cancels run %s: %s", by or "somebody", run, error)
 
     def _run(self, specification: Described, plan: Plan) -> Run:
         return Run(

@@ -8,7 +8,6 @@ Nothing here is private: clients are told of all of it but the seconds and the g
 answers is public, since they say when a client sends.
 """
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -30,7 +29,7 @@ from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Attending, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 from quoron_server.spill import HELD, SCRATCH
-from quoron_server.wording import plan_json, sentence
+from quoron_server.wording import digest, sentence
 
 WAITING, LONGEST_WAITING = 600.0, 30 * 86400.0  # seconds for clients to agree, where nothing is said, and at most
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
@@ -42,7 +41,7 @@ class _Section(BaseModel):
 
 
 class RunSpecification(_Section):
-    """One run over the first `problem.users` enrolled users."""
+    """One run over `problem.users` active users, drawn of their group."""
 
     run: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     algorithm: str
@@ -115,9 +114,8 @@ def _require_short(text: str) -> None:
         )
 
 
-def digest(plan: Plan) -> str:
-    """Fingerprint of a plan: every number in it."""
-    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()
+class OtherPlan(ConfigError):
+    """The plan is not the one that whoever submits it saw."""
 
 
 def planned(text: str) -> tuple[RunSpecification, Plan]:
@@ -153,7 +151,7 @@ def make_plan(specification: RunSpecification) -> Plan:
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
     if specification.plan_digest not in (None, digest(plan)):
-        raise ConfigError(
+        raise OtherPlan(
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )

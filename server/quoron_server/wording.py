@@ -6,6 +6,8 @@
 'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -149,3 +151,8 @@ def plan_json(plan: Plan) -> dict[str, object]:
     problem = asdict(plan.problem)
     beliefs = problem.pop("beliefs")
     return asdict(plan) | {"statement": sentence(plan.guarantee), "problem": problem | beliefs}
+
+
+def digest(plan: Plan) -> str:
+    """Fingerprint of a plan: every number in it."""
+    return hashlib.sha256(json.dumps(plan_json(plan), sort_keys=True, default=str).encode()).hexdigest()

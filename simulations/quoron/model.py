@@ -31,8 +31,7 @@ from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
 from quoron_server.plan import Plan
 from quoron_server.serial import dumps
-from quoron_server.specification import digest
-from quoron_server.wording import sentence
+from quoron_server.wording import digest, sentence
 
 FORMAT = "quoron model 5"
 Vector = NDArray[np.float64]

@@ -8,11 +8,16 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy.engine.default import DefaultDialect
 
+from quoron_client.federation import rotation
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.release import Release
@@ -20,11 +25,25 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry
+from quoron_server.books.seats import Seats
 from quoron_server.runs import Books
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
-TIMES = ("enrolled_at", "created", "owner", "acknowledged", "incarnation")
+TIMES = ("enrolled_at", "seen", "time", "created", "owner", "acknowledged", "incarnation")
+
+
+def _statement() -> str:
+    """The same in every process: Ed25519 signs without randomness."""
+    with TemporaryDirectory() as folder:
+        for number in range(2):
+            key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
+            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            (Path(folder) / str(number)).write_bytes(pem)
+        return rotation.sign(Path(folder) / "0", Path(folder) / "1")
+
+
+STATEMENT = _statement()
 
 
 def carry_out(url: str) -> None:
@@ -34,10 +53,17 @@ def carry_out(url: str) -> None:
         registry = books.registry
         population = books.population = PopulationLedger(database, clock=lambda: "then")
         books.settle()
-        for name in ("ada", "ben"):
+        old, new = rotation.check(STATEMENT)
+        for name in (old if registry.user(new) is None else new, "ben"):
             registry.enrol(name)
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
+        registry.enrol("eve")
+        seats = Seats(registry.roster, population)
+        seats.replace(1, 2)
+        registry.roster.away(0)
+        registry.roster.back(0)
+        seats.rotate(STATEMENT, of=0)
         population.limit("everyone", epsilon=1.0, delta=1e-5)
         population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
         words = {"plan": "p", "config_digest": "c", "noise_key": b"k"}
@@ -167,7 +193,7 @@ def torn(url: str) -> None:
         whole(self, round_, state, releases, event)
 
     Ledger.commit = commit
-    main(url, first=25)  # before that everything is written as ever
+    main(url, first=48)  # before that everything is written as ever
 
 
 def commit_for_ever(url: str) -> None:

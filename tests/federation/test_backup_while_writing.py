@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_server.books.backup import back_up, read
+from quoron_server.books.chain import verify_rows
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
-from quoron_server.books.lifetime_ledger import verify_rows
 from quoron_server.books.registry import Registry
 from quoron_server.books.restoring import restore
 from quoron_server.runs import Books

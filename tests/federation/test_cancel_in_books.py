@@ -36,7 +36,7 @@ def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_proces
     assert "got 'unknown'" in capsys.readouterr().err
     with Database(database_url) as database:
         assert Ledger.unreleased(database) == set()
-        assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "end"]
+        assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "cancel", "end"]
 
 
 def test_cancelling_in_books_that_are_not_there_makes_none(tmp_path: Path) -> None:

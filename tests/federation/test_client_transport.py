@@ -199,6 +199,19 @@ class TestTheEnd:
 
         asyncio.run(scenario())
 
+    def test_does_not_come_from_its_data_once_it_has_enrolled(self, data, tmp_path, our_logs):
+        """Members are drawn from those who connect: whether it does may be no function of what its owner holds."""
+
+        async def scenario():
+            async with coordinator() as fake:
+                for changes in ({}, hospital(tmp_path), {"data": tmp_path / "none.csv"}):
+                    with our_logs.at_level(logging.WARNING):
+                        async with running(made(data, fake.port, **changes)):
+                            await fake.hears("hello")
+
+        asyncio.run(scenario())
+        assert "This client is enrolled already, so it connects all the same." in our_logs.text
+
     @pytest.mark.parametrize(("one_user", "said"), [(True, "client"), (False, "user")])
     def test_of_a_run_is_told_of_one_client(self, data, tmp_path, one_user, said, our_logs):
         own = tmp_path / "all.csv"

@@ -82,3 +82,16 @@ def test_files_that_do_not_fit_together_are_named(trial: Path, capsys: pytest.Ca
     assert "Expected --authority" in capsys.readouterr().err
     assert invoke(["health", "127.0.0.1:1", "--authority", str(trial / "none.pem")]) == 2
     assert "none.pem (No such file or directory)" in capsys.readouterr().err
+
+
+def test_it_reads_the_variables_that_the_other_commands_read(
+    ports: tuple[str, str], trial: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"AUTHORITY": "authority.pem", "CERTIFICATE": "client-1.pem", "KEY": "client-1.key"}
+    for name, file in names.items():
+        monkeypatch.setenv(f"QUORON_{name}", str(trial / file))
+    monkeypatch.setenv("QUORON_CONTROL_ADDRESS", ports[1])
+    assert invoke(["health"]) == 0
+    assert capsys.readouterr().out == "SERVING\n"
+    assert invoke(["health", ports[0], "--insecure"]) == 2  # whoever typed it may not know of the files
+    assert "QUORON_AUTHORITY" in capsys.readouterr().err

@@ -10,8 +10,9 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.lifetime import LOST, SAMPLERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_server.books import lifetime_ledger
+from quoron_server.books.chain import row_hash, verify_export, verify_rows
 from quoron_server.books.database import Database
-from quoron_server.books.lifetime_ledger import PopulationLedger, row_hash, verify_export, verify_rows
+from quoron_server.books.lifetime_ledger import PopulationLedger
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}
 
@@ -154,7 +155,7 @@ class TestChain:
 
     def test_a_transaction_that_fails_leaves_nothing_known(self, ledger, database, monkeypatch):
         filled(ledger)
-        monkeypatch.setattr(lifetime_ledger, "_canonical", lambda payload: 1 / 0)
+        monkeypatch.setattr(lifetime_ledger, "canonical", lambda payload: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ledger.charge("winter", "everyone", **PROMISE)
         monkeypatch.undo()

@@ -84,10 +84,10 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert [event["kind"] for event in events] == ["round", "ended"], "in its first round"
     assert events[0]["public"]["quorum"] == "not met"
     assert events[0]["public"]["answered"] == users - stopped
-    assert events[0]["public"]["missing"] == [f"name:client-{user}" for user in silent]
+    assert events[0]["public"]["missing"] == [f"client-{user}" for user in silent]
     assert events[1]["how"] == "without-quorum"
-    assert f"{users - stopped} answered; missing: name:client-{silent[0]}, " in events[1]["error"]
-    assert f"missing: name:client-{silent[0]}" in words(events[0])
+    assert f"{users - stopped} answered; missing: client-{silent[0]}, " in events[1]["error"]
+    assert f"missing: client-{silent[0]}" in words(events[0])
     assert (" and others" in words(events[0])) == (stopped > 20)
     assert charged(tmp_path) == ["trial"]
 
@@ -161,7 +161,7 @@ def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(a
     (event,) = carried_out(scene())
     assert event["how"] == "without-quorum"
     assert f"No quorum of willing clients: {there} of {users}" in event["error"]
-    assert ("Missing: name:client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
+    assert ("Missing: client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
     assert charged(tmp_path) == []
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         assert Registry(database).run("trial").state == "without-quorum"

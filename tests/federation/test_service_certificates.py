@@ -15,7 +15,7 @@ from federation.crowd import Peer, carried_out, coordinator
 from federation.tls import channel, own_authority, refused, transport
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, revocation
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
 from quoron_server.service.revocation import Revocations
 
 
@@ -116,6 +116,36 @@ class TestWhatTLSLetsPass:
         code = carried_out(scene())
         assert code == (grpc.StatusCode.OK if let_in else grpc.StatusCode.UNAUTHENTICATED)
 
+    def test_a_client_of_another_whom_the_authority_lets_issue_is_let_in_while_that_is_trusted(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        own = own_authority(issued, tmp_path)
+        top, between, key, other = (ec.generate_private_key(ec.SECP256R1()) for _ in range(4))
+        names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("top", "between", "other")]
+        root, another = (
+            self.signed(each, signer, name, signer, ca=True)
+            for each, signer, name in (("top", top, names[0]), ("other", other, names[2]))
+        )
+        middle = self.signed("between", between, names[0], top, ca=True)
+        self.put(own, "odd", key, self.signed("odd", key, names[1], between) + middle)
+        (tmp_path / "both.pem").write_bytes(another + root)
+
+        async def scene() -> tuple[int, grpc.StatusCode]:
+            trusted = replace(transport(issued), authority=tmp_path / "both.pem")
+            async with (
+                coordinator(tmp_path, transport=trusted) as running,
+                channel(running.listen, own, "odd") as odd,
+            ):
+                peer = Peer(odd)
+                user = await peer.enrol()
+                await peer.hello()
+                (tmp_path / "draft").write_bytes(another)  # which lets others issue too, but has not let this one
+                (tmp_path / "draft").rename(tmp_path / "both.pem")
+                return user, await peer.call.code()
+
+        assert carried_out(scene()) == (0, grpc.StatusCode.FAILED_PRECONDITION)
+
     def test_an_authority_that_lets_others_issue_is_taken_at_its_word(self) -> None:
         top, between, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "top")])
@@ -123,9 +153,10 @@ class TestWhatTLSLetsPass:
         root = parse(self.signed("top", top, name, top, ca=True))
         middle = parse(self.signed("between", between, name, top, ca=True))
         leaf = parse(self.signed("ada", own, middle.subject, between))
-        assert certificates.near(leaf, [root])
-        assert certificates.near(leaf, [middle])
-        assert not certificates.near(leaf, [parse(self.signed("ben", own, name, top))])
+        assert certificates.near([leaf, middle], [root])
+        assert certificates.near([leaf], [middle])
+        assert not certificates.near([leaf], [root])  # which has not signed it, as far as is shown
+        assert not certificates.near([leaf, middle], [parse(self.signed("ben", own, name, top))])
 
 
 class TestListening:

@@ -109,7 +109,7 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert invoke(["tokens", "add", "eve", "--role", "auditor", "--file", file]) == 0
     assert capsys.readouterr().out.startswith("quoron_")
     assert invoke(["tokens", "list", "--file", file]) == 0
-    assert capsys.readouterr().out == "ada\toperator\neve\tauditor\n"
+    assert capsys.readouterr().out == "ada\toperator\tno end\neve\tauditor\tno end\n"
     assert invoke(["tokens", "remove", "ada", "--file", file]) == 0
     assert invoke(["tokens", "remove", "ada", "--file", file]) == 2
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
+import math
 import stat
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import Coordinator, control_plane, tokens
 from quoron_server.specification import make_plan
 
-NAME, USERS = "one-pass-dp-sgd", 20
+NAME, USERS, WEEK = "one-pass-dp-sgd", 20, dt.timedelta(days=7)
 
 
 @contextlib.asynccontextmanager
@@ -93,7 +95,49 @@ def test_tokens_are_kept_as_hashes_for_their_owner_alone(tmp_path: Path) -> None
         tokens.add(file, name="eve", role="root")
     file.write_text("{")
     with pytest.raises(ConfigError, match="unreadable"):
-        tokens.role_of(file, token)
+        tokens.find(file, token)
+
+
+def test_a_token_that_is_over_opens_nothing_and_its_holder_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, began = tmp_path / "tokens.json", tokens.now()
+    named = (("week", WEEK.total_seconds()), ("ever", math.inf))
+    week, ever = (tokens.add(file, name=name, role="auditor", valid=valid) for name, valid in named)
+
+    async def scene() -> list[str]:
+        said = []
+        async with coordinator(tmp_path) as running:
+            for days in (6.9, 7.1, -100.0):  # by the coordinator's clock, also where it was put back
+                monkeypatch.setattr(tokens, "now", lambda days=days: began + dt.timedelta(days=days))
+                for token in (week, ever):
+                    async with control(running, token) as call:
+                        try:
+                            await call("List")
+                            said.append("let in")
+                        except grpc.aio.AioRpcError as error:
+                            said.append(error.details())
+            tokens.remove(file, name="ever")
+            async with control(running, ever) as call:
+                said.append((await status(call("List")))[1])
+        return said
+
+    before, _, over, *others, back = carried_out(scene())
+    assert [before, *others] == ["let in"] * 4
+    assert over.startswith(
+        f"This token ended on {tokens.read(file)['week'].ends:%Y-%m-%d %H:%M} UTC, by the coordinator's clock"
+    )
+    assert back.startswith("This token was taken back on")
+    monkeypatch.setattr(tokens, "now", lambda: began + 2 * WEEK)
+    assert [each.words().partition(" 2")[0] for each in tokens.read(file).values()] == ["ended", "taken back"]
+    for name in ("week", "ever"):  # the name of one that is over is free
+        with pytest.raises(ConfigError, match="Expected one of the names"):
+            tokens.remove(file, name=name)
+        tokens.add(file, name=name, role="operator", valid=WEEK.total_seconds())
+    assert [each.words() for each in tokens.read(file).values()] == ["7 days left"] * 2
+    assert tokens.find(file, week) is None
+    with pytest.raises(ConfigError, match="valid for some time"):
+        tokens.add(file, name="never", role="auditor", valid=0)
 
 
 def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, mo
             return await complete(running), await running.manager.records.runs()
 
     model, runs = carried_out(scene())
-    assert [(each["state"], bool(each["error"])) for each in runs] == [("waiting", True), ("complete", False)]
+    assert [(each["state"], bool(each["error"])) for each in runs] == [("paused", True), ("complete", False)]
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
 

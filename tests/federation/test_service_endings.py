@@ -15,7 +15,6 @@ from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunErr
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server import rounds, serial
 from quoron_server import runs as books
-from quoron_server import specification as specifications
 from quoron_server.books import ledger as ledgers
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
@@ -116,7 +115,6 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
         await begun(tmp_path)
         with monkeypatch.context() as patch:
             if how == "another plan":
-                patch.setattr(specifications, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
                 patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
             elif how == "no plan":
                 patch.setattr(records, "make_plan", refused)
@@ -126,7 +124,7 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
                 events = await seen(running)
                 assert [event["kind"] for event in events] == ["paused"]
                 assert events[0]["error"]
-                assert await state_and_reason(running) == ("running", events[0]["error"])
+                assert await state_and_reason(running) == ("paused", events[0]["error"])
                 if cancelled:
                     assert (await running.manager.cancel("trial"))["state"] == "cancelled"
                     assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
@@ -154,7 +152,7 @@ def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_ca
         async with coordinator(tmp_path) as running:
             assert [event["kind"] for event in await seen(running)] == ["paused"]
             how, why = await state_and_reason(running)
-            assert how == "running"
+            assert how == "paused"
             assert "--engine flower" in why
             with pytest.raises(OtherVersion, match="--engine flower"):
                 await running.manager.submit(TEXT)
@@ -162,7 +160,7 @@ def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_ca
                 await running.manager.cancel("trial")
             return await state(running)
 
-    assert carried_out(scene()) == ("cancelled" if cancelled else "running")
+    assert carried_out(scene()) == ("cancelled" if cancelled else "paused")
     assert has_secrets(tmp_path) != cancelled
 
 
@@ -206,7 +204,7 @@ def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_
             async with coordinator(tmp_path) as running:
                 events = await seen(running)
                 assert [event["kind"] for event in events] == ["paused"]
-                assert await state_and_reason(running) == ("running", events[0]["error"])
+                assert await state_and_reason(running) == ("paused", events[0]["error"])
         assert has_secrets(tmp_path)
         return await taken_to_the_end(tmp_path)
 
@@ -241,7 +239,7 @@ def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
             Ledger.within(database, "trial").finish(np.zeros(3))
         original = managers.Manager._begin
 
-        def cancelled_meanwhile(manager: managers.Manager, run: managers._Run) -> object:
+        def cancelled_meanwhile(manager: managers.Manager, run: managers.Running) -> object:
             run.cancelled = True
             return original(manager, run)
 
@@ -264,6 +262,7 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
     ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
 
     def history(registry: Registry) -> None:
+        registry.roster.away(1)
         for run, how in ended.items():
             registry.add_run(run, "{}")
             registry.fix_members(run, 1)
@@ -272,6 +271,7 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
             registry.add_run(run, "{}")
         registry.set_state("another's", "complete")
         registry.fix_members("open", 1)
+        registry.roster.back(1)
 
     async def scene() -> dict[str, str]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):

@@ -21,6 +21,7 @@ from federation.crowd import (
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.books.roster import Standing
 from quoron_server.plan import Plan
 from quoron_server.service import Coordinator, doorkeeper, records, tokens
 from quoron_server.service import coordinator as coordinators
@@ -236,13 +237,14 @@ def test_more_runs_than_places_wait_and_can_be_cancelled(tmp_path: Path, monkeyp
 def test_waiting_runs_cost_an_enrolment_no_count_of_its_group(tmp_path: Path) -> None:
     async def scene() -> tuple[int, int]:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            counted, count = [0], running.manager._registry.users_count
+            roster = running.manager._registry.roster
+            counted, count = [0], roster.standing
 
-            def counting(group: str) -> int:
+            def counting(group: str) -> Standing:
                 counted[0] += 1
                 return count(group)
 
-            running.manager._registry.users_count = counting
+            roster.standing = counting
             for name in ("spring", "trial"):
                 await running.manager.submit(specification("one-pass-dp-sgd", name).as_text())
             before = counted[0]

@@ -70,7 +70,7 @@ class TestEveryCallHasAStatus:
     def test_and_one_that_says_nothing_of_what_went_wrong_inside(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
     ) -> None:
-        async def broken(*_: object) -> int:
+        async def broken(*_: object, **__: object) -> int:
             raise error
 
         async def scene() -> list[tuple[grpc.StatusCode, str]]:

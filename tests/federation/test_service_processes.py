@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -299,10 +300,81 @@ def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(alg
         np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))
 
 
-async def enrolled_in_order(where: str, folder: Path) -> None:
+@pytest.mark.slow
+def test_authority_and_certificates_are_changed_under_three_clients_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """No restart, nobody asked twice, the bits of the inline engine."""
+    users, changes = 3, ["algorithm.name=phased-erm", "algorithm.options={}"]
+    trial, paths = tmp_path / "trial", write_items(tmp_path, 3)
+    (tmp_path / "run.toml").write_text(CONFIG)
+    quoron("certs", trial, "--clients", users)
+    token = tmp_path / "token"
+    quoron("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    names = [f"client-{number + 1}" for number in range(users)]
+
+    def hand_out(*who: str) -> None:
+        for name in (*names, "operator"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        for source, target in [
+            *((trial / f"{name}.{end}", tmp_path / name / f"own.{end}") for name in who for end in ("key", "pem")),
+            *((trial / "authority.pem", tmp_path / name / "authority.pem") for name in (*names, "operator")),
+        ]:
+            (tmp_path / "draft").write_bytes(source.read_bytes())
+            (tmp_path / "draft").rename(target)
+
+    def client(user: int, where: str) -> Program:
+        place = tmp_path / names[user]
+        tls = ["--certificate", place / "own.pem", "--key", place / "own.key", "--authority", place / "authority.pem"]
+        limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "broadcast", "--accept", "model"]
+        record = ["--data", paths[user], "--record", place / "record.sqlite", "--simulation-seed", SEED]
+        return Program("client", "--coordinator", where, *record, *tls, *limits)
+
+    def says(program: Program, words: str) -> None:
+        while words not in (line := program.process.stderr.readline()):
+            assert line, "it has ended"
+
+    hand_out(*names)
+    wanted, _ = specify(
+        parse(CONFIG, settings=changes), run="trial", users=users, seconds=120.0, early_ends=True, simulation_seed=SEED
+    )
+    with programs() as started:
+        own = ["--authority", trial / "authority.pem", "--certificate", trial / "coordinator.pem"]
+        started.append(serve(tmp_path, *own, "--key", trial / "coordinator.key"))
+        where, control = started[0].listening()
+        carried_out(enrolled_in_order(where, trial, users))
+        started += [client(user, where) for user in range(users - 1)]
+        operator = ["--coordinator", control, "--token-file", token, "--authority", tmp_path / "operator/authority.pem"]
+        with Control(Address(control, token.read_text().strip(), trial / "authority.pem")) as control_plane:
+            control_plane.submit(wanted.as_text())
+        for each in started[1:]:
+            says(each, "waiting for runs")
+        quoron("certs", trial, "--change-authority", "begin")
+        quoron("certs", trial, "--clients", users, "--renew")
+        hand_out(*names)
+        quoron("certs", trial, "--client", "coordinator", "--renew")
+        quoron("certs", trial, "--change-authority", "end")
+        hand_out()
+        for each in started[1:]:  # ended, as their authority is gone; and back, by the new one
+            says(each, "not trusted here now")
+            says(each, "waiting for runs")
+        started.append(client(users - 1, where))  # for whom the open round has waited
+        lines = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
+        quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
+        for each in reversed(started):
+            each.stop()
+    assert lines[-1]["how"] == "complete"
+    with np.load(tmp_path / "fetched" / "model.npz") as stored:
+        np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(users)))
+    asked = []
+    for name in names:
+        with contextlib.closing(sqlite3.connect(tmp_path / name / "record.sqlite")) as record:
+            asked += [record.execute("SELECT count(*), count(DISTINCT round) FROM answers").fetchone()]
+    assert all(0 < answers == rounds for answers, rounds in asked), "somebody was asked twice"
+
+
+async def enrolled_in_order(where: str, folder: Path, users: int = USERS) -> None:
     """User i of the table is the i-th to enrol."""
     roots = (folder / "authority.pem").read_bytes()
-    for user in range(USERS):
+    for user in range(users):
         pair = [(folder / f"client-{user + 1}.{end}").read_bytes() for end in ("key", "pem")]
         async with grpc.aio.secure_channel(where, grpc.ssl_channel_credentials(roots, *pair)) as channel:
             assert await Peer(channel).enrol() == user

@@ -122,7 +122,7 @@ def test_watch_says_what_is_awaited_and_what_came_of_it(tmp_path: Path, capsys: 
             while "awaits users" not in said:
                 said += capsys.readouterr().out
                 await asyncio.sleep(0.01)
-            assert f"awaits users: 0 of {USERS} have enrolled in group everyone; quorum 0.5 of those asked" in said
+            assert f"awaits users: 0 of {USERS} are active in group everyone (0 away, 0 retired); quorum 0.5 of" in said
             honest = Honest.of(USERS, range(USERS))
             for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
                 stack.callback(asyncio.create_task(peer.work(honest)).cancel)
@@ -196,5 +196,6 @@ def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_e
 
 
 def test_events_are_told_in_words() -> None:
-    users = {"kind": "awaits", "what": "users", "enrolled": 3, "needed": 20, "group": "everyone", "quorum": None}
-    assert words(users) == "awaits users: 3 of 20 have enrolled in group everyone; no quorum is declared"
+    users = {"kind": "awaits", "what": "users", "active": 3, "away": 2, "retired": 1, "needed": 20, "quorum": None}
+    said = "awaits users: 3 of 20 are active in group everyone (2 away, 1 retired); no quorum is declared"
+    assert words(users | {"group": "everyone"}) == said

@@ -141,6 +141,24 @@ class TestTheBrokenTwins:
         seen = [hockey(selected(self.ONE, each), selected(self.OTHER, each), self.EPSILON) for each in told]
         assert float(usual().chances @ np.array(seen)) > 0.005
 
+    def test_a_failed_trial_that_is_raised_beside_the_best_breaks_it(self) -> None:
+        """Odds of e^0.8 of a trial that fails, scores low or scores high: selection#se5."""
+        one = np.array([0.01943499, 0.6735045, 0.30706051])
+        other = np.array([0.00873271, 0.30789156, 0.68337573])
+        assert np.abs(np.log(one / other)).max() < 0.81
+        numbers = np.arange(1, usual().most + 1)
+
+        def shown(law: Vector) -> Vector:
+            """(no trial failed, best), (one did, best), exactly; where all failed there is no best."""
+            risen = np.concatenate([[0.0], np.cumsum(law[1:])])
+            clean = np.array([usual().chances @ each for each in np.diff(risen[:, None] ** numbers, axis=0)])
+            best = selected(law, usual())
+            return np.concatenate([best[:1], clean, best[1:] - clean])
+
+        held = selected(one, usual()), selected(other, usual())
+        assert hockey(*held, self.EPSILON) <= priced(usual(), one, other, self.EPSILON) < 1e-9
+        assert hockey(shown(one), shown(other), self.EPSILON) > 6e-5
+
     def test_an_order_of_candidates_that_can_be_told_breaks_it(self) -> None:
         """Seven trials of what is (1/2, 0)-DP, then only another's, which any of these but a failure beats."""
         law, e, rare = Trials.negative_binomial(40.0, most=120), math.exp(0.5), 1e-9

@@ -185,7 +185,7 @@ def _searched(seed: int | None, folder: Path) -> str:
 
 def _selected(seed: int | None, folder: Path) -> str:
     asked: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-5, "out": folder / "run", "ledger": folder / "own.sqlite"}
-    asked |= {"users": 600, "effort": quoron.Effort(trials=2.0)}
+    asked |= {"users": 600, "dimensions": 1, "effort": quoron.Effort(trials=2.0)}
     found = quoron.select(
         [1.0, 2.0],
         lambda _, at: (at.score(np.full(len(at.held_out), 0.5)), np.zeros(1)),

@@ -10,12 +10,13 @@ import pytest
 import quoron
 from quoron import Effort, Keep, Method, Privacy
 from quoron.training import lifetime
+from quoron.tuning.private_state import Known, PrivateState
 from quoron.tuning.scoring import noise_for, pair_of, private_mean, user_scores
 from quoron.tuning.select import price_of
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import ConfigError, Infeasible, UsageError
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, OtherVersion, UsageError
 from quoron_privacy.noise.sources import SeededNoise
 
 FEW = Effort(trials=4.0)
@@ -53,26 +54,31 @@ class TestSelectionOfAnything:
     @staticmethod
     def of(folder: Path, trial: Callable[..., Any], **more: Any) -> Any:
         keep = Keep(folder / "run", ledger=folder / "lifetime.sqlite")
-        given = {"users": 600, "privacy": Privacy(4.0, 1e-5), "effort": FEW, "keep": keep} | more
+        given = {"users": 600, "dimensions": 2, "privacy": Privacy(4.0, 1e-5), "effort": FEW, "keep": keep} | more
         return quoron.select([{"clip": 1.0}, {"clip": 0.1}], trial, **given)
 
     @staticmethod
-    def trial(setting: dict[str, float], at: quoron.Trial) -> tuple[float, np.ndarray]:
+    def by_clip(setting: dict[str, float]) -> Method:
+        return Method(clip_norm=setting["clip"], radius=2.0)
+
+    @staticmethod
+    def trial(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
         def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
             assert not set(users.tolist()) & set(at.held_out.tolist())
             return point - np.stack([np.sin(users), np.cos(users)], axis=1)
 
-        method = Method(clip_norm=setting["clip"], radius=2.0)
-        weights = at.train(rows, dimension=2, method=method)
+        weights = at.train(rows)
         return at.score(np.full(len(at.held_out), 0.5)), weights
 
     def test_is_charged_once_and_read_again_without_a_trial(self, tmp_path: Path) -> None:
-        done = self.of(tmp_path, self.trial)
+        done = self.of(tmp_path, self.trial, methods=self.by_clip)
+        assert "a row depends on the items of its own user" in done.statement
         with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
             assert [(each.epsilon, each.delta) for each in ledger.charges("everyone")] == [(4.0, 1e-5)]
         assert done.model.shape == (2,)
         assert not (tmp_path / "run" / "private").exists()
-        again = self.of(tmp_path, lambda *_: pytest.fail("a search that is over tries nothing"))
+        never = lambda *_: pytest.fail("a search that is over tries nothing")  # noqa: E731
+        again = self.of(tmp_path, never, methods=self.by_clip)
         assert np.array_equal(again.model, done.model)
         assert again.candidate == done.candidate
         with pytest.raises(ConfigError, match=r"quoron\.select"):
@@ -86,13 +92,92 @@ class TestSelectionOfAnything:
         with pytest.raises(UsageError, match="paid for once"):
             self.of(tmp_path, greedy)
 
-    def test_a_method_that_is_no_gaussian_is_refused(self, tmp_path: Path) -> None:
-        def sampled(_: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
-            method = Method("dp-sgd-wor", {"rounds": 20, "rate": 0.1, "step_size": 0.1}, clip_norm=1.0, radius=1.0)
-            return 0.0, at.train(lambda users, _: np.zeros((len(users), 2)), dimension=2, method=method)
+    def test_methods_that_are_no_gaussian_are_priced_by_their_own_pairs(self, tmp_path: Path) -> None:
+        options = {"rounds": 20, "rate": 0.1, "step_size": 0.1}
 
-        with pytest.raises(ConfigError, match="Gaussian as a whole"):
-            self.of(tmp_path, sampled, privacy=Privacy(4.0, 1e-5, simulation_seed=1))
+        def either(setting: dict[str, float]) -> Method:
+            name = "dp-sgd-wor" if setting["clip"] == 1.0 else "one-pass-dp-sgd"
+            return Method(name, options if name == "dp-sgd-wor" else {}, clip_norm=setting["clip"], radius=1.0)
+
+        done = self.of(tmp_path, self.trial, methods=either)
+        assert done.price["epsilon"] == 4.0
+        assert done.price["trial_epsilon"] < 4.0
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"methods": Method("filtered-sgd", clip_norm=1.0, radius=1.0)}, "rests on the server alone"),
+            ({"methods": Method(clip_norm=1.0)}, "radius"),
+            ({"methods": {"clip": 1.0}}, "as a Method"),
+            ({"methods": Method(clip_norm=1.0, radius=1.0), "users": None, "base": Pair.gaussian(0.1)}, "beside base"),
+            ({"dimensions": 0}, "dimensions"),
+            ({"data": [object()]}, "data as arrays"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_before_any_charge(self, tmp_path: Path, more: Any, said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            self.of(tmp_path, lambda *_: pytest.fail("nothing is tried"), **more)
+        assert not (tmp_path / "lifetime.sqlite").exists()
+
+    def test_a_trial_whose_numbers_are_not_finite_is_the_worst_and_shows_nothing(self, tmp_path: Path) -> None:
+        """Raised, it would say that there was such a trial beside the best: SE5."""
+        seen = []
+
+        def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            score = at.score(np.full(len(at.held_out), 0.2))
+            broken = [(np.nan, np.ones(2)), (np.inf, np.ones(2)), (score, np.array([0.0, np.nan]))]
+            seen.append(setting["clip"])
+            return broken[len(seen) % 3] if setting["clip"] == 1.0 else (score, np.full(2, 7.0))
+
+        done = self.of(tmp_path, trial, effort=Effort(trials=20.0), privacy=Privacy(4.0, 1e-5, simulation_seed=2))
+        assert {1.0, 0.1} == set(seen)
+        assert done.model.tolist() == [7.0, 7.0]
+
+    def test_where_every_trial_is_no_model_nothing_is_released_for_the_one_charge(self, tmp_path: Path) -> None:
+        for _ in range(2):
+            with pytest.raises(NothingReleased, match="finite"):
+                self.of(tmp_path, lambda *_: (np.nan, np.zeros(2)), methods=self.by_clip)
+        with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
+            assert len(ledger.charges("everyone")) == 1
+        assert not (tmp_path / "run" / "private").exists()
+
+    def test_goes_on_with_the_same_data_alone_where_it_is_given_some(self, tmp_path: Path) -> None:
+        data = np.arange(600.0)
+
+        def stopped(_: Any, at: quoron.Trial) -> Any:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            self.of(tmp_path, stopped, methods=self.by_clip, data=data)
+        with pytest.raises(OtherVersion, match="same data"):
+            self.of(tmp_path, self.trial, methods=self.by_clip, data=data + 1)
+        with pytest.raises(OtherVersion, match="settings to try"):
+            self.of(tmp_path, self.trial, methods=Method(clip_norm=0.5, radius=2.0), data=data)
+        done = self.of(tmp_path, self.trial, methods=self.by_clip, data=data)
+        assert "goes on with the same data" not in done.statement
+        assert not (tmp_path / "run" / "private").exists()
+
+    def test_the_private_file_is_as_large_whichever_candidate_is_the_best(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes: dict[float, set[int]] = {}
+        original = PrivateState.write
+
+        def watched(self: PrivateState, known: Known) -> None:
+            original(self, known)
+            assert known.best is not None
+            sizes.setdefault(len(known.best.weights), set()).add(self.path.stat().st_size)
+
+        monkeypatch.setattr(PrivateState, "write", watched)
+        long = lambda each: 50_000 if each["clip"] == 1.0 else 2  # noqa: E731
+
+        def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
+            return at.score(np.full(len(at.held_out), setting["clip"])), np.zeros(long(setting))
+
+        seeded = {"privacy": Privacy(4.0, 1e-5, simulation_seed=7), "effort": Effort(trials=20.0), "dimensions": long}
+        self.of(tmp_path, trial, **seeded)
+        assert set(sizes) == {2, 50_000}
+        assert len(set.union(*sizes.values())) == 1
 
     def test_of_a_declared_base_costs_what_the_price_says_or_is_refused(self, tmp_path: Path) -> None:
         base = Pair.gaussian(0.2)
@@ -102,9 +187,8 @@ class TestSelectionOfAnything:
             noise = at.noise.stream("own").gaussian_steps(1)[0] * 2.0**-30
             return float(noise), np.array([noise])
 
-        refused, done = (
-            {"users": None, "base": base, "privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01)
-        )
+        own = {"users": None, "base": base, "dimensions": 1}
+        refused, done = (own | {"privacy": Privacy(least * times, 1e-5)} for times in (0.98, 1.01))
         with pytest.raises(Infeasible, match="cost epsilon"):
             self.of(tmp_path / "refused", trial, **refused)
         chosen = self.of(tmp_path, trial, **done)
@@ -119,5 +203,6 @@ class TestSelectionOfAnything:
             return seen[-1], np.zeros(1)
 
         privacy = Privacy(4.0, 1e-5, simulation_seed=4)
-        assert self.of(tmp_path, trial, users=None, base=Pair.gaussian(0.2), privacy=privacy).score == max(seen)
+        own = {"users": None, "base": Pair.gaussian(0.2), "dimensions": 1}
+        assert self.of(tmp_path, trial, **own, privacy=privacy).score == max(seen)
         assert not (tmp_path / "lifetime.sqlite").exists()

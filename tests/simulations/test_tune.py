@@ -4,6 +4,7 @@ import json
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import cache
@@ -22,11 +23,10 @@ from quoron import Effort, Keep, Privacy
 from quoron.cli.app import app, invoke
 from quoron.training import lifetime
 from quoron.training.start import Identity
-from quoron.tuning import private_state, searching
+from quoron.tuning import private_state, searching, tables
 from quoron.tuning.private_state import Known, Outcome, PrivateState
 from quoron.tuning.searching import Price, search
 from quoron.tuning.tables import Table
-from quoron_client.data.items import ItemBatch
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, OtherVersion
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
@@ -101,20 +101,45 @@ class TestASearchOverATable:
         assert "units" not in dict(quoron.plan_tuning(table(), **asked(tmp_path)).rows())["score"]
 
     def test_takes_no_user_into_training_who_scores(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        seen: list[tuple[int, int]] = []
-        original = ItemBatch.of
+        training, scoring = [], []
+        engine, batches = tables.CuratorEngine, tables.batches
 
-        def watched(self: ItemBatch, users: Any) -> ItemBatch:
-            if len(self.offsets) == USERS + 1:
-                seen.append((len(users), int(np.sum(users))))
-            return original(self, users)
+        def trained(*args: Any, among: Any, **more: Any) -> Any:
+            training.append(among.tolist())
+            return engine(*args, among=among, **more)
 
-        monkeypatch.setattr(ItemBatch, "of", watched)
+        def scored(declared: Any, items: Any, users: Any) -> Any:
+            scoring.append(users.tolist())
+            return batches(declared, items, users)
+
+        monkeypatch.setattr(tables, "CuratorEngine", trained)
+        monkeypatch.setattr(tables, "batches", scored)
         quoron.tune(table(), **asked(tmp_path))
-        assert len(seen) >= 2
-        assert len(set(seen)) == 2  # one split for all trials
-        assert {count for count, _ in seen} == {1350, 150}
-        assert sum(total for _, total in set(seen)) == USERS * (USERS - 1) // 2
+        assert len(training) == len(scoring) >= 1
+        assert all(each == training[0] for each in training)  # one split for all trials
+        assert all(each == scoring[0] for each in scoring)
+        assert len(scoring[0]) == 150
+        assert sorted(training[0] + scoring[0]) == list(range(USERS))
+
+    def test_of_a_folder_comes_to_the_same_model_as_of_the_same_rows_in_memory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Identity, "fresh", classmethod(lambda cls, name: cls("own", 7, "2026-01-01")))
+        (tmp_path / "rows").mkdir()
+        named = table().assign(user=[f"{user:05}" for user in table().user])
+        for part in range(2):
+            named.iloc[part * 750 : (part + 1) * 750].to_parquet(tmp_path / "rows" / f"{part}.parquet")
+        found = []
+        for place, source in (("a", named), ("b", tmp_path / "rows")):
+            (tmp_path / place).mkdir()
+            more = {
+                "privacy": Privacy(4.0, 1e-5, simulation_seed=3),
+                "algorithms": ["one-pass-dp-sgd", "tracking-srgd"],
+            }
+            found.append(quoron.tune(source, **asked(tmp_path / place, **more)))
+        assert found[0].choice == found[1].choice
+        assert np.array_equal(found[0].weights, found[1].weights)
+        assert not (tmp_path / "b" / "run" / "private").exists()
 
     def test_is_not_carried_out_beyond_the_limit(self, tmp_path: Path) -> None:
         with lifetime.opened(tmp_path / "lifetime.sqlite") as ledger:
@@ -349,7 +374,7 @@ class TestTheCommand:
 
 @pytest.mark.programs
 def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_secret(tmp_path: Path) -> None:
-    """Outright, at every kind of step: what it has kept in private is what the next life goes on from."""
+    """Outright, at every kind of step: the same command, or `quoron resume`, goes on from what is kept."""
     table().to_csv(tmp_path / "t.csv", index=False)
     command = [
         *("tune", str(tmp_path / "t.csv"), "--user", "user", "--label", "y", "--numeric", "a=0:1"),
@@ -359,11 +384,13 @@ def test_a_program_that_is_killed_again_and_again_is_charged_once_and_leaves_no_
     ]
     lives = [("charge", "before"), ("charge", "after"), *[("search", "before"), ("search", "after")] * 2]
     for at, when in [*lives, ("begin_with", "after"), ("finish", "before"), ("finish", "after"), ("end", "before")]:
-        words = dying.words(Moment(at, when), "quoron", *command)
-        if at == "end":
-            words = dying.words(Moment(at, when), "quoron", "resume", str(tmp_path / "run"))
-        life = subprocess.run(words, capture_output=True, timeout=600)
+        begun = (tmp_path / "run" / private_state.FOLDER).is_dir()
+        resumed = at == "end" or (begun and when == "after")
+        words = ["resume", str(tmp_path / "run")] if resumed else command
+        life = subprocess.run(dying.words(Moment(at, when), "quoron", *words), capture_output=True, timeout=600)
         assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
+    last = subprocess.run([sys.executable, "-m", "quoron", "resume", str(tmp_path / "run")], capture_output=True)
+    assert last.returncode == 0, last.stderr.decode()
     done = quoron.resume(tmp_path / "run")
     assert charges(tmp_path) == [(4.0, 1e-5)]
     assert not (tmp_path / "run" / private_state.FOLDER).exists()

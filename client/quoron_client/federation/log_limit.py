@@ -9,10 +9,12 @@
 A kind is a place in the source. What happens in other libraries while they serve a call is told in one line.
 """
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 @dataclass(slots=True)
@@ -53,3 +55,25 @@ class LogLimit(logging.Filter):
         if record.name.partition(".")[0] != "quoron" and record.exc_info:
             said, record.exc_info, record.exc_text = f"{said}: {record.exc_info[1]!r}"[:500], None, None
         record.msg, record.args = said + (f" (and {more:,} more like it)" if more else ""), ()
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, message; of what has an event its name and fields, and any traceback.
+
+    >>> record = logging.LogRecord("quoron", logging.INFO, "journal.py", 7, "run %s ended", ("summer",), None)
+    >>> record.created, record.event, record.fields = 0.0, "ended", {"run": "summer"}
+    >>> JsonLines().format(record)
+    '{"time": "1970-01-01T00:00:00.000+00:00", "level": "INFO", "message": "run summer ended", "event": "ended", \
+"run": "summer"}'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Without a line break, whatever the record says."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "level": record.levelname, "message": record.getMessage()}
+        event = getattr(record, "event", None)
+        if event is not None:
+            line |= {"event": event} | record.__dict__["fields"]
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)

@@ -23,13 +23,14 @@ has agreed to. Whoever has nothing else says so (`anew`): what coordinators say 
 keeps what it has seen of each coordinator's books, and refuses older ones by name (`books`).
 
 Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
-ended. Whoever loses the file loses these protections: keep it with the data.
+ended. Whoever loses the file loses these protections: keep it with the data. An owner who leaves (`leave`) has all of
+it erased but that it has left and what was spent, and from then on nothing opens the file to answer.
 """
 
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -37,6 +38,7 @@ from threading import RLock
 from typing import Self
 
 from quoron_client.durable import Tally
+from quoron_client.federation import farewell
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
@@ -88,19 +90,29 @@ class Record:
         self._limits = epsilon, delta
         self._lock = RLock()  # one thread at a time; closing waits for what is being written
         self._tally = Tally(path)
-        self._anew = self._other_books = False
+        self._anew = self._other_books = self._leaving = False
         # Of the coordinator's books with which runs are agreed to now, and answered: None where nobody tells.
         self._root: str | None = None
         self._incarnation: str | None = None
         self._before = 0  # number of the last run that another process agreed to
 
     @classmethod
-    def open(cls, path: Path, *, epsilon: float, delta: float, anew: bool = False, other_books: bool = False) -> Self:
+    def open(
+        cls,
+        path: Path,
+        *,
+        epsilon: float,
+        delta: float,
+        anew: bool = False,
+        other_books: bool = False,
+        leaving: bool = False,
+    ) -> Self:
         """The record in `path`, a new one if there is none, with its owner's lifetime limits.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
         `other_books` takes a coordinator's books for all that there is, though they are older than what was seen.
-        LedgerError for a file that is no record, or not whole, or older.
+        LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
+        it is opened for `leaving`.
         """
         try:
             # The journals take the file's permissions.
@@ -109,7 +121,7 @@ class Record:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
         record = cls(database, path, epsilon, delta)
-        record._anew, record._other_books = anew, other_books
+        record._anew, record._other_books, record._leaving = anew, other_books, leaving
         try:
             record._prepare()
         except BaseException:
@@ -134,6 +146,7 @@ class Record:
                     )
                 self._check_whole()
                 self._check_count()
+                self._check_stays()
                 (self._before,) = self._database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
 
     def _check_whole(self) -> None:
@@ -149,6 +162,12 @@ class Record:
                 f"Expected a whole client's record in {str(self._path)!r}, got one that was damaged, or copied in the "
                 "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-record."
             )
+
+    def _check_stays(self) -> None:
+        """LedgerError for an owner who has left."""
+        said = None if self._leaving else farewell.read(self._database)
+        if said is not None:
+            raise LedgerError(said.refusal(self._path))
 
     def _check_count(self) -> None:
         (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
@@ -259,6 +278,12 @@ class Record:
             if self._database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
                 self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
             self._root, self._incarnation = root, claim.incarnations[-1]
+
+    def leave(self, *, key: str, time: str) -> farewell.Farewell:
+        """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
+        by whichever process has the file open. Again is the same, as of the first time."""
+        with self._errors(), self._transaction():
+            return farewell.read(self._database) or farewell.write(self._database, key, time, self.spent)
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -382,6 +407,7 @@ class Record:
         """All or nothing, and counted if anything was written."""
         count: int | None = None
         with self._exclusive():
+            self._check_stays()
             before = self._database.total_changes
             yield
             if self._database.total_changes != before:
@@ -409,3 +435,14 @@ class Record:
             raise LedgerError(
                 f"Expected to read and write the client's record {str(self._path)!r}, got: {error}."
             ) from None
+
+
+def welcomed(path: Path) -> bool:
+    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
+    except sqlite3.Error:
+        return True

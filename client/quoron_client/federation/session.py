@@ -30,14 +30,14 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE
-from quoron_client.federation.record import Record
+from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.work import MOST_PARTS, Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
-from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError, WireError, printable
+from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
+from quoron_privacy.errors import ConfigError, DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -45,6 +45,7 @@ _LOG = logging.getLogger("quoron.client")
 _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMessage]
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
+_A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
 SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
 _MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
@@ -66,20 +67,28 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     """Take part in a coordinator's runs until `stop` is set; without it, for ever.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises DataError for a data file that cannot be read or looks like several people's; not where this client takes
-    part in runs that tell who answers, as then its file shows in nothing that it does: ConfigError if it does so and is
-    not said to be one user. IdentityError for files that will not do at the start or for a client that is refused,
-    LedgerError for a record that cannot be read or written, and, before the first welcome, WireError for a coordinator
-    that does not speak this protocol and RunError for one that does not take this client.
+    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
+    not where this client takes part in runs that tell who answers, as then its file shows in nothing that it does:
+    ConfigError if it does so and is not said to be one user. IdentityError for files that will not do at the start or
+    for a client that is refused, LedgerError for a record that cannot be read or written, and, before the first
+    welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take this
+    client.
     """
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
-    if PUBLIC_ATTENDANCE not in config.accept_exposures:
-        await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
-    elif not alone:
+    public = PUBLIC_ATTENDANCE in config.accept_exposures
+    if public and not alone:
         raise ConfigError(
             f"Expected --one-user with --accept {PUBLIC_ATTENDANCE}, got none: it is for institutions, and one that "
             "looked at its file before it comes up would tell of that, too."
         )
+    try:
+        if not public:
+            await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
+    except DataError as error:
+        if not await asyncio.to_thread(welcomed, config.record):
+            raise
+        # The coordinator draws members from those who connect: whether this one does may not be a function of its data.
+        _LOG.warning("%s This client is enrolled already, so it connects all the same.", error)
     await converse(config, stop=stop)
 
 
@@ -93,15 +102,27 @@ async def converse(
     stop = asyncio.Event() if stop is None else stop
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
-    limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
-    with Record.open(config.record, **limits, anew=config.new_record, other_books=config.other_books) as record:
+    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
+    choices = {"anew": config.new_record, "other_books": config.other_books}
+    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         session = _Session(config, worker(config, record))
+        reminding = asyncio.create_task(_remind(config))
         try:
             await _until(stop, session.persist())
         finally:
+            reminding.cancel()
             session.close()
+
+
+async def _remind(config: ClientConfig) -> None:
+    """For ever: a line a day in the log about each file of our own that ends soon."""
+    while config.certificate is not None and config.authority is not None:
+        with suppress(IdentityError):  # which the next connection names
+            for said in await asyncio.to_thread(endings, config.certificate, config.authority):
+                _LOG.warning("%s", said)
+        await asyncio.sleep(_A_DAY)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
@@ -361,7 +382,9 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     """A new connection; certificates are read again each time, so that they may be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
         return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
-    identity = credentials(config.certificate, config.key, config.authority)
+    check_identity(config.certificate, config.key, config.authority)
+    files = (config.authority, config.key, config.certificate)
+    identity = grpc.ssl_channel_credentials(*(path.read_bytes() for path in files))
     return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
 
 

@@ -23,8 +23,27 @@ Labels = tuple[str | int, ...]
 _Drawn = Future[tuple[RandomStream, Steps]]
 
 
+class OtherStreams:
+    """What a source of other streams says of itself: as `source`, which they are made of."""
+
+    __slots__ = ()
+    source: NoiseSource
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
+
+
 @dataclass(frozen=True, slots=True)
-class StartedNoise:
+class StartedNoise(OtherStreams):
     """A source whose streams depend on a secret of one start of a run, which is kept in memory and nowhere else.
 
     Every start draws independent noise and coins, whatever is answered, so what one drew and did not commit says
@@ -50,25 +69,13 @@ class StartedNoise:
         """See NoiseSource."""
         return self.source.stream(*labels, "start", self.nonce)
 
-    def require_deployable(self) -> None:
-        """As the source."""
-        self.source.require_deployable()
-
-    def export_key(self) -> bytes:
-        """The source's."""
-        return self.source.export_key()
-
-    def fingerprint(self) -> str:
-        """The source's."""
-        return self.source.fingerprint()
-
 
 def of_the_run(noise: NoiseSource) -> NoiseSource:
     """What all starts of a run draw from alike: for what has to stay when it goes on, and bears no noise."""
     return noise.source if isinstance(noise, StartedNoise) else noise
 
 
-class NoiseAhead:
+class NoiseAhead(OtherStreams):
     """A source like `source`, with threads of its own for what is expected. A context manager, which ends them."""
 
     def __init__(self, source: NoiseSource, *, threads: int) -> None:
@@ -94,18 +101,6 @@ class NoiseAhead:
         if found is None:
             return self.source.stream(*labels)
         return _Early(lambda: self.source.stream(*labels), *found)
-
-    def require_deployable(self) -> None:
-        """As the source."""
-        self.source.require_deployable()
-
-    def export_key(self) -> bytes:
-        """The source's."""
-        return self.source.export_key()
-
-    def fingerprint(self) -> str:
-        """The source's."""
-        return self.source.fingerprint()
 
 
 def _draw(source: NoiseSource, labels: Labels, samples: int) -> tuple[RandomStream, Steps]:

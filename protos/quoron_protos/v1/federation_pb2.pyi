@@ -388,6 +388,28 @@ class ChargeRequest(_message.Message):
     lost: float
     def __init__(self, run: _Optional[str] = ..., group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., mu: _Optional[float] = ..., variation: _Optional[float] = ..., adjacency: _Optional[str] = ..., note: _Optional[str] = ..., spent: _Optional[bool] = ..., lost: _Optional[float] = ...) -> None: ...
 
+class UsersRequest(_message.Message):
+    __slots__ = ("group", "state", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    state: str
+    after: int
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[str] = ..., after: _Optional[int] = ...) -> None: ...
+
+class ChangeUserRequest(_message.Message):
+    __slots__ = ("action", "user", "by", "rotation")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    ROTATION_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    user: str
+    by: str
+    rotation: str
+    def __init__(self, action: _Optional[str] = ..., user: _Optional[str] = ..., by: _Optional[str] = ..., rotation: _Optional[str] = ...) -> None: ...
+
 class Document(_message.Message):
     __slots__ = ("json",)
     JSON_FIELD_NUMBER: _ClassVar[int]

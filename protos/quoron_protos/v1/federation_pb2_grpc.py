@@ -211,6 +211,21 @@ class ControlPlaneStub:
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
+        self.Users = channel.unary_unary(
+                '/quoron.v1.ControlPlane/Users',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
+        self.ChangeUser = channel.unary_unary(
+                '/quoron.v1.ControlPlane/ChangeUser',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
+        self.Drawn = channel.unary_unary(
+                '/quoron.v1.ControlPlane/Drawn',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -285,6 +300,26 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Users(self, request, context):
+        """a page of the roster
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeUser(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drawn(self, request, context):
+        """how a run's members were drawn, for whoever draws again
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -341,6 +376,21 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'Backup': grpc.unary_unary_rpc_method_handler(
                     servicer.Backup,
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'Users': grpc.unary_unary_rpc_method_handler(
+                    servicer.Users,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'ChangeUser': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeUser,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'Drawn': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drawn,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
     }
@@ -641,6 +691,87 @@ class ControlPlane:
             target,
             '/quoron.v1.ControlPlane/Backup',
             quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Users(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/Users',
+            quoron__protos_dot_v1_dot_federation__pb2.UsersRequest.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeUser(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/ChangeUser',
+            quoron__protos_dot_v1_dot_federation__pb2.ChangeUserRequest.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drawn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/Drawn',
+            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
             quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,

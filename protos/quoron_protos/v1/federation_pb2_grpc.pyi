@@ -90,6 +90,11 @@ class ControlPlaneStub:
     Limit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]
     Charge: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]
     Backup: _grpc.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]
+    Users: _grpc.UnaryUnaryMultiCallable[_federation_pb2.UsersRequest, _federation_pb2.Document]
+    """a page of the roster"""
+    ChangeUser: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChangeUserRequest, _federation_pb2.Document]
+    Drawn: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
+    """how a run's members were drawn, for whoever draws again"""
 
 @_typing.type_check_only
 class ControlPlaneAsyncStub(ControlPlaneStub):
@@ -109,6 +114,11 @@ class ControlPlaneAsyncStub(ControlPlaneStub):
     Limit: _aio.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]  # type: ignore[assignment]
     Charge: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]  # type: ignore[assignment]
     Backup: _aio.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Users: _aio.UnaryUnaryMultiCallable[_federation_pb2.UsersRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    """a page of the roster"""
+    ChangeUser: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChangeUserRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Drawn: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
+    """how a run's members were drawn, for whoever draws again"""
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
@@ -191,5 +201,28 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_pb2.BackupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def Users(
+        self,
+        request: _federation_pb2.UsersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
+        """a page of the roster"""
+
+    @_abc_1.abstractmethod
+    def ChangeUser(
+        self,
+        request: _federation_pb2.ChangeUserRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def Drawn(
+        self,
+        request: _federation_pb2.RunReference,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
+        """how a run's members were drawn, for whoever draws again"""
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -79,8 +79,12 @@ def _lines(database: Database, *, with_secrets: bool) -> Iterator[bytes]:
         for name, table in TABLES.items():
             if name not in there or (name == _SECRETS and not with_secrets):
                 continue
-            yield _line({"table": name, "columns": [column.name for column in table.columns]})
-            for row in connection.execute(sa.select(table).order_by(*table.primary_key.columns)):
+            stored = {
+                each["name"] for each in sa.inspect(connection).get_columns(name)
+            }  # an earlier version's are fewer
+            columns = [column for column in table.columns if column.name in stored]
+            yield _line({"table": name, "columns": [column.name for column in columns]})
+            for row in connection.execute(sa.select(*columns).order_by(*table.primary_key.columns)):
                 yield _line([_plain(value) for value in row])
 
 

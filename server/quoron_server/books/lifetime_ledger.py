@@ -12,7 +12,6 @@ of one of them: keep exports elsewhere, and give the head of the last one to `ve
 Source: docs/privacy/lifetime.md#lt1 to lifetime#lt4. How rows are written: docs/durability.md.
 """
 
-import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,14 +23,23 @@ import sqlalchemy as sa
 
 from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, below, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
+from quoron_server.books.chain import (
+    START,
+    Row,
+    canonical,
+    row_hash,
+    signed,
+    unsigned,
+    verify_rows,
+    verify_stored,
+)
 from quoron_server.books.database import Database, now
 
-START = "0" * 64
-KINDS = ("limit", "charge", "release", "end")
 _schema = sa.MetaData()
 SCHEMA, CHAIN = _schema, "population"  # for `backup`
+_READ = ("charge", "limit", "submit")  # kinds whose payload decides or tells something later
 _chain = sa.Table(
-    "population",
+    CHAIN,
     _schema,
     sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("time", sa.Text, nullable=False),
@@ -39,7 +47,6 @@ _chain = sa.Table(
     sa.Column("payload", sa.Text, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
 )
-Row = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -53,10 +60,11 @@ class Known:
     accounts: dict[str, Account] = field(default_factory=dict)  # of groups with a limit
     noted: set[str] = field(default_factory=set)  # releases and ends
     elsewhere: set[str] = field(default_factory=set)  # what other tools carry out
+    plans: dict[str, str] = field(default_factory=dict)  # by run: the digest of the plan that was submitted
 
     def take(self, row: Row, text: str | None = None) -> None:
         """The next row, which is whole; its payload as text where that is at hand, so that it need not be made."""
-        payload = json.loads(text) if text is not None and row["kind"] in ("charge", "limit") else row["payload"]
+        payload = json.loads(text) if text is not None and row["kind"] in _READ else row["payload"]
         if row["kind"] == "charge":
             charge = _charge(payload)
             self.charges[charge.run] = charge
@@ -66,10 +74,12 @@ class Known:
             if charge.group in self.accounts:
                 self.accounts[charge.group] = self.accounts[charge.group].after(charge)
         elif row["kind"] == "limit":
-            limit = Limit(**payload)
+            limit = Limit(**unsigned(payload))
             self.accounts[limit.group] = limit.account(self.held.get(limit.group, ()))
         else:
-            self.noted.add(f"{row['kind']} {_canonical(payload) if text is None else text}")
+            if row["kind"] == "submit":
+                self.plans[payload["run"]] = payload["plan"]
+            self.noted.add(f"{row['kind']} {canonical(payload) if text is None else text}")
         self.count, self.head = row["sequence"] + 1, row["hash"]
 
 
@@ -112,21 +122,24 @@ class PopulationLedger:
         statement: str = "",
         elsewhere: bool = False,
         spent: bool = False,
+        drawn: Row | None = None,
+        by: str = "",
     ) -> Charge:
         """Charge `run` in full to `group`; call it before the run's first question. The charge that now stands.
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
         `variation` how far the noise is from that, in total variation; `near`, in place of `mu`, the (μ, t) with which
         it is μ-GDP but for t, for replacing one user; or one such pair, `mu` and `lost`. `elsewhere` says that another
-        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit.
+        tool carries it out; `spent` that it has done so already, so that it is entered even beyond the limit. `drawn`
+        says by which public randomness its members were drawn from whom, for an auditor.
         BudgetExceeded if the group's limit leaves no room; ConfigError if a number is none.
         """
         with self._adding() as (known, append):
             promise = _promise(epsilon, delta, mu, variation, adjacency, near) | (gaussian(mu, lost) if lost else {})
             wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
             if run not in known.charges:
-                marked = {"elsewhere": True} if elsewhere else {}
-                append("charge", asdict(wanted) | {"statement": statement} | marked)
+                marked = ({"elsewhere": True} if elsewhere else {}) | ({"drawn": drawn} if drawn else {})
+                append("charge", asdict(wanted) | {"statement": statement} | marked | signed(by))
         return wanted
 
     def check(
@@ -144,16 +157,46 @@ class PopulationLedger:
         """What `charge` would do now, without doing it; raises what it would raise."""
         return _admitted(self._now(), run, group, **_promise(epsilon, delta, mu, variation, adjacency, near))
 
+    def submit(self, run: str, group: str, *, plan: str, by: str) -> None:
+        """Note who asks for `run`, with the digest of its plan; call it before the run is taken on."""
+        self._note("submit", {"run": run, "group": group, "plan": plan} | signed(by))
+
+    def cancel(self, run: str, *, by: str) -> None:
+        """Note who cancels `run`; call it before the run is ended."""
+        self._note("cancel", {"run": run, "plan": self._now().plans.get(run, "")} | signed(by))
+
     def release(self, run: str, what: dict[str, Any]) -> None:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""
         self._note("release", {"run": run, **what})
+
+    def seat(self, what: dict[str, Any]) -> None:
+        """Note that a user has another key, or another user its seat: as JSON, and nothing secret."""
+        self._note("seat", what)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """One transaction of what this thread does with the ledger and with its database within the block."""
+        with self._lock:  # before the database's, as everywhere
+            try:
+                with self._database.together():
+                    yield
+            except BaseException:
+                self._known = Known()  # a row that it believes it has written is not there
+                raise
 
     def end(self, run: str, state: str) -> None:
         """Note that `run` asks no more questions. Its charge stays."""
         self._note("end", {"run": run, "state": state})
 
     def limit(
-        self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0, exceeded: bool = False
+        self,
+        group: str,
+        *,
+        epsilon: float,
+        delta: float,
+        gaussian_share: float = 0.0,
+        exceeded: bool = False,
+        by: str = "",
     ) -> Limit:
         """From now on, refuse runs that would bring `group` beyond (ε, δ); see `Limit` for the share.
 
@@ -171,7 +214,7 @@ class PopulationLedger:
                         f"of which it would count {counted.words()}: no run would fit any more. Set a higher one, or "
                         "say that this is meant (--exceeded)."
                     )
-                append("limit", asdict(limit))
+                append("limit", asdict(limit) | signed(by))
         return limit
 
     def limit_of(self, group: str) -> Limit | None:
@@ -239,14 +282,14 @@ class PopulationLedger:
                     f"Population ledger: row {known.count - 1} is gone, or was written anew with those before it, "
                     "since this process read it. Compare with your last export.",
                 )
-        _verify(rows, known.head, known.count)
+        verify_stored(rows, known.head, known.count)
         for row in rows:
             known.take(row, row["payload"])
         return known
 
     def _note(self, kind: str, payload: Row) -> None:
         with self._adding() as (known, append):
-            if f"{kind} {_canonical(payload)}" not in known.noted:
+            if f"{kind} {canonical(payload)}" not in known.noted:
                 append(kind, payload)
 
     @contextmanager
@@ -261,55 +304,12 @@ class PopulationLedger:
                 def append(kind: str, payload: Row) -> None:
                     row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
                     row["hash"] = row_hash(known.head, row)
-                    connection.execute(_chain.insert(), row | {"payload": _canonical(payload)})
+                    connection.execute(_chain.insert(), row | {"payload": canonical(payload)})
                     written.append(row)
 
                 yield known, append
             for row in written:
                 known.take(row)
-
-
-def row_hash(previous: str, row: Row) -> str:
-    """SHA-256 of the previous row's hash and this row without its own, as hexadecimal digits."""
-    return _hash(previous, row, _canonical(row["payload"]))
-
-
-def _hash(previous: str, row: Row, payload: str) -> str:
-    """The same, of a payload that is canonical JSON already."""
-    kind, time = json.dumps(row["kind"]), json.dumps(row["time"])
-    text = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
-    return hashlib.sha256((previous + text).encode()).hexdigest()
-
-
-def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
-    """The head of a chain of rows; LedgerError names the first row that does not belong where it is."""
-    head, heads = START, {START}
-    for sequence, row in enumerate(rows):
-        if row["sequence"] != sequence:
-            raise LedgerError(_gone(sequence, row))
-        if row["kind"] not in KINDS or row_hash(head, row) != row["hash"]:
-            raise LedgerError(_changed(sequence, row))
-        head = row["hash"]
-        heads.add(head)
-    if expected_head is not None and expected_head not in heads:
-        raise LedgerError(
-            f"Population ledger: no row has the hash {expected_head}; rows at the end are gone or were written anew. "
-            "Compare with the export that it came from."
-        )
-    return head
-
-
-def verify_export(text: str, expected_head: str | None = None) -> str:
-    """The head of an export, after checking every row; LedgerError if it is none or does not hold together."""
-    try:
-        document = json.loads(text)
-        rows, stated = list(document["rows"]), document["head"]
-        head = verify_rows(rows, expected_head)
-    except (ValueError, KeyError, TypeError) as error:
-        raise LedgerError("Expected an export of a population ledger, got something else.") from error
-    if head != stated:
-        raise LedgerError(f"Expected the export to end at its head {stated}, got {head}. Rows at the end are gone.")
-    return head
 
 
 def charges_of(rows: Sequence[Row]) -> dict[str, Charge]:
@@ -328,7 +328,7 @@ def known_of(rows: Sequence[Row]) -> Known:
 
 def limits_of(rows: Sequence[Row]) -> dict[str, Limit]:
     """The limit that holds now, by group."""
-    limits = [Limit(**row["payload"]) for row in rows if row["kind"] == "limit"]
+    limits = [Limit(**unsigned(row["payload"])) for row in rows if row["kind"] == "limit"]
     return {limit.group: limit for limit in limits}
 
 
@@ -343,7 +343,7 @@ def export_of(rows: Sequence[Row]) -> str:
 
 
 def _charge(payload: Row) -> Charge:
-    given = {name: value for name, value in payload.items() if name not in ("statement", "elsewhere")}
+    given = {name: each for name, each in unsigned(payload).items() if name not in ("statement", "elsewhere", "drawn")}
     return Charge(**given | {"near": tuple((mu, lost) for mu, lost in payload.get("near", ()))})
 
 
@@ -357,36 +357,8 @@ def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
 def _read(connection: sa.Connection) -> list[Row]:
     """The whole chain, verified."""
     rows = _stored(connection, since=0)
-    _verify(rows, START, 0)
+    verify_stored(rows, START, 0)
     return [row | {"payload": json.loads(row["payload"])} for row in rows]
-
-
-def _verify(rows: Sequence[Row], head: str, first: int) -> None:
-    """LedgerError names the first of stored rows behind a head that does not belong where it is.
-
-    The hash is of the text as it is stored: whatever says the same in other words is not what was written.
-    """
-    for sequence, row in enumerate(rows, first):
-        if row["sequence"] != sequence:
-            raise LedgerError(_gone(sequence, row))
-        try:
-            whole = row["kind"] in KINDS and _hash(head, row, row["payload"]) == row["hash"]
-        except (ValueError, TypeError):  # of another type, or no text
-            whole = False
-        if not whole:
-            raise LedgerError(_changed(sequence, row))
-        head = row["hash"]
-
-
-def _gone(sequence: int, row: Row) -> str:
-    return f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
-
-
-def _changed(sequence: int, row: Row) -> str:
-    return (
-        f"Population ledger: row {sequence} ({row['kind']}) is not what was written, or what came before it is not. "
-        "Compare with your last export."
-    )
 
 
 def _promise(
@@ -441,7 +413,3 @@ def fitting(account: Account, wanted: Charge) -> str:
     elif wanted.gaussian:
         text += ". A limit with a --gaussian-share would count this run by its μ"
     return text + "."
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

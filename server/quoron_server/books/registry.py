@@ -3,13 +3,14 @@
     registry = Registry(database)
     user = registry.enrol(fingerprint)              # the same certificate is the same user, for ever
     registry.add_run("summer", specification)
-    members = registry.fix_members("summer", 1000)  # user by slot; decided once
+    members = registry.fix_members("summer", 1000)  # user by slot; drawn of the active ones, once
 
-Users are numbered from 0 as they enrol. Every user belongs to one group, for which the population ledger adds up what
-was promised; so a group's sum bounds each of its users' lifetime loss.
+Users are numbered from 0 as they enrol; `roster` has them. Every user belongs to one group, for which the population
+ledger adds up what was promised; so a group's sum bounds each of its users' lifetime loss.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,6 +20,9 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
+from quoron_server.books.roster import AWAY_AFTER, USERS, Draw, Roster
+from quoron_server.books.roster import SCHEMA as SCHEMA
+from quoron_server.books.roster import OtherGroup as OtherGroup
 from quoron_server.budget import EVERYONE as EVERYONE
 
 State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
@@ -30,15 +34,7 @@ FRONTS: dict[Front, str] = {  # what brings a run's questions to its members; no
     "flower": "`quoron submit --engine flower`",
     "flower-app": "a ServerApp of your own on Flower",
 }
-_schema = sa.MetaData()
-_users = sa.Table(
-    "users",
-    _schema,
-    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
-    sa.Column("group", sa.Text, nullable=False),
-    sa.Column("enrolled_at", sa.Text, nullable=False),
-)
+_schema = SCHEMA
 _runs = sa.Table(
     "runs",
     _schema,
@@ -51,7 +47,7 @@ _runs = sa.Table(
     sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
     sa.Column("held", sa.Integer, nullable=False, server_default="0"),  # restorations, open, since it went on
 )
-SCHEMA, RUNS = _schema, _runs  # for `backup` and `restoring`
+RUNS = _runs  # for `backup` and `restoring`
 _slots = sa.Table(
     "slots",
     _schema,
@@ -103,59 +99,40 @@ class RunRow:
             )
 
 
-class OtherGroup(LedgerError):
-    """A user is known in another group than the one that its certificate names."""
-
-
 class Registry:
     """Users, runs and memberships in one database. Every method is one transaction and may be repeated."""
 
-    def __init__(self, database: Database) -> None:
-        """Makes its tables if they are missing."""
+    def __init__(
+        self, database: Database, *, away_after: float = AWAY_AFTER, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Makes its tables if they are missing; `away_after` and `clock` as `Roster`."""
         self._database = database
-        database.ensure(_schema)
+        self.roster = Roster(database, away_after=away_after, clock=clock)
         with database.writing() as connection:
             _by_user.create(connection, checkfirst=True)  # tables of earlier versions have none
             if "front" not in {each["name"] for each in sa.inspect(connection).get_columns(_runs.name)}:
                 connection.execute(sa.text(f"ALTER TABLE runs ADD COLUMN front TEXT NOT NULL DEFAULT '{SERVICE}'"))
 
-    def enrol(self, fingerprint: str, group: str = EVERYONE) -> int:
-        """The number of the user with this certificate, new or known. OtherGroup if known in another."""
-        with self._database.writing() as connection:
-            known = connection.execute(sa.select(_users).where(_users.c.fingerprint == fingerprint)).first()
-            if known is None:
-                user = _next(connection, _users.c.user)
-                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
-                connection.execute(_users.insert(), row)
-                return user
-        stored = str(known._mapping["group"])
-        if stored != group:
-            raise OtherGroup(
-                f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes group: "
-                "what was promised to it is added up there."
-            )
-        return int(known.user)
+    def enrol(self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "") -> int:
+        """As `Roster.enrol`."""
+        return self.roster.enrol(fingerprint, group, name=name, software=software)
 
     def user(self, fingerprint: str) -> int | None:
         """The number of the user with this certificate, None if never enrolled."""
-        rows = self._database.all(sa.select(_users.c.user).where(_users.c.fingerprint == fingerprint))
-        return int(rows[0].user) if rows else None
+        return self.roster.number(fingerprint)
 
     def called(self, users: Sequence[int]) -> list[str]:
-        """What an operator knows these users by: their name, if one is kept, or the beginning of their fingerprint."""
-        table = _schema.tables["users"]
+        """What an operator knows these users by: their names, or the beginning of their fingerprints."""
         found: dict[int, str] = {}
         for start in range(0, len(users), _AT_ONCE):
             some = [int(user) for user in users[start : start + _AT_ONCE]]
-            for row in self._database.all(sa.select(table).where(table.c.user.in_(some))):
-                known = row._mapping
-                found[int(known["user"])] = str(known.get("name") or known["fingerprint"][:_SHOWN])
+            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
+                found[int(row.user)] = row.name or row.fingerprint[:_SHOWN]
         return [found.get(int(user), f"user {user}") for user in users]
 
     def users_count(self, group: str | None = None) -> int:
         """How many users have enrolled, in `group` or at all."""
-        query = sa.select(sa.func.count()).select_from(_users)
-        return int(self._database.all(query if group is None else query.where(_users.c.group == group))[0][0])
+        return self.roster.count(group)
 
     def add_run(self, run: str, specification: str, front: Front = SERVICE) -> bool:
         """Enter a run as waiting; False if the identical one is there.
@@ -186,32 +163,47 @@ class Registry:
         """Every run, in the order of submission."""
         return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
 
+    def states(self) -> dict[str, int]:
+        """How many runs there are in each state that any is in."""
+        query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
+        return {str(state): int(number) for state, number in self._database.all(query)}
+
     def run(self, run: str) -> RunRow | None:
         """One run, None if never submitted."""
         rows = self._database.all(sa.select(_runs).where(_runs.c.run == run))
         return _row(rows[0]) if rows else None
 
     def fix_members(self, run: str, n: int, group: str = EVERYONE) -> NDArray[np.int64]:
-        """User by slot, shape (n,): the first n users of `group`, decided once and the same ever after.
+        """User by slot, shape (n,): n active users of `group`, in order, drawn once and the same ever after.
 
-        LedgerError if fewer have enrolled, OtherVersion if the run began with another number of members.
+        TooFewActive, with numbers, if fewer are; OtherVersion if the run began with another number of members.
         """
         count(n=n)
         with self._database.writing() as connection:
             fixed = _members(connection, run)
             if not len(fixed):
-                query = sa.select(_users.c.user).where(_users.c.group == group).order_by(_users.c.user).limit(n)
-                first = connection.execute(query).scalars().all()
-                if len(first) < n:
-                    raise LedgerError(
-                        f"Expected {n} users in group {group!r}, got {len(first)}. Wait for more to enrol."
-                    )
-                rows = [{"run": run, "slot": slot, "user": user} for slot, user in enumerate(first)]
+                row = connection.execute(sa.select(_runs.c.specification).where(_runs.c.run == run)).first()
+                fixed = self.roster.members(connection, run, row.specification if row else "", n, group).members
+                rows = [{"run": run, "slot": slot, "user": user} for slot, user in enumerate(fixed.tolist())]
                 connection.execute(_slots.insert(), rows)
-                fixed = np.array(first, dtype=np.int64)
         if len(fixed) != n:
             raise OtherVersion(f"Expected the {len(fixed)} members that run {run!r} began with, got n={n}.")
         return fixed
+
+    def seated(self, run: str) -> bool:
+        """Whether the members of a run are fixed."""
+        return bool(self._database.all(sa.select(_slots.c.slot).where(_slots.c.run == run).limit(1)))
+
+    def drawn(self, run: str) -> Draw | None:
+        """How the members of a run were drawn; None before, and for runs of earlier versions."""
+        found = self.roster.drawn(run)
+        return None if found is None else Draw(*found, self.members(run))
+
+    def shared(self, one: int, other: int) -> int:
+        """How many runs have both users as members."""
+        both = _slots.alias()
+        query = sa.select(sa.func.count()).select_from(_slots.join(both, both.c.run == _slots.c.run))
+        return int(self._database.all(query.where(_slots.c.user == one, both.c.user == other))[0][0])
 
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""

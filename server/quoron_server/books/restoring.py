@@ -26,6 +26,7 @@ import sqlalchemy as sa
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.backup import SCHEMAS, TABLES, Copy, read
+from quoron_server.books.chain import verify_rows
 from quoron_server.books.connections import parse
 from quoron_server.books.database import Database
 from quoron_server.books.durable import PRIVATE, sync_folder
@@ -54,7 +55,7 @@ def restore(
     """
     copy, parsed = read(source), parse(url)
     chain = sorted(copy.rows.get(lifetime_ledger.CHAIN, []), key=lambda row: int(row["sequence"]))
-    lifetime_ledger.verify_rows([row | {"payload": json.loads(row["payload"])} for row in chain], head)
+    verify_rows([row | {"payload": json.loads(row["payload"])} for row in chain], head)
     for word in lost:
         if re.fullmatch("[0-9a-f]{16}", word) is None:
             raise ConfigError(f"Expected the 16 digits of an incarnation, got {word!r}. A client's refusal has them.")
@@ -122,7 +123,7 @@ def accept(
         return restored
 
 
-def continue_held(database: Database, run: str, promise: Mapping[str, Any] | None = None) -> int:
+def continue_held(database: Database, run: str, promise: Mapping[str, Any] | None = None, *, by: str = "") -> int:
     """Let a held run go on: the number of copies that were charged, each as the run was, and all or none.
 
     A run that had not begun has no charge: `promise` is what it will be charged, as `PopulationLedger.charge` takes it,
@@ -137,7 +138,7 @@ def continue_held(database: Database, run: str, promise: Mapping[str, Any] | Non
                 f"Expected a run that is held since its books were restored, got {run!r}: {found}. `quoron runs` lists "
                 "them."
             )
-        return _let_go(database, connection, row, promise)
+        return _let_go(database, connection, row, promise, by)
 
 
 def _fill(database: Database, copy: Copy, lost: Sequence[str], *, continue_open: bool) -> Restored:
@@ -168,7 +169,7 @@ def _put_back(
     held, going = [], []
     for row in connection.execute(sa.select(_RUNS).where(here).order_by(_RUNS.c.number)).all():
         if continue_open and row.state == "running":
-            _let_go(database, connection, row, None)
+            _let_go(database, connection, row, None, "")
             going.append(row.run)
         else:
             held.append(row.run)
@@ -181,7 +182,7 @@ def _alone(database: Database) -> list[str]:
     return sorted(ledger.Ledger.unreleased(database) - known)
 
 
-def _let_go(database: Database, connection: sa.Connection, row: Any, promise: Mapping[str, Any] | None) -> int:
+def _let_go(database: Database, connection: sa.Connection, row: Any, promise: Mapping[str, Any] | None, by: str) -> int:
     if ledger.Ledger.begun(database, row.run) and row.run not in ledger.Ledger.unreleased(database):
         raise LedgerError(
             f"Expected the secrets of run {row.run}, without which it cannot go on: they were left out of the backup. "
@@ -194,7 +195,7 @@ def _let_go(database: Database, connection: sa.Connection, row: Any, promise: Ma
     if charged is None:
         return 0
     for copy in copies(row.run, database.incarnation, row.held):
-        charge_copy(population, row.run, copy, charged)
+        charge_copy(population, row.run, copy, charged, by)
     if charge is None:
         population.check(**{**charged, "run": row.run})  # it will have to begin besides
     return int(row.held)
@@ -205,10 +206,12 @@ def copies(run: str, incarnation: str, number: int = 1) -> list[str]:
     return [f"{run} (copy {incarnation}{'' if one == 1 else f', {one}'})" for one in range(1, number + 1)]
 
 
-def charge_copy(population: lifetime_ledger.PopulationLedger, run: str, copy: str, promise: Mapping[str, Any]) -> None:
+def charge_copy(
+    population: lifetime_ledger.PopulationLedger, run: str, copy: str, promise: Mapping[str, Any], by: str = ""
+) -> None:
     """One more copy of a run, for what the run is charged. BudgetExceeded if there is no room."""
     statement = f"one more copy of {run}, which went on from restored books"
-    population.charge(**{**promise, "run": copy}, statement=statement)
+    population.charge(**{**promise, "run": copy}, statement=statement, by=by)
     population.end(copy, "restored")
 
 

@@ -8,28 +8,36 @@
 
 Each NAME has NAME.pem and NAME.key. Keys are P-256 and readable by their owner alone. A client's certificate cannot
 pose as a coordinator, nor the other way round. Renewal keeps the key, and with it the user that the key stands for.
+
+While an authority is changed for its successor, authority.pem holds both, the one that signs first: whoever has that
+file trusts both, so everybody's certificate can be renewed in its own time, and then the old one is taken out.
 """
 
 import datetime as dt
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from quoron_client.durable import erase
+from quoron_client.protocol.identity import SOON, days_left, issued, leads_to
+from quoron_client.protocol.identity import fingerprint as fingerprint
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
 from quoron_server.service.folder_lock import locked
 
-AUTHORITY = "authority"
+AUTHORITY, FORGOTTEN = "authority", "forgotten"
 _LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
+_SUCCESSOR = re.compile(rf"{AUTHORITY}-(\d+)").fullmatch
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
@@ -44,8 +52,12 @@ def make_authority(folder: Path, *, days: int) -> None:
 def _make_authority(folder: Path, days: int) -> None:
     if (folder / f"{AUTHORITY}.pem").exists():
         return
-    key = _key(folder, AUTHORITY)
-    name = _name("quoron trial authority")
+    made = _self_signed(_key(folder, AUTHORITY), "quoron trial authority", days)
+    _write(folder / f"{AUTHORITY}.pem", made)
+
+
+def _self_signed(key: ec.EllipticCurvePrivateKey, title: str, days: int) -> x509.Certificate:
+    name = _name(title)
     usage = x509.KeyUsage(
         digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
         key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
@@ -55,7 +67,121 @@ def _make_authority(folder: Path, days: int) -> None:
     builder = builder.add_extension(usage, critical=True)
     # Key identifiers are for whoever checks certificates strictly, as Python 3.13 does.
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    _write(folder / f"{AUTHORITY}.pem", builder.sign(key, hashes.SHA256()))
+    return builder.sign(key, hashes.SHA256())
+
+
+def change_authority(folder: Path, *, days: int) -> Path:
+    """Begin a change: a successor, which signs from now on, before the authority that stands in authority.pem.
+
+    Again is the same. It is one write: before it nothing has changed, and after it both are trusted by whoever reads.
+    """
+    path = folder / f"{AUTHORITY}.pem"
+    with locked(folder):
+        stand = parse_authorities(read(path), str(path))
+        if len(stand) == 1:
+            found = _SUCCESSOR(_signer(folder)[1].stem)
+            name = f"{AUTHORITY}-{2 if found is None else int(found[1]) + 1}"
+            made = _self_signed(_key(folder, name), f"quoron trial {name.replace('-', ' ')}", days)
+            _write(path, made, *stand)
+    return path
+
+
+def end_change(folder: Path, *, at_once: bool = False) -> Path:
+    """End a change: the old authority is taken out of authority.pem, and its key is erased. Again is the same.
+
+    ConfigError, with their names, while certificates that are valid and not revoked come from it, unless `at_once`.
+    """
+    path = folder / f"{AUTHORITY}.pem"
+    with locked(folder):
+        signs, *old = parse_authorities(read(path), str(path))
+        stand = [each for each in every(folder) if each.good and each.kind != AUTHORITY]
+        left = [each.name for each in stand if each.issuer != _title(signs.subject)]
+        if old and left and not at_once:
+            raise ConfigError(
+                f"Expected every certificate in {folder} to come from {_title(signs.subject)!r}, but {', '.join(left)} "
+                f"{'does' if len(left) == 1 else 'do'} not. Renew {'it' if len(left) == 1 else 'them'} (--client NAME "
+                "--renew), or say end-now: then they are not let in any more."
+            )
+        if old:
+            _write(path, signs)
+        for key in _signing_keys(folder):  # also what a change that was interrupted has left
+            if _stored_key(key).public_key() != signs.public_key():
+                key.unlink()
+    return path
+
+
+def _signing_keys(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.key") if path.stem == AUTHORITY or _SUCCESSOR(path.stem)]
+
+
+def _signer(folder: Path) -> tuple[x509.Certificate, Path]:
+    """The first authority in authority.pem, and where its key is."""
+    authority = load_certificate(folder / f"{AUTHORITY}.pem")
+    for path in _signing_keys(folder):
+        if _stored_key(path).public_key() == authority.public_key():
+            return authority, path
+    raise IdentityError(f"Expected the key of {_title(authority.subject)!r} in {folder}, got others. Put it back.")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A certificate in a folder, as people ask about it."""
+
+    kind: str  # authority, coordinator or client
+    name: str
+    group: str | None
+    issuer: str
+    ends: str  # ISO 8601, UTC
+    days_left: float
+    revoked: bool
+    fingerprint: str  # of its key
+
+    @property
+    def good(self) -> bool:
+        """Whether it is taken now, by this machine's clock."""
+        return self.days_left >= 0 and not self.revoked
+
+    def words(self) -> str:
+        """For people: one line with tabs."""
+        state = "revoked" if self.revoked else "ended" if self.days_left < 0 else ""
+        state = state or ("ends soon: renew it" if self.days_left <= SOON else "good")
+        return f"{self.kind}\t{self.name}\t{self.ends[:10]}\t{int(self.days_left // 1)} days\t{state}\t{self.issuer}"
+
+
+def every(folder: Path) -> list[Entry]:
+    """Every certificate in the PEM files of a folder, authorities first; IdentityError for one that is damaged."""
+    listed = revocation.read(folder / revocation.FILE) if (folder / revocation.FILE).exists() else {}
+    found = []
+    for path in sorted(folder.glob("*.pem")):
+        if b"BEGIN CERTIFICATE" in (pem := read(path)):
+            several = parse_authorities(pem, str(path))
+            found += [_entry(path.stem, each, listed) for each in (several if path.stem == AUTHORITY else several[:1])]
+    return sorted(found, key=lambda each: (("authority", "coordinator", "client").index(each.kind), each.name))
+
+
+def _entry(name: str, certificate: x509.Certificate, listed: Container[str]) -> Entry:
+    key = fingerprint(certificate)
+    ends = f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%S}+00:00"
+    kind = _kind(certificate)
+    shown = common_name(certificate) if kind == AUTHORITY else name
+    issuer = _title(certificate.issuer)
+    return Entry(kind, shown, group(certificate), issuer, ends, days_left(certificate), key in listed, key)
+
+
+def _kind(certificate: x509.Certificate) -> str:
+    with suppress(x509.ExtensionNotFound):
+        if certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            return AUTHORITY
+    with suppress(x509.ExtensionNotFound):
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        if ExtendedKeyUsageOID.SERVER_AUTH in uses and ExtendedKeyUsageOID.CLIENT_AUTH not in uses:
+            return "coordinator"
+    return "client"
+
+
+def _title(name: x509.Name) -> str:
+    names = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
 
 
 def issue(
@@ -70,7 +196,8 @@ def issue(
 ) -> Path:
     """NAME.pem and NAME.key, signed by the authority in `folder`; the path of the certificate.
 
-    A name has one certificate: a second one needs `renew`, and keeps the key. `hosts` are the names and addresses at
+    A name has one certificate: a second one needs `renew`, and keeps the key, whose private half may be elsewhere by
+    then. `hosts` are the names and addresses at
     which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
     keeps those that it had. Raises ConfigError for a name that is taken, unfit or revoked, IdentityError without a
     usable authority.
@@ -86,7 +213,8 @@ def _issue(
     path = folder / f"{name}.pem"
     if path.exists() and not renew:
         raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
-    authority, signer = load_certificate(folder / f"{AUTHORITY}.pem"), _key(folder, AUTHORITY, must_exist=True)
+    authority, stored = _signer(folder)
+    signer = _stored_key(stored)
     names = [_host(host) for host in hosts]
     if path.exists():
         old = load_certificate(path)
@@ -94,9 +222,13 @@ def _issue(
             raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
         unit = group(old) if unit is None else unit
         names = names or _hosts(old)
-    key = _key(folder, name)
+        key = old.public_key()  # which stays: its private half may be where its holder is, and nowhere else
+        if (held := folder / f"{name}.key").exists() and _stored_key(held).public_key() != key:
+            raise IdentityError(f"Expected {held} to be the key of {path}, got another. Put it back, or away.")
+    else:
+        key = _key(folder, name).public_key()
     use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
-    builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
+    builder = _builder(_name(name, unit), authority.subject, key, dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -132,9 +264,29 @@ def revoke(folder: Path, name: str) -> Path:
     return file
 
 
+def revoke_key(folder: Path, fingerprint: str) -> None:
+    """Enter a key in the list of revoked ones, under a name that says nothing."""
+    revocation.add(folder / revocation.FILE, fingerprint, name=FORGOTTEN)
+
+
+def erase_forgotten(folder: Path) -> list[str]:
+    """Erase every certificate and key of whom `revoke_key` has listed; their files. Again is the same."""
+    gone = {key for key, name in revocation.read(folder / revocation.FILE).items() if name == FORGOTTEN}
+    erased = []
+    with locked(folder):
+        for each in every(folder):
+            if each.kind != AUTHORITY and each.fingerprint in gone:
+                for end in ("key", "pem"):  # last what tells that it is
+                    if (path := folder / f"{each.name}.{end}").exists():
+                        erase(path, secret=end == "key")
+                        erased.append(path.name)
+    return erased
+
+
 def check_name(name: str) -> None:
     """ConfigError for a name that cannot be that of a certificate's files."""
-    if not name or name == AUTHORITY or not all(letter.isalnum() or letter in "-_." for letter in name):
+    fits = all(letter.isalnum() or letter in "-_." for letter in name)
+    if not name or name == AUTHORITY or _SUCCESSOR(name) or not fits:
         raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
 
 
@@ -151,16 +303,6 @@ def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
         raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
 
 
-def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
-    spki = certificate.public_key().public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    digest = hashes.Hash(hashes.SHA256())
-    digest.update(spki)
-    return digest.finalize().hex()
-
-
 def strong(certificate: x509.Certificate) -> bool:
     """Whether its key is one that nobody can compute: RSA of 2048 bits, or a curve of 256."""
     key = certificate.public_key()
@@ -171,25 +313,18 @@ def strong(certificate: x509.Certificate) -> bool:
     return isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey)
 
 
-def near(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
-    """Whether one of `authorities` issued it, or allows that others do so in its place (their path length is not 0)."""
-    return any(_issued(authority, certificate) or _delegates(authority) for authority in authorities)
+def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> bool:
+    """Whether one of `authorities` issued the first of `chain`, or lets others do so in its place (its path length is
+    not 0) and is where the rest of the chain leads."""
+    return any(issued(each, chain[0]) or (_delegates(each) and leads_to(chain, [each])) for each in authorities)
 
 
-def load_authorities(path: Path) -> list[x509.Certificate]:
-    """Every certificate in a PEM file; IdentityError if it is missing or unreadable."""
+def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
+    """Every certificate of a PEM text, one at least; IdentityError names `source`."""
     try:
-        return x509.load_pem_x509_certificates(read(path))
+        return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        raise IdentityError(f"Expected a PEM certificate in {path}, got something else.") from None
-
-
-def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
+        raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
 
 
 def _delegates(authority: x509.Certificate) -> bool:
@@ -206,6 +341,11 @@ def group(certificate: x509.Certificate) -> str | None:
     return str(units[0].value) if units else None
 
 
+def common_name(certificate: x509.Certificate) -> str:
+    """The name of its holder, for people."""
+    return _title(certificate.subject)
+
+
 def read(path: Path) -> bytes:
     """The bytes of a certificate or key file; IdentityError if it cannot be read."""
     try:
@@ -216,17 +356,21 @@ def read(path: Path) -> bytes:
         ) from None
 
 
-def _key(folder: Path, name: str, *, must_exist: bool = False) -> ec.EllipticCurvePrivateKey:
+def _stored_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    with suppress(ValueError, TypeError):
+        stored = serialization.load_pem_private_key(read(path), None)
+        if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _LEAST_CURVE:
+            return stored
+    raise IdentityError(
+        f"Expected an elliptic-curve key of {_LEAST_CURVE} bits or more without password in {path}, got another."
+    )
+
+
+def _key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
     """The stored private key of a name, or a new one."""
     path = folder / f"{name}.key"
-    if path.exists() or must_exist:
-        with suppress(ValueError, TypeError):
-            stored = serialization.load_pem_private_key(read(path), None)
-            if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _LEAST_CURVE:
-                return stored
-        raise IdentityError(
-            f"Expected an elliptic-curve key of {_LEAST_CURVE} bits or more without password in {path}, got another."
-        )
+    if path.exists():
+        return _stored_key(path)
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     replace_whole(path, pem, mode=PRIVATE)
@@ -234,7 +378,7 @@ def _key(folder: Path, name: str, *, must_exist: bool = False) -> ec.EllipticCur
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: dt.timedelta
+    subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, lifetime: dt.timedelta
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
@@ -264,5 +408,5 @@ def _hosts(certificate: x509.Certificate) -> list[x509.GeneralName]:
         return []
 
 
-def _write(path: Path, certificate: x509.Certificate) -> None:
-    replace_whole(path, certificate.public_bytes(serialization.Encoding.PEM), mode=PUBLIC)
+def _write(path: Path, *several: x509.Certificate) -> None:
+    replace_whole(path, b"".join(each.public_bytes(serialization.Encoding.PEM) for each in several), mode=PUBLIC)

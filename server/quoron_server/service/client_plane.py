@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.registry import OtherGroup
-from quoron_server.service import revocation, security
+from quoron_server.books.roster import ForgottenKey, OtherGroup, RotatedKey
+from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
@@ -25,6 +25,7 @@ from quoron_server.service.manager import Manager
 from quoron_server.service.rate_limit import RateLimit
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.security import Caller
+from quoron_server.service.trust import Trust
 
 SERVICE = "quoron.v1.ClientPlane"
 GREETING_SECONDS = 30.0
@@ -44,13 +45,13 @@ class ClientPlane:
         self,
         manager: Manager,
         *,
-        plaintext: bool,
         revoked: Revocations | None = None,
-        authorities: Sequence[Certificate] = (),
+        trust: Trust | None = None,
         doorkeeper: Doorkeeper | None = None,
     ) -> None:
-        self._manager, self._plaintext, self._revoked = manager, plaintext, revoked
-        self._authorities, self._doorkeeper = tuple(authorities), doorkeeper
+        """Without `trust` in plaintext."""
+        self._manager, self._revoked = manager, revoked
+        self._trust, self._doorkeeper = trust, doorkeeper
         self._callers: dict[Conversation, Caller] = {}
         self._rate_limit = RateLimit()
 
@@ -91,14 +92,21 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
         _check_protocol(asked.protocol)
         try:
-            user = await self._manager.enrol(caller.identity, caller.group)
+            user = await self._manager.enrol(caller.identity, caller.group, name=caller.name, software=asked.software)
             agreed = await self._manager.agreed(user)
-            books = pb.Books(**await self._manager.records.books(caller.group, asked.seen))
+            standing = await self._manager.records.books(caller.group, asked.seen)
+            self._manager.counts.newer_books += asked.seen > standing["rows"]
+            books = pb.Books(**standing)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
+        except ForgottenKey:
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
+        except RotatedKey as error:
+            _log.warning("refused an enrolment: %s", error)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
         return pb.EnrolReply(user=user, agreed=charges, books=books).SerializeToString()
 
@@ -153,16 +161,20 @@ class ClientPlane:
         who = self._shown(context)
         name = context.peer() if who is None else who.identity[:64]
         _log.info("refused %r: %s, %s", name, refusal.code.name, refusal.words)
+        self._manager.counts.refuse_call(refusal.code, refusal.words)
 
     async def watch_certificates(self) -> None:
         """For ever, every few seconds: end conversations with clients that only listen, by certificates that are
-        revoked or have expired.
+        revoked, have expired, or are of an authority that was taken away; and warn of what ends soon.
 
         A list that cannot be read at two looks in a row, which is longer than it takes to replace it, ends them all.
         """
-        closed = False
-        while not self._plaintext:
+        closed, trusted = False, None if self._trust is None else self._trust.now()
+        while self._trust is not None:
             await asyncio.sleep(LOOK)
+            earlier, trusted = trusted, self._trust.now()
+            if earlier is not trusted:
+                self._recheck(trusted.authorities)
             try:
                 revoked, before, closed = frozenset() if self._revoked is None else self._revoked.now(), False, False
             except ConfigError:
@@ -174,6 +186,17 @@ class ClientPlane:
                     conversation.end(revocation.CLOSED, grpc.StatusCode.UNAVAILABLE)
                 elif not caller.timely():
                     conversation.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
+
+    def _recheck(self, authorities: Sequence[Certificate]) -> None:
+        """End conversations with clients whose authority is trusted no more; they may come back with another's."""
+        for conversation, caller in list(self._callers.items()):
+            if not certificates.near(caller.chain, authorities):
+                conversation.end(security.STRANGE, grpc.StatusCode.FAILED_PRECONDITION)
+
+    def days_left(self) -> float | None:
+        """Days until the first certificate of a client that is connected ends; None where there is none."""
+        days = (caller.days_left() for caller in self._callers.values())
+        return min((each for each in days if each is not None), default=None)
 
     async def _catch_up(self, conversation: Conversation) -> None:
         """Tell a client which runs have ended while it was away, so that it erases the answers that it keeps."""
@@ -255,9 +278,8 @@ class ClientPlane:
 
     def _shown(self, context: Context) -> Caller | None:
         metadata = tuple(context.invocation_metadata())
-        return security.caller(
-            context.auth_context(), metadata, plaintext=self._plaintext, authorities=self._authorities
-        )
+        authorities = None if self._trust is None else self._trust.now().authorities
+        return security.caller(context.auth_context(), metadata, authorities=authorities)
 
     def _admit(self, caller: Caller) -> None:
         """Refuse a client by its certificate, in the middle of a conversation too: one that is revoked, or has expired,
@@ -268,6 +290,8 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.UNAVAILABLE, revocation.CLOSED) from None
         if revoked:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, revocation.WORDS)
+        if caller.identity in self._manager.users.rotated:  # nor here: the new one may be in its files soon
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED)
         if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 

@@ -1,15 +1,15 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges. A token says who may.
+"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges, users. A token is needed.
 
 | role     | may                                          |
 | -------- | -------------------------------------------- |
-| auditor  | list, watch, plan, model, ledger             |
+| auditor  | list, watch, plan, model, ledger, users      |
 | operator | all of it, and submit, cancel, limit, charge |
+|          | and change users                             |
 
 A stream ends soon after its token was removed.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +23,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import security, tokens
+from quoron_server.service.counts import Counts
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
 from quoron_server.service.rate_limit import RateLimit
@@ -44,9 +45,9 @@ class TokenGate(grpc.aio.ServerInterceptor):
     The health service stays open to probes.
     """
 
-    def __init__(self, token_file: Path, open_to_all: frozenset[str]) -> None:
+    def __init__(self, token_file: Path, open_to_all: frozenset[str], counts: Counts | None = None) -> None:
         """`open_to_all`: names of services that ask for no token."""
-        self._tokens, self._open = token_file, open_to_all
+        self._tokens, self._open, self._counts = token_file, open_to_all, counts
         self._rate_limit = RateLimit(burst=100, seconds=0.01)
 
     async def intercept_service(
@@ -57,18 +58,21 @@ class TokenGate(grpc.aio.ServerInterceptor):
             return await continuation(handler_call_details)
         token = security.bearer(tuple(handler_call_details.invocation_metadata))
         try:
-            if token is not None and tokens.role_of(self._tokens, token) is not None:
-                return await continuation(handler_call_details)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             return self._refusing(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
-        return self._refusing(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+        if (why := _refusal(found)) is not None:
+            return self._refusing(grpc.StatusCode.UNAUTHENTICATED, why)
+        return await continuation(handler_call_details)
 
     def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
         """A handler of any kind of call that reads nothing. When many are refused, each is told so late."""
 
         async def refuse(_requests: Any, context: Context) -> None:
             _log.info("refused %s: a call without a token of ours", context.peer())
+            if self._counts is not None:
+                self._counts.refuse_call(code, why)
             if self._rate_limit.wait("", asyncio.get_running_loop().time()):
                 await asyncio.sleep(LATE)
             await context.abort(code, why)
@@ -85,8 +89,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.RunReference:
         """Take a run on."""
-        await self._require(context, operator=True)
-        return pb.RunReference(run=await _told(self._manager.submit(request.specification), context))
+        by = await self._require(context, operator=True)
+        return pb.RunReference(run=await _told(self._manager.submit(request.specification, by=by), context))
 
     async def List(self, request: pb.ListRequest, context: Context) -> pb.Document:
         """Every run and its state."""
@@ -118,13 +122,13 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Cancel(self, request: pb.RunReference, context: Context) -> pb.Document:
         """End a run without a model."""
-        await self._require(context, operator=True)
-        return _document(await _told(self._manager.cancel(request.run), context))
+        by = await self._require(context, operator=True)
+        return _document(await _told(self._manager.cancel(request.run, by=by), context))
 
     async def ContinueRestored(self, request: pb.RunReference, context: Context) -> pb.Document:
         """Let a run go on that is held because the books were restored, as one more copy."""
-        await self._require(context, operator=True)
-        return _document(await _told(self._manager.continue_restored(request.run), context))
+        by = await self._require(context, operator=True)
+        return _document(await _told(self._manager.continue_restored(request.run, by=by), context))
 
     async def Plan(self, request: pb.RunReference, context: Context) -> pb.Document:
         """The plan of a run."""
@@ -144,14 +148,14 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Limit(self, request: pb.LimitRequest, context: Context) -> pb.Document:
         """What no run may bring a group's users beyond, from now on."""
-        await self._require(context, operator=True)
+        by = await self._require(context, operator=True)
         numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
-        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, **numbers), context)
+        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, by=by, **numbers), context)
         return _document({"group": limit.group, "limit": limit.words()})
 
     async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
         """What another tool spends on a group's users, on the chain."""
-        await self._require(context, operator=True)
+        by = await self._require(context, operator=True)
         charged = self._manager.charge(
             request.run,
             request.group,
@@ -163,6 +167,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             adjacency=request.adjacency,
             statement=request.note,
             spent=request.spent,
+            by=by,
         )
         charge = await _told(charged, context)
         return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
@@ -172,20 +177,50 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         await self._require(context, operator=True)
         return _document(await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context))
 
-    async def _require(self, context: Context, *, operator: bool = False) -> None:
+    async def Users(self, request: pb.UsersRequest, context: Context) -> pb.Document:
+        """A page of the roster."""
+        await self._require(context)
+        page = self._manager.users.page(group=request.group, state=request.state, after=request.after)
+        return _document(await _told(page, context))
+
+    async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
+        """What an operator says of a user; or the new key that its old one has signed."""
+        await self._require(context, operator=True)
+        if request.action in ("forget", "would-forget"):
+            changed = self._manager.users.forget(request.user, sure=request.action == "forget")
+        elif request.rotation:
+            changed = self._manager.users.rotate(request.user, request.rotation)
+        else:
+            changed = self._manager.users.change(request.action, request.user, request.by)
+        return _document(await _told(self._manager.changed(changed), context))
+
+    async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
+        """How a run's members were drawn."""
+        await self._require(context)
+        return _document(await _told(self._manager.users.drawn(request.run), context))
+
+    async def _require(self, context: Context, *, operator: bool = False) -> str:
+        """The name of whoever calls; the call ends here if it may not."""
         token = security.bearer(tuple(context.invocation_metadata()))
         try:
-            role = None if token is None else tokens.role_of(self._tokens, token)
+            found = None if token is None else tokens.find(self._tokens, token)
         except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
             _log.error("nobody can be let in: %s", error)
             await context.abort(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
             raise
-        if role is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
-        if self._doorkeeper is not None and token is not None:
-            self._doorkeeper.admit(context.peer(), hashlib.sha256(token.encode()).hexdigest())
-        if operator and role != "operator":
+        if (why := _refusal(found)) is not None or found is None:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why or _NO_TOKEN)
+            raise PermissionError(why)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(context.peer(), found.sha256)
+        if operator and found.role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
+        return found.name
+
+
+def _refusal(found: tokens.Token | None) -> str | None:
+    """Why a call is turned away for its token; None for one that is let in."""
+    return _NO_TOKEN if found is None else found.refusal()
 
 
 def _named(awaited: dict[str, Any]) -> dict[str, Any]:

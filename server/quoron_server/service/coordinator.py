@@ -25,15 +25,20 @@ from grpc_reflection.v1alpha import reflection
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
+from quoron_server.books.chain import software
 from quoron_server.books.database import Database
+from quoron_server.books.roster import AWAY_AFTER
 from quoron_server.rounds import Evaluate
+from quoron_server.service import journal, metrics_port
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
+from quoron_server.service.metrics import Metrics
 from quoron_server.service.security import Transport
 from quoron_server.service.sessions import Sessions
+from quoron_server.service.trust import Trust
 from quoron_server.specification import LONGEST
 from quoron_server.spill import spill_folder
 
@@ -83,7 +88,9 @@ class ServeConfig:
     allow_simulation: bool = False
     largest_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
+    metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
+    away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -99,6 +106,8 @@ class Coordinator:
             )
         if not 0 <= config.gathering < math.inf:
             raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
+        if config.metrics is not None:
+            metrics_port.place(config.metrics)
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
@@ -106,10 +115,15 @@ class Coordinator:
         self.sessions = Sessions(spill=spill_folder(config.database))
         self.manager: Manager
         self._database: Database
+        self._clients: ClientPlane
+        self._trust: Trust | None = None
         self._servers: list[grpc.aio.Server] = []
         self._health: list[health.HealthServicer] = []
         self._services: list[str] = []
         self._watching: list[asyncio.Task[None]] = []
+        self.metrics: Metrics  # what it tells those who watch over it
+        self._metrics_server: asyncio.Server | None = None
+        self._serving = True
 
     async def __aenter__(self) -> "Coordinator":
         config = self.config
@@ -124,6 +138,8 @@ class Coordinator:
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
                 gathering=config.gathering,
                 evaluate=config.evaluate,
+                away_after=config.away_after,
+                revoked=config.transport.revoked,
             )
             try:
                 await self._start()
@@ -140,12 +156,9 @@ class Coordinator:
         config = self.config
         transport, most = config.transport, most_clients(config.most_clients)
         doorkeeper = None if transport.plaintext else Doorkeeper(most)
-        clients = ClientPlane(
-            self.manager,
-            plaintext=transport.plaintext,
-            doorkeeper=doorkeeper,
-            revoked=transport.revoked,
-            authorities=transport.authorities(),
+        trust = self._trust = transport.trust()
+        clients = self._clients = ClientPlane(
+            self.manager, doorkeeper=doorkeeper, revoked=transport.revoked, trust=trust
         )
         longest = (
             ("grpc.max_receive_message_length", min(config.largest_message, parts.MOST + parts.BESIDE)),
@@ -156,7 +169,7 @@ class Coordinator:
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
-            config.transport.client_plane(),
+            None if trust is None else trust.credentials(clients=True),
             longest if transport.plaintext else longest + _STREAMS,
             CLIENT_PLANE,
             lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
@@ -167,14 +180,38 @@ class Coordinator:
             self._watching.append(asyncio.create_task(doorkeeper.watch(port)))
         self.control = await self._listen(
             config.control,
-            config.transport.control_plane(),
+            None if trust is None else trust.credentials(clients=False),
             _CONTROL,
             CONTROL_PLANE,
             lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
-            (TokenGate(config.tokens, frozenset({HEALTH})),),
+            (TokenGate(config.tokens, frozenset({HEALTH}), self.manager.counts),),
         )
         self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
+        self._watching.append(asyncio.create_task(self.manager.users.watch()))
+        self.metrics = Metrics(self.manager, self._database, transport, self.days_left)
+        if config.metrics is not None:
+            self._metrics_server = await metrics_port.listen(
+                config.metrics, self.metrics, serving=lambda: self._serving
+            )
+            self._watching.append(asyncio.create_task(self.metrics.watch_chain()))
+        journal.started(software(), self.listen, self.control, len(self.manager.standing()))
+
+    def days_left(self) -> dict[str, float]:
+        """Days until the coordinator's own certificate ends, the last authority that it trusts, and the first of the
+        clients connected now, if there are any; nothing in plaintext."""
+        if self._trust is None:
+            return {}
+        first = self._clients.days_left()
+        return self._trust.now().days_left() | ({} if first is None else {"clients": first})
+
+    @property
+    def metrics_address(self) -> str | None:
+        """Where /metrics is served, with its port; None for nowhere."""
+        if self._metrics_server is None:
+            return None
+        host, port = self._metrics_server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def _watch_database(self) -> None:
         """For ever, every few seconds: whoever asks after health hears whether there is a database, and still ours."""
@@ -188,6 +225,7 @@ class Coordinator:
             await asyncio.sleep(LOOK)
 
     async def _tell(self, *, serving: bool) -> None:
+        self._serving = serving
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for state, service in zip(self._health, self._services, strict=True):
             for name in ("", service):
@@ -196,6 +234,7 @@ class Coordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        self._serving = False
         for each in self._health:
             await each.enter_graceful_shutdown()
         await self.manager.stop()
@@ -205,6 +244,8 @@ class Coordinator:
     async def _close(self) -> None:
         for task in self._watching:
             task.cancel()
+        if self._metrics_server is not None:
+            self._metrics_server.close()
         await asyncio.gather(*(server.stop(GRACE) for server in self._servers))
         await asyncio.to_thread(self._database.close)
 
@@ -300,6 +341,6 @@ async def serve(
         lost = coordinator.manager.lost
         lost.add_done_callback(lambda _: leave.set())
         await leave.wait()
-        _log.info("leaving")
+        journal.leaving()
         if lost.done():
             lost.result()

@@ -1,4 +1,4 @@
-"""Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
+"""Runs, one thread each: begun when enough users are active, resumed when the coordinator comes back.
 
 A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.runs` says
 what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
@@ -15,11 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
@@ -28,16 +24,20 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, O
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
+from quoron_server.books.roster import AWAY_AFTER, TooFewActive
 from quoron_server.plan import Plan
-from quoron_server.round_clock import opening
-from quoron_server.rounds import Evaluate, RoundEvent
+from quoron_server.rounds import Evaluate
 from quoron_server.runs import Books
-from quoron_server.service import attending
+from quoron_server.service import attending, journal
+from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed, named, public
+from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, standing, until_published
 from quoron_server.service.records import Records, outside, retried_once
-from quoron_server.service.sessions import RunSession, Sessions
+from quoron_server.service.revocation import Revocations
+from quoron_server.service.sessions import Sessions
+from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
+from quoron_server.wording import digest
 
 MOST_RUNS = 64  # at the same time
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
@@ -46,34 +46,6 @@ _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of t
 _LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    specification: RunSpecification
-    plan: Plan
-    feed: Feed = field(default_factory=Feed)
-    engine: GrpcEngine | None = None
-    task: "asyncio.Task[None] | None" = None
-    cancelled: bool = False
-    untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
-    names: list[str] = field(default_factory=list)  # by slot, where who answers is public
-    gathering: attending.Gathering | None = None
-
-    def tell(self) -> None:
-        """The feed hears of every committed round."""
-        while self.untold:
-            self.feed.add(named(self.untold.pop(0), self.names))
-
-    def stop(self) -> None:
-        """Give up whatever it waits for."""
-        for waits in (self.gathering, self.engine):
-            if waits is not None:
-                waits.stop()
-
-    @property
-    def name(self) -> str:
-        return self.specification.run
 
 
 class Manager:
@@ -89,26 +61,31 @@ class Manager:
         most_clients: int | None = None,
         gathering: float = 0.0,
         evaluate: Evaluate | None = None,
+        away_after: float = AWAY_AFTER,
+        revoked: Revocations | None = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
-        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else.
+        asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
+        were not seen for `away_after` seconds are away, those who were `revoked` retired.
         """
         self.sessions, self._evaluate = sessions, evaluate
-        self._books = Books(database)
+        self._books = Books(database, away_after=away_after)
         self._registry = self._books.registry
+        self.users = Users(self._books, sessions, revoked)
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
         self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
-        self._active: dict[str, _Run] = {}
-        self._waiting: dict[str, _Run] = {}
+        self._active: dict[str, Running] = {}
+        self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
-        # At most `_counted + _came` users are in a group: who had not come yet when it was last counted, and who has.
+        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
         self._counted: dict[str, int] = {}
         self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
+        self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
         self._taking = asyncio.Lock()  # from reading a run's stored state to acting on it
@@ -131,14 +108,15 @@ class Manager:
                 except QuoronError as error:
                     self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
                     continue
+                run.seated = await self._stored(self._registry.seated, row.run)
                 self._waiting[row.run] = run
         await self._begin_those_that_can()
 
-    async def _planned(self, text: str) -> _Run:
+    async def _planned(self, text: str) -> Running:
         specification = RunSpecification.parse(text)
         plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        return _Run(specification, plan)
+        return Running(specification, plan)
 
     async def stop(self) -> None:
         """Leave every run where it is; the next start takes it up."""
@@ -150,13 +128,25 @@ class Manager:
         self._threads.shutdown(wait=True)
         await asyncio.to_thread(self.records.close)
 
-    async def enrol(self, identity: str, group: str) -> int:
+    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "") -> int:
         """The user of an identity, its place in the population."""
-        user: int = await self._stored(self._registry.enrol, identity, group)
+        known = await self._stored(self._registry.user, identity)
+        roster = self._registry.roster
+        user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
+        if known is None:
+            journal.enrolled(user, group, identity)
         self._came[group] += 1
         if self._waiting:
             await self._begin_those_that_can()
         return user
+
+    async def changed(self, change: Awaitable[T]) -> T:
+        """After a change of the roster, by which more may be active: a run may wait for them."""
+        result = await change
+        self._counted.clear()
+        if self._waiting:
+            await self._begin_those_that_can()
+        return result
 
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
@@ -170,16 +160,23 @@ class Manager:
         """Name and state of the runs of a user that have ended, from the latest."""
         return await self._stored(self._registry.ended_with, user, MOST_TOLD)
 
-    async def submit(self, text: str) -> str:
-        """Take a run on; its name. The same specification again is the same run.
+    async def submit(self, text: str, *, by: str = "") -> str:
+        """Take a run on that an operator asks for; its name. The same specification again is the same run.
 
         Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
         """
+        try:
+            return await self._submit(text, by)
+        except QuoronError as error:
+            self.counts.refuse(error)
+            journal.refused(by, str(error))
+            raise
+
+    async def _submit(self, text: str, by: str) -> str:
         run = await self._planned(text)
         specification, name = run.specification, run.name
-        await retried_once(lambda: self._books.check(specification, run.plan))
         async with self._taking:
-            new = await retried_once(lambda: self._registry.add_run(name, specification.as_text()))
+            new = await retried_once(lambda: self._books.submit(specification, run.plan, SERVICE, by=by))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
                 row = await retried_once(lambda: self._registry.run(name))
                 new = row is not None and row.state == "waiting"
@@ -187,6 +184,7 @@ class Manager:
                 self._go_on(name)
                 self._waiting[name] = run
         if new:
+            journal.submitted(name, by, specification.group, digest(run.plan))
             await self._begin_those_that_can()
         return name
 
@@ -198,14 +196,14 @@ class Manager:
         if self._most is not None:
             specifications.require_connections(specification, self._most)
 
-    async def cancel(self, run: str) -> dict[str, Any]:
+    async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
         async with self._taking:
             waiting, active = self._waiting.get(run), self._active.get(run)
             if waiting is not None:
                 waiting.cancelled = True  # from now on it does not begin
             if active is None:
-                how = await self._stored(self._books.cancel, run)
+                how = await self._stored(lambda: self._books.cancel(run, by=by))
                 self._waiting.pop(run, None)
                 self._go_on(run)
                 self.sessions.close(run, str(how))  # it may have paused in the middle
@@ -214,11 +212,13 @@ class Manager:
         if active is not None:
             active.cancelled = True
             active.stop()
+            await self._stored(lambda: self._books.note_cancelled(run, by=by))
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+        journal.cancelled(run, by)
         return await self.records.status(run)
 
-    async def continue_restored(self, run: str) -> dict[str, Any]:
+    async def continue_restored(self, run: str, *, by: str = "") -> dict[str, Any]:
         """Let a run go on that is held because the books were restored, as one more copy for each time; its state.
 
         UnknownRun; OtherVersion for a run of another front; and what `Books.continue_held` raises: it is held then.
@@ -227,28 +227,33 @@ class Manager:
         row.require_front(SERVICE)
         known = await self._planned(row.specification)
         async with self._taking:
-            await retried_once(lambda: self._books.continue_held(run, lambda _: (known.specification, known.plan)))
+            planned = known.specification, known.plan
+            await retried_once(lambda: self._books.continue_held(run, lambda _: planned, by=by))
+            known.seated = await self._stored(self._registry.seated, run)
             self._go_on(run)
             self._waiting[run] = known
+            journal.continued(run, by)
         await self._begin_those_that_can()
         return await self.records.status(run)
 
-    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool) -> Limit:
+    async def limit(
+        self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool, by: str = ""
+    ) -> Limit:
         """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none, and
         for a limit that is exceeded already, unless that is said."""
         _check_name("group", group)
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        return await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, **numbers))
+        limit = await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, by=by, **numbers))
+        journal.limited(group, by, limit.words())
+        return limit
 
     async def charge(self, run: str, group: str, **promise: Any) -> Charge:
         """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
         _check_name("group", group)
         _check_name("run", run)
-        return await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
-
-    async def runs(self) -> list[dict[str, Any]]:
-        """State of every run, in order of submission; of those that go on how many of their members are connected."""
-        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+        charge = await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
+        journal.charged(run, promise.get("by", ""), group, charge.words())
+        return charge
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
@@ -265,15 +270,26 @@ class Manager:
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                return attending.users_awaited(wanted, await self.records.users(wanted.group))
+                there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
+                return attending.users_awaited(wanted, there)
         if active is None or session is None:
             return None
-        here, rounds = self.sessions.here(session), active.plan.cost.rounds
+        here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """State of every run, in order of submission; of those that go on how many of their members are connected."""
+        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+
+    def standing(self) -> list[Standing]:
+        """How far every open run is, as everybody may know."""
+        running = [standing(run, self.sessions) for run in self._active.values()]
+        left = [Standing(name, "paused", feed.rounds) for name, feed in self._paused.items()]
+        return [*running, *(Standing(name, "waiting", 0) for name in self._waiting), *left]
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; watchers are told why."""
-        _log.warning("run %s is paused: %s", run, error)
+        journal.paused(run, str(error))
         self._active.pop(run, None)
         words = outside(error)
         self._paused[run], self.records.paused[run] = feed, words
@@ -288,39 +304,56 @@ class Manager:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= MOST_RUNS:
                     return  # the others wait until one has ended
+                if run.seated:
+                    self._begin_now(name)
+                    continue
                 group, needed = run.specification.group, run.specification.problem.users
                 if self._counted.get(group, needed) + self._came[group] < needed:
                     continue  # spares every enrolment a count of its whole group
                 before = self._came[group]
-                users = await self._stored(self._registry.users_count, group)
+                try:
+                    await self._stored(self.users.look)
+                except ConfigError:  # nobody can tell who is revoked, and nobody is let in: at the next who comes
+                    return
+                users = (await self._stored(self._registry.roster.standing, group)).active
                 self._counted[group] = users - before
-                waits = name in self._waiting and not run.cancelled
-                if waits and users >= needed and not self._stopping.is_set():
-                    self._active[name] = self._waiting.pop(name)
-                    run.task = asyncio.create_task(self._whole(run))
+                if name in self._waiting and users >= needed:
+                    self._begin_now(name)
 
-    async def _whole(self, run: _Run) -> None:
+    def _begin_now(self, name: str) -> None:
+        if not self._stopping.is_set() and not self._waiting[name].cancelled:
+            run = self._active[name] = self._waiting.pop(name)
+            run.task = asyncio.create_task(self._whole(run))
+
+    async def _whole(self, run: Running) -> None:
         """A run to its end; then whoever waited for its place."""
         await self._live(run)
         if self._waiting and not self._stopping.is_set():
             with suppress(RunStopped):
                 await self._begin_those_that_can()
 
-    async def _live(self, run: _Run) -> None:
+    async def _live(self, run: Running) -> None:
         """A run from here to its end, through every absence of the database."""
         how: State = "complete"
         error: str | None = None
+        why = ""
         try:
             await self._read(lambda: self._carry_out(run))
         except RunStopped:
             if not run.cancelled:
                 return
             how = "cancelled"
+        except TooFewActive as problem:  # somebody was retired since they were counted
+            if not run.cancelled:
+                _log.info("run %s waits: %s", run.name, problem)
+                del self._active[run.name]
+                self._waiting[run.name] = run
+                return
+            how = "cancelled"
         except WithoutQuorum as problem:
             how, error = "without-quorum", str(problem)
             if run.specification.attendance == "public" and (gathering := run.gathering) is not None:
                 error += await self._read(lambda: self.records.missing(run.name, gathering.unwilling()))
-            _log.warning("run %s has ended: %s", run.name, error)
         except OtherVersion as problem:
             if not run.cancelled:
                 run.tell()
@@ -328,8 +361,7 @@ class Manager:
                 return
             how = "cancelled"
         except QuoronError as problem:
-            _log.error("run %s failed: %s", run.name, problem)
-            how, error = "failed", outside(problem)
+            how, error, why = "failed", outside(problem), str(problem)
         except Exception as problem:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
@@ -344,14 +376,15 @@ class Manager:
         self._active.pop(run.name, None)
         self.sessions.close(run.name, how)
         run.tell()
-        run.feed.add({"kind": "ended", "how": how, "error": error if how in ("failed", "without-quorum") else None})
+        told = error if how in ("failed", "without-quorum") else None
+        run.feed.add({"kind": "ended", "how": how, "error": told})
+        journal.ended(run.name, how, "" if told is None else why or told)
 
-    async def _carry_out(self, run: _Run) -> None:
+    async def _carry_out(self, run: Running) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
-        session = self.sessions.runs.get(run.name)
-        if session is None:
+        if (session := self.sessions.runs.get(run.name)) is None:
             description = json.dumps(specifications.describe(wanted, run.plan))
             session = self.sessions.open(run.name, description, members, gathered=self._gathered)
         run.gathering = attending.Gathering(wanted, session, over=begun)
@@ -359,6 +392,9 @@ class Manager:
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)
+        run.moved = max(loop.time(), self._gathered)
+        if run.engine is None:
+            journal.begun(run.name, users=len(members), rounds=run.plan.cost.rounds, done=len(events))
         run.engine = GrpcEngine(
             self.sessions,
             session,
@@ -370,28 +406,21 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers = [_FeedObserver(run, session, loop)]
+        observers = [FeedObserver(run, session, loop)]
         try:
             given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
-        except WithoutQuorum:
-            await self._until_published(run, session)
+        except WithoutQuorum:  # is told on the schedule, too
+            await until_published(run, session, self._stopping)
             raise
-        await self._until_published(run, session)
+        await until_published(run, session, self._stopping)
 
-    async def _until_published(self, run: _Run, session: RunSession) -> None:
-        """The end is told on the schedule too."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(published_at(session, run)):
-                await self._stopping.wait()
-        run.tell()
-
-    def _note_agreed(self, run: _Run, users: set[int]) -> None:
+    def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
         epsilon, delta = replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
-    def _begin(self, run: _Run) -> list[dict[str, Any]]:
+    def _begin(self, run: Running) -> list[dict[str, Any]]:
         members = self._books.begin(run.specification, run.plan)
         if run.specification.attendance == "public":
             run.names = self._registry.called(members.tolist())
@@ -414,34 +443,6 @@ class Manager:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 raise RunStopped("The coordinator is leaving.")
-
-
-def published_at(session: RunSession, run: _Run) -> float:
-    """Loop time at which what the last round has brought may be told."""
-    return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
-
-
-@dataclass(slots=True, eq=False)
-class _FeedObserver:
-    """An observer that tells the feed, from the run's thread."""
-
-    run: _Run
-    session: RunSession
-    loop: asyncio.AbstractEventLoop
-
-    def started(self, plan: Plan) -> None:
-        """Nothing to tell: the plan is public from the start."""
-
-    def round_finished(self, event: RoundEvent) -> None:
-        """After the round's commit. It is told when its time is over, which shows nothing of who answered."""
-        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)))
-
-    def _keep(self, event: dict[str, Any]) -> None:
-        self.run.untold.append(event)
-        self.loop.call_at(published_at(self.session, self.run), self.run.tell)
-
-    def finished(self, model: NDArray[np.float64]) -> None:
-        """After the last commit; watchers hear of the end from the manager."""
 
 
 def _check_name(what: str, name: str) -> None:

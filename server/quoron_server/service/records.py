@@ -41,6 +41,7 @@ class Records:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._closed = False
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
     async def status(self, run: str) -> dict[str, Any]:
@@ -64,7 +65,8 @@ class Records:
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:
-        """Wait for reads in progress; no others may follow."""
+        """Wait for reads in progress; whoever reads later is told that the coordinator leaves."""
+        self._closed = True
         self._readers.shutdown(wait=True)
         self._planner.shutdown(wait=True)
 
@@ -99,10 +101,6 @@ class Records:
         """Which books these are, as a client of a group is told that has seen so many rows of the lifetime ledger."""
         return await self._read(lambda: self._books(group, seen))
 
-    async def users(self, group: str) -> int:
-        """How many users of a group have enrolled."""
-        return await self._read(lambda: self._registry.users_count(group))
-
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
         row = await self.row(run)
@@ -136,6 +134,8 @@ class Records:
         return row
 
     async def _read(self, function: Callable[[], T]) -> T:
+        if self._closed:
+            raise LedgerUnavailable("The coordinator is leaving, and reads its ledger no more. Come back later.")
         return await retried_once(function, self._readers)
 
     def _stored_plan(self, run: str) -> dict[str, Any] | None:
@@ -151,7 +151,8 @@ class Records:
         return state | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
-        return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}
+        state = "paused" if row.state in OPEN and (row.held or row.run in self.paused) else row.state
+        return {"run": row.run, "state": state, "created": row.created, "error": self._error(row)}
 
     def _error(self, row: RunRow) -> str | None:
         return self.paused.get(row.run) if row.state in OPEN else row.error

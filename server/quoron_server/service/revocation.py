@@ -9,7 +9,7 @@
     (True, False)
 
 The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
-read, nobody knows who is revoked: then the door is closed to everybody.
+read, nobody knows who is revoked: then the door is closed to everybody. Two authorities may have a list each.
 """
 
 import json
@@ -18,11 +18,14 @@ from pathlib import Path
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PUBLIC, replace_whole
+from quoron_server.service import journal
 from quoron_server.service.folder_lock import locked
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask whoever issued it."
+MOST_NAMED = 20  # clients, in a line of the log
 CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
+Version = tuple[int, ...] | None  # of a file
 _log = logging.getLogger("quoron")
 
 
@@ -57,40 +60,46 @@ def read(file: Path) -> dict[str, str]:
 
 
 class Revocations:
-    """The list in a file as it is now. Only what was read counts as seen; what could not be is read again each time."""
+    """The lists in files as they are now. Only what was read counts as seen; what could not be is read again."""
 
-    def __init__(self, file: Path) -> None:
-        """Raises ConfigError if there is no list yet."""
-        self._file, self._seen = file, _version(file)
-        self._fingerprints = frozenset(read(file))
+    def __init__(self, *files: Path) -> None:
+        """Raises ConfigError if one of them is no list yet."""
+        self._files, self._seen = files, tuple(map(version, files))
+        self._fingerprints = frozenset(self._read())
         self._closed = False
 
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self.now()
 
     def now(self) -> frozenset[str]:
-        """Every fingerprint on the list, which is read again if it has changed.
+        """Every fingerprint on a list, which is read again if it has changed.
 
-        ConfigError while it cannot be read: then no certificate is known to be good.
+        ConfigError while one cannot be read: then no certificate is known to be good.
         """
-        found = _version(self._file)  # before the reading: what is written meanwhile is another version
-        if found is None or found != self._seen:
+        found = tuple(map(version, self._files))  # before the reading: what is written meanwhile is another version
+        if None in found or found != self._seen:
             try:
-                self._fingerprints = frozenset(read(self._file))
+                listed = self._read()
             except ConfigError as error:
                 if not self._closed:
                     _log.error("%s Until there is one, no client is let in.", error)
                 self._closed = True
                 raise
-            self._seen = found
+            new = sorted(name for each, name in listed.items() if each not in self._fingerprints)
+            if new:
+                journal.revoked(len(listed), ", ".join(new[:MOST_NAMED]) + (", …" if len(new) > MOST_NAMED else ""))
+            self._fingerprints, self._seen = frozenset(listed), found
         if self._closed:
-            _log.info("the list of revoked certificates at %s can be read again", self._file)
+            _log.info("the list of revoked certificates at %s can be read again", " and ".join(map(str, self._files)))
         self._closed = False
         return self._fingerprints
 
+    def _read(self) -> dict[str, str]:
+        return {each: name for file in self._files for each, name in read(file).items()}
 
-def _version(file: Path) -> tuple[int, ...] | None:
-    """Another one whenever the file was written or replaced."""
+
+def version(file: Path) -> Version:
+    """Another one whenever the file was written or replaced; None if it is not there."""
     try:
         found = file.stat()
     except OSError:

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
+from quoron_client.protocol.identity import days_left
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.budget import EVERYONE
 from quoron_server.service import certificates
 from quoron_server.service.revocation import Revocations
+from quoron_server.service.trust import Held, Trust, now
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
 EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
 WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
+STRANGE = "This client's certificate comes from an authority that is not trusted here now. Renew it, and come back."
 FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
 SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has looked at the beginning by this one
 
@@ -62,27 +63,13 @@ class Transport:
                 "Expected --certificate, --key and --authority for TLS, got none or some. Make them with "
                 "`quoron certs`, or say --insecure to try quoron on this machine without."
             )
-        _check_pair(self.certificate, self.key)
-        certificates.load_certificate(self.authority)
+        Held.read(self.certificate, self.key, self.authority)
 
-    def authorities(self) -> list[x509.Certificate]:
-        """Whose word on clients is trusted; nobody's in plaintext."""
-        return [] if self.plaintext or self.authority is None else certificates.load_authorities(self.authority)
-
-    def client_plane(self) -> grpc.ServerCredentials | None:
-        """Mutual TLS; None for plaintext."""
-        if self.plaintext:
+    def trust(self) -> Trust | None:
+        """What is shown to callers, and whose word on clients is taken; None in plaintext."""
+        if self.plaintext or self.certificate is None or self.key is None or self.authority is None:
             return None
-        return grpc.ssl_server_credentials([self._pair()], _pem(self.authority), require_client_auth=True)
-
-    def control_plane(self) -> grpc.ServerCredentials | None:
-        """TLS, where callers show tokens; None for plaintext."""
-        if self.plaintext:
-            return None
-        return grpc.ssl_server_credentials([self._pair()])
-
-    def _pair(self) -> tuple[bytes, bytes]:
-        return _pem(self.key), _pem(self.certificate)
+        return Trust(self.certificate, self.key, self.authority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,50 +78,54 @@ class Caller:
 
     identity: str
     group: str
-    dates: tuple[dt.datetime, dt.datetime] | None = None  # from which to which its certificate is valid
+    chain: tuple[x509.Certificate, ...] = ()  # its certificate, and what it showed of those above; none in plaintext
     objection: str | None = None  # to its certificate, whenever it is
+    name: str = ""  # for people
+
+    def days_left(self) -> float | None:
+        """Days until its certificate ends; None in plaintext."""
+        return days_left(self.chain[0], now()) if self.chain else None
 
     def timely(self) -> bool:
         """Whether its certificate is valid now: TLS looks at the dates when a connection begins, and never again."""
-        return self.dates is None or self.dates[0] - SLACK <= now() <= self.dates[1]
+        return not self.chain or (
+            self.chain[0].not_valid_before_utc - SLACK <= now() <= self.chain[0].not_valid_after_utc
+        )
 
 
 def caller(
     auth: Mapping[str, Any],
     metadata: Sequence[tuple[str, str | bytes]],
     *,
-    plaintext: bool,
-    authorities: Sequence[x509.Certificate] = (),
+    authorities: Sequence[x509.Certificate] | None,
 ) -> Caller | None:
-    """Whoever is calling; None if nobody can tell. `authorities` are those whose word on clients is trusted."""
-    if plaintext:
+    """Whoever is calling; None if nobody can tell. `authorities`: whose word on clients is taken, None in plaintext."""
+    if authorities is None:
         name, group = _one(metadata, NAME), _one(metadata, GROUP)
-        return None if name is None else Caller(f"name:{name}", group or EVERYONE)
+        return None if name is None else Caller(f"name:{name}", group or EVERYONE, name=name)
     shown = auth.get("x509_pem_cert")
     if not shown:
         return None
     try:
         certificate = certificates.parse_certificate(bytes(shown[0]), "the connection")
+        above = certificates.parse_authorities(bytes((auth.get("x509_pem_cert_chain") or shown)[0]), "the connection")
     except IdentityError:
         return None
+    chain = (certificate, *(each for each in above if each != certificate))
     return Caller(
         certificates.fingerprint(certificate),
         certificates.group(certificate) or EVERYONE,
-        (certificate.not_valid_before_utc, certificate.not_valid_after_utc),
-        _objection(certificate, authorities),
+        chain,
+        _objection(chain, authorities),
+        certificates.common_name(certificate),
     )
 
 
-def _objection(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> str | None:
+def _objection(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate]) -> str | None:
     """What gRPC's TLS lets pass and we do not."""
-    if not certificates.strong(certificate):
+    if not certificates.strong(chain[0]):
         return WEAK
-    return FAR if authorities and not certificates.near(certificate, authorities) else None
-
-
-def now() -> dt.datetime:
-    """The time by which certificates are valid."""
-    return dt.datetime.now(dt.UTC)
+    return None if certificates.near(chain, authorities) else FAR
 
 
 def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:
@@ -152,28 +143,7 @@ def is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def _pem(path: Path | None) -> bytes:
-    if path is None:
-        raise ConfigError("Expected --certificate, --key and --authority for TLS, got some of them only.")
-    return certificates.read(path)
-
-
 def _one(metadata: Sequence[tuple[str, str | bytes]], key: str) -> str | None:
     """The one value of a key, of reasonable length."""
     values = [value for name, value in metadata if name == key and isinstance(value, str)]
     return values[0] if len(values) == 1 and 0 < len(values[0]) <= 256 else None
-
-
-def _check_pair(certificate: Path, key: Path) -> None:
-    shown = certificates.load_certificate(certificate)
-    try:
-        held = serialization.load_pem_private_key(certificates.read(key), None)
-    except (ValueError, TypeError):
-        raise IdentityError(f"Expected a private key without password in {key}, got something else.") from None
-    if shown.public_key() != held.public_key():
-        raise IdentityError(f"Expected {key} to be the key of {certificate}, got another. Take both from one place.")
-    if not shown.not_valid_before_utc <= now() <= shown.not_valid_after_utc:
-        raise IdentityError(
-            f"Expected {certificate} to be valid now, got one valid from {shown.not_valid_before_utc:%Y-%m-%d %H:%M} "
-            f"to {shown.not_valid_after_utc:%Y-%m-%d %H:%M} UTC. Renew it: `quoron certs DIR --client NAME --renew`."
-        )

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -123,14 +123,21 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
-    def here(self, session: RunSession) -> int:
-        """Members of a run whose client is in conversation, whatever it says."""
-        return sum(user in self._here for user in session.users)
+    def here(self, session: RunSession | None = None) -> list[int]:
+        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
+        return [user for user in self._here if session is None or user in session.users]
 
     def standing(self, run: str) -> dict[str, int]:
         """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
         session = self.runs.get(run)
-        return {} if session is None else {"connected": self.here(session), "members": len(session.members)}
+        return {} if session is None else {"connected": len(self.here(session)), "members": len(session.members)}
+
+    def hang_up(self, users: Iterable[int], why: str) -> None:
+        """End what conversations these have; they may come back."""
+        for user in users:
+            if (conversation := self._here.get(user)) is not None:
+                self.leave(conversation)
+                conversation.end(why, StatusCode.UNAVAILABLE)
 
     def open(
         self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf

@@ -2,21 +2,28 @@
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "tokens.json"
-    >>> token = add(file, name="ada", role="operator")
-    >>> role_of(file, token), role_of(file, "guess")
-    ('operator', None)
+    >>> token = add(file, name="ada", role="operator", valid=7 * 86400)
+    >>> find(file, token).refusal(), find(file, "guess")
+    (None, None)
+    >>> remove(file, name="ada")
+    >>> find(file, token).refusal().partition(" on ")[0]
+    'This token was taken back'
 
 A token is 256 random bits, so a plain SHA-256 hides it: there is nothing to guess with a dictionary. The file is read
-for every call, so that a token removed is a token refused. Whoever adds or removes takes turns with everybody else, and
-what is reported is on the disk.
+for every call, so that a token removed is a token refused, and one that has an end is refused from then on, by the
+clock of the coordinator. Those that are over stay known until their name is given again, so that whoever still shows
+one is told why. Whoever adds or removes takes turns with everybody else, and what is reported is on the disk.
 """
 
+import datetime as dt
 import hashlib
 import hmac
 import json
+import math
 import secrets
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.durable import PRIVATE, replace_whole
@@ -26,60 +33,121 @@ Role = Literal["operator", "auditor"]
 PREFIX = "quoron_"
 
 
-def add(file: Path, *, name: str, role: str) -> str:
-    """A new token, which is shown this once; ConfigError if the name is taken or the role unknown."""
+def now() -> dt.datetime:
+    """The time by which tokens end: this machine's."""
+    return dt.datetime.now(dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What is known of a token, but the token."""
+
+    name: str
+    role: Role
+    sha256: str
+    ends: dt.datetime | None = None
+    removed: dt.datetime | None = None
+
+    def refusal(self) -> str | None:
+        """Why it opens nothing any more, for whoever shows it; None for one that is good."""
+        if self.removed is not None:
+            return f"This token was taken back on {_day(self.removed)}. Ask the operator for another."
+        if self.ends is not None and now() >= self.ends:
+            return f"This token ended on {_day(self.ends)}, by the coordinator's clock. Ask the operator for another."
+        return None
+
+    def words(self) -> str:
+        """How long it is good, for people."""
+        if self.removed is not None:
+            return f"taken back {_day(self.removed)}"
+        if self.ends is None:
+            return "no end"
+        left = self.ends - now()
+        if left <= dt.timedelta():
+            return f"ended {_day(self.ends)}"
+        days = left / dt.timedelta(days=1)
+        return f"{days:.0f} days left" if days >= 2 else f"{24 * days:.1f} hours left"
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is listed; without the hash."""
+        times = {"ends": self.ends, "removed": self.removed}
+        told = {key: None if at is None else at.isoformat() for key, at in times.items()}
+        return {"name": self.name, "role": self.role, **told, "good": self.refusal() is None}
+
+
+def add(file: Path, *, name: str, role: str, valid: float = math.inf) -> str:
+    """A new token, which is shown this once and is good for `valid` seconds.
+
+    ConfigError if the name has one that is good, the role is unknown, or it would be over at once.
+    """
     if role not in get_args(Role):
         raise ConfigError(f"Expected role to be operator or auditor, got role={role!r}.")
+    if not valid > 0:
+        raise ConfigError(f"Expected a token to be valid for some time, got {valid} seconds.")
     token = PREFIX + secrets.token_urlsafe(32)
     with locked(file.parent):
-        entries = _read(file)
-        if name in entries:
+        stands = read(file)
+        if name in stands and stands[name].refusal() is None:
             raise ConfigError(f"Expected a new name, but {file} has a token named {name!r}. Remove that one first.")
-        _write(file, entries | {name: {"role": role, "sha256": _hash(token)}})
+        ends = None if math.isinf(valid) else now() + dt.timedelta(seconds=valid)
+        _write(file, stands | {name: Token(name, cast(Role, role), _hash(token), ends)})
     return token
 
 
 def remove(file: Path, *, name: str) -> None:
-    """Forget a token; ConfigError if there is none of that name."""
+    """Take a token back; ConfigError if there is no good one of that name."""
     with locked(file.parent):
-        entries = _read(file)
-        if name not in entries:
-            raise ConfigError(f"Expected one of the names {', '.join(entries) or '(none)'} in {file}, got {name!r}.")
-        _write(file, {other: entry for other, entry in entries.items() if other != name})
+        stands = read(file)
+        good = [each.name for each in stands.values() if each.refusal() is None]
+        if name not in good:
+            raise ConfigError(f"Expected one of the names {', '.join(good) or '(none)'} in {file}, got {name!r}.")
+        _write(file, stands | {name: replace(stands[name], removed=now())})
 
 
-def names(file: Path) -> dict[str, Role]:
-    """Role of each token by name."""
-    return {name: cast(Role, entry["role"]) for name, entry in _read(file).items()}
-
-
-def role_of(file: Path, token: str) -> Role | None:
-    """The role of a token, None if it is not one; compares with every entry, in constant time."""
+def find(file: Path, token: str) -> Token | None:
+    """What is known of a token, None if it never was one; compares with every entry, in constant time."""
     wanted, found = _hash(token), None
-    for entry in _read(file).values():
-        if hmac.compare_digest(wanted, entry["sha256"]):
-            found = cast(Role, entry["role"])
+    for each in read(file).values():
+        if hmac.compare_digest(wanted, each.sha256):
+            found = each
     return found
+
+
+def read(file: Path) -> dict[str, Token]:
+    """Every token by name, also those that are over; ConfigError for a file that is none."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {name: _token(name, entry) for name, entry in entries.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ConfigError(
+            f"Expected a token file at {file}, got something unreadable. Make one: `quoron tokens add`."
+        ) from None
+
+
+def _token(name: str, entry: dict[str, str]) -> Token:
+    """One entry; ValueError, KeyError or TypeError for what is none."""
+    if entry["role"] not in get_args(Role) or len(entry["sha256"]) != 64:
+        raise ValueError
+    times = {key: dt.datetime.fromisoformat(entry[key]) for key in ("ends", "removed") if key in entry}
+    if any(at.tzinfo is None for at in times.values()):
+        raise ValueError
+    return Token(name, cast(Role, entry["role"]), entry["sha256"], **times)
 
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _read(file: Path) -> dict[str, dict[str, str]]:
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        well_formed = all(
-            isinstance(entry["sha256"], str) and entry["role"] in get_args(Role) for entry in entries.values()
-        )
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        well_formed = False
-    if not well_formed:
-        raise ConfigError(f"Expected a token file at {file}, got something unreadable. Make one: `quoron tokens add`.")
-    return dict(entries)
+def _day(at: dt.datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
-def _write(file: Path, entries: dict[str, dict[str, str]]) -> None:
+def _write(file: Path, tokens: dict[str, Token]) -> None:
+    entries = {}
+    for name, each in tokens.items():
+        times = {"ends": each.ends, "removed": each.removed}
+        entries[name] = {"role": each.role, "sha256": each.sha256}
+        entries[name] |= {key: at.isoformat() for key, at in times.items() if at is not None}
     replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PRIVATE)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import click
 import typer
 from click.core import ParameterSource
 
-from quoron.cli.connection import Connection, shared_options
+from quoron.cli.connection import Connection, here, shared_options
 from quoron.cli.ledger import Source
 from quoron_privacy.errors import ConfigError, LedgerUnavailable
 
@@ -37,6 +37,17 @@ def in_books(database: str, run: str, act: "Callable[[Books], T | None]") -> T:
     if found is None:
         raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
     return found
+
+
+def forget_in_books(database: str, word: str, *, sure: bool) -> dict[str, Any]:
+    """`Seats.forget` in books that no process has open."""
+    from quoron_server.books.database import Database
+    from quoron_server.books.seats import Seats
+    from quoron_server.runs import Books
+
+    with Database(database, create=False) as opened:
+        books = Books(opened)
+        return Seats(books.registry.roster, books.population).forget(word, sure=sure)
 
 
 @shared_options
@@ -143,5 +154,5 @@ def continue_restored(
         return
     from quoron_server.specification import planned
 
-    copies = in_books(database, run, lambda books: books.continue_held(run, planned))
+    copies = in_books(database, run, lambda books: books.continue_held(run, planned, by=here()))
     print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

@@ -15,9 +15,12 @@ from quoron.cli.connection import (
     Certificate,
     Insecure,
     Key,
+    LogFormat,
+    LogLevel,
     check_environment,
-    limit_log,
+    start_log,
 )
+from quoron_privacy.errors import RunError, printable
 
 
 def client(
@@ -80,6 +83,8 @@ def client(
     decimal: Decimal = ".",
     encoding: Encoding = None,
     quoting: Quoting = "double",
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
     check: Annotated[
         bool, typer.Option("--check", help="Only look whether the data can be one user's; nothing is sent.")
     ] = False,
@@ -119,8 +124,46 @@ def client(
         one_user=one_user,
         items_per_user=items_per_user,
     )
-    limit_log()
+    start_log(log_format, log_level)
     asyncio.run(_until_signalled(federation.run_client, config))
+
+
+def leave(
+    record: Annotated[Path, typer.Option(envvar="QUORON_RECORD", help="The durable record of this user's client.")],
+    certificate: Annotated[Path | None, typer.Option(help="This user's certificate, which is erased too.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key, which is erased too.")] = None,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, what it would erase is shown.")
+    ] = False,
+) -> None:
+    """Leave a federation: this user's client never answers again, and what it kept is erased but that it has left."""
+    from quoron_client.federation import leaving
+
+    if not for_good:
+        print("This would erase, for good (--for-good does it):")
+        for each in leaving.would_erase(record, certificate=certificate, key=key):
+            print(f"  {each}")
+        return
+    done = leaving.leave(record, certificate=certificate, key=key)
+    give_receipt(done.as_json(), done.words(), receipt)
+
+
+def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
+    """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
+    import json
+
+    from quoron_client.durable import PRIVATE, replace_whole
+
+    if where is not None:
+        try:
+            replace_whole(where, f"{json.dumps(told, indent=1)}\n".encode(), mode=PRIVATE)
+        except OSError as error:
+            raise RunError(
+                f"Expected to write the receipt to {where}, cannot: {error.strerror}. All is done: say the same again "
+                "with another place."
+            ) from None
+    print(printable(words))
 
 
 async def _until_signalled(work: Callable[..., Awaitable[None]], config: Any) -> None:

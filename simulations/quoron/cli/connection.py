@@ -1,14 +1,15 @@
 """Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
 
 import functools
+import getpass
 import inspect
 import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import typer
@@ -30,6 +31,14 @@ Authority = Annotated[
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
 Anywhere = Annotated[
     bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
+]
+LogFormat = Annotated[
+    Literal["text", "json"],
+    typer.Option(envvar="QUORON_LOG_FORMAT", metavar="text|json", help="The log, on standard error: lines or JSON."),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="QUORON_LOG_LEVEL", metavar="debug|info|warning|error", help="The least that is logged."),
 ]
 Where = Annotated[
     str, typer.Option("--coordinator", envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
@@ -67,15 +76,19 @@ class Connection:
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with options of its own in place of its first parameter: the fields of that dataclass."""
-    first, *own = inspect.signature(command, eval_str=True).parameters.values()
-    shared = inspect.signature(first.annotation, eval_str=True).parameters
+    """The command, with options of its own in place of each parameter that is a dataclass: the fields of that."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    kinds: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
+    shared = {name: inspect.signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
 
     @functools.wraps(command)
     def given(**options: Any) -> None:
-        command(first.annotation(**{name: options.pop(name) for name in shared}), **options)
+        said = {name: kinds[name](**{each: options.pop(each) for each in fields}) for name, fields in shared.items()}
+        command(**said, **options)
 
-    given.__dict__["__signature__"] = inspect.Signature([*own, *shared.values()])  # what typer reads
+    own = [each for each in parameters if each.name not in kinds]
+    all_of_them = [*own, *(each for fields in shared.values() for each in fields.values())]
+    given.__dict__["__signature__"] = inspect.Signature(all_of_them)  # what typer reads
     return given
 
 
@@ -95,10 +108,20 @@ def check_environment(*, plaintext: bool) -> None:
         )
 
 
-def limit_log() -> None:
+def here() -> str:
+    """Who acts in books without a coordinator, as their chain will say."""
+    try:
+        return f"{getpass.getuser()}, in the books"
+    except (OSError, KeyError):  # a user without a name, as in containers
+        return f"user {os.getuid()}, in the books"
+
+
+def start_log(form: str, level: str) -> None:
     """Onto standard error: what the other side makes us say fills no disk."""
     from quoron_client.federation import log_limit
 
     errors = logging.StreamHandler(sys.stderr)
     errors.addFilter(log_limit.LogLimit())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
+    lines = log_limit.JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    errors.setFormatter(lines)
+    logging.basicConfig(level=level.upper(), handlers=[errors])

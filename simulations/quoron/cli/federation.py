@@ -4,19 +4,21 @@ Every option that the containers of docker-compose.yml need is also an environme
 need when they are called.
 """
 
+import json
 import logging
+import math
 import os
 import re
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from quoron.cli.books import in_books
-from quoron.cli.client import client
+from quoron.cli.client import client, leave
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -26,10 +28,14 @@ from quoron.cli.connection import (
     Connection,
     Insecure,
     Key,
+    LogFormat,
+    LogLevel,
     check_environment,
-    limit_log,
+    here,
     shared_options,
+    start_log,
 )
+from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
@@ -53,7 +59,11 @@ def serve(
         Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron tokens add`.")
     ] = Path("tokens.json"),
     revoked: Annotated[
-        Path | None, typer.Option(envvar="QUORON_REVOKED", help="Clients to refuse: see `quoron certs --revoke`.")
+        list[Path] | None,
+        typer.Option(
+            envvar="QUORON_REVOKED",
+            help="Clients to refuse: see `quoron certs --revoke`. Once for each authority that has a list.",
+        ),
     ] = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
@@ -79,6 +89,24 @@ def serve(
             help="After a start, for clients enrolled before to come back before anybody is asked.",
         ),
     ] = 75.0,
+    away_after: Annotated[
+        str,
+        typer.Option(
+            envvar="QUORON_AWAY_AFTER",
+            metavar="TIME|never",
+            help="Users not seen for so long, as 12h, are drawn for no run until they connect.",
+        ),
+    ] = "7d",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORON_METRICS",
+            metavar="[HOST:]PORT",
+            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
+        ),
+    ] = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
@@ -90,16 +118,26 @@ def serve(
     from quoron_server.service import revocation
 
     core_dumps.switch_off()
-    limit_log()
+    start_log(log_format, log_level)
     check_environment(plaintext=insecure or insecure_anywhere)
-    refused = None if revoked is None else revocation.Revocations(revoked)
+    refused = revocation.Revocations(*revoked) if revoked else None
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    config = replace(config, most_clients=most_clients, gathering=gather)
+    config = replace(
+        config,
+        most_clients=most_clients,
+        gathering=gather,
+        away_after=_seconds("--away-after", away_after),
+        metrics=metrics,
+    )
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
-    listening = "listening: clients {0.listen}, control {0.control}".format
-    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=service.LEAVING))
+
+    def ready(running: service.Coordinator) -> None:
+        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
+        _announce(f"listening: clients {running.listen}, control {running.control}{more}")
+
+    asyncio.run(service.serve(config, ready=ready, patience=service.LEAVING))
 
 
 @shared_options
@@ -107,7 +145,7 @@ def submit(
     connection: Connection,
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
-    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: drawn once so many are active.")],
     seconds: Annotated[float, typer.Option(help="How long a round takes answers, also when all are there.")] = 60.0,
     early_ends: Annotated[
         bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
@@ -173,7 +211,13 @@ def submit(
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
+            there = control.standing(group)
         print(promise)
+        if there["active"] < users:
+            print(
+                f"It waits: {there['active']} of {users} users are active in group {group} ({there['away']} away, "
+                f"{there['retired']} retired). Nothing is charged before it begins."
+            )
         return
     from quoron.operate import flower_submission as submission
     from quoron_client.federation.config import check_plaintext
@@ -201,18 +245,32 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 
 
 @shared_options
-def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
-    """Follow a run, and what it awaits, to its end; exit code 1 if it ends without a model, 3 without a quorum."""
+def watch(
+    connection: Connection,
+    run: Name,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Seconds for a coordinator that was there to come back.")
+    ] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Follow a run, and what it awaits, to its end, through restarts of the coordinator.
+
+    Exit code 0 if it ends with a model, 1 if it fails or is cancelled, 3 if it ends without a quorum, 4 if it is
+    paused, and 5 if nobody answers: at once at the beginning, later for longer than --patience.
+    """
     from quoron.operate.control import words
+    from quoron.operate.watching import Paused, followed
     from quoron_server.serial import dumps
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
-        for event in control.watch(run):
+        for event in followed(
+            control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
+        ):
             print(dumps(event) if as_json else words(event), flush=True)
             ended = event
     if ended.get("kind") == "paused":
-        raise RunError(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+        raise Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
     if ended.get("how") == "without-quorum":
         raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
     if ended.get("how") != "complete":
@@ -233,7 +291,7 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run))}")
+    print(f"{run}: {in_books(database, run, lambda books: books.cancel(run, by=here()))}")
 
 
 @shared_options
@@ -279,10 +337,36 @@ def certs(
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quoron serve --revoked`."),
     ] = None,
+    shown: Annotated[
+        bool, typer.Option("--list", help="Only this: every certificate, when it ends, and whether it is revoked.")
+    ] = False,
+    as_json: Json = False,
+    change: Annotated[
+        str | None,
+        typer.Option(
+            "--change-authority",
+            metavar="begin|end|end-now",
+            help="Only this: have a successor sign from now on, both trusted; then take the old one out.",
+        ),
+    ] = None,
 ) -> None:
     """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
     from quoron_server.service import certificates
 
+    if shown:
+        for each in certificates.every(folder):
+            print(json.dumps(asdict(each)) if as_json else printable(each.words()))
+        return
+    if as_json:
+        raise ConfigError("Expected --json with --list, got it alone.")
+    if change is not None:
+        if change not in ("begin", "end", "end-now"):
+            raise ConfigError(f"Expected --change-authority begin, end or end-now, got {change!r}.")
+        if change == "begin":
+            print(certificates.change_authority(folder, days=max(days, 3650)))
+        else:
+            print(certificates.end_change(folder, at_once=change == "end-now"))
+        return
     if revoke:
         for name in revoke:
             if name == "coordinator":
@@ -321,12 +405,13 @@ def add_token(
     role: Annotated[str, typer.Option(help="operator or auditor.")],
     file: TokenFile = Path("tokens.json"),
     out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+    valid: Annotated[str, typer.Option(metavar="TIME", help="How long it is good, such as 12h, 7d or 4w.")] = "never",
 ) -> None:
     """Make a token; it is shown this once."""
     from quoron_server.books.durable import PRIVATE, replace_whole
     from quoron_server.service import tokens as stored
 
-    token = stored.add(file, name=name, role=role)
+    token = stored.add(file, name=name, role=role, valid=_seconds("--valid", valid))
     if out is None:
         print(token)
         return
@@ -338,12 +423,12 @@ def add_token(
 
 
 @tokens.command("list")
-def list_tokens(file: TokenFile = Path("tokens.json")) -> None:
-    """Names and roles."""
+def list_tokens(file: TokenFile = Path("tokens.json"), as_json: Json = False) -> None:
+    """Names, roles, and how long each is good; those that are over, too."""
     from quoron_server.service import tokens as stored
 
-    for name, role in stored.names(file).items():
-        print(f"{name}\t{role}")
+    for each in stored.read(file).values():
+        print(json.dumps(each.as_json()) if as_json else printable(f"{each.name}\t{each.role}\t{each.words()}"))
 
 
 @tokens.command("remove")
@@ -356,9 +441,10 @@ def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands of a federation to the command line."""
-    for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
+    for command in (serve, client, leave, submit, runs, watch, cancel, fetch, certs):
         app.command()(command)
     app.add_typer(tokens, name="tokens")
+    app.add_typer(users_of, name="users")
 
 
 def _announce(line: str) -> None:
@@ -371,6 +457,15 @@ def _announce(line: str) -> None:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
+
+
+def _seconds(option: str, text: str) -> float:
+    """A time, such as 4w, 7d, 12h, 30m or 45s."""
+    found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
+    if found is None and text != "never":
+        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+    return math.inf if found is None else int(found[1]) * units[found[2]]
 
 
 def _bytes(text: str) -> int:

@@ -15,8 +15,8 @@ GROUPS = {
     ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
-        *("local", "serve", "client"),
-        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "health"),
+        *("local", "serve", "client", "leave"),
+        *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
     ),
     "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),
 }

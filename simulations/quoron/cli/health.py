@@ -1,11 +1,13 @@
 """`quoron health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC."""
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.connection import Anywhere
+from quoron.cli.connection import CONTROL, Anywhere, Authority, Certificate, Insecure, Key, check_environment
 from quoron_privacy.errors import ConfigError, RunError
 
 if TYPE_CHECKING:  # the other commands start without it
@@ -13,20 +15,29 @@ if TYPE_CHECKING:  # the other commands start without it
 
 
 def health(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the coordinator listens.")],
-    authority: Annotated[Path | None, typer.Option(help="Certificate of the authority that signed the others.")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Certificate to show, where clients must.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, for a coordinator served so.")] = False,
+    address: Annotated[
+        str,
+        typer.Argument(
+            envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Where a coordinator listens, either port."
+        ),
+    ] = CONTROL,
+    authority: Authority = None,
+    certificate: Certificate = None,
+    key: Key = None,
+    insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
     from quoron_client.federation.config import check_plaintext
 
+    check_environment(plaintext=insecure or insecure_anywhere)
     check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
     secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
     print(check(address, secure, timeout=timeout))
+    if secure is not None and authority is not None:
+        for warning in endings(address, authority, certificate, key, timeout=timeout):
+            print(f"warning: {warning}", file=sys.stderr)
 
 
 def credentials(
@@ -67,6 +78,38 @@ def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: fl
     if status != "SERVING":
         raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
     return status
+
+
+def endings(address: str, authority: Path, certificate: Path | None, key: Path | None, *, timeout: float) -> list[str]:
+    """Warnings of what ends soon: the certificate that is shown at an address, and the files of one's own."""
+    from cryptography import x509
+
+    from quoron_client.protocol import identity
+
+    said = identity.endings(authority, *(() if certificate is None else (certificate,)))
+    with suppress(OSError, ValueError):  # gRPC has just been there; whatever else is wrong, it would have said
+        shown = x509.load_der_x509_certificate(_shown(address, certificate, key, timeout))
+        days = identity.days_left(shown)
+        said += filter(None, (identity.ending(f"The certificate of the coordinator at {address}", days),))
+    return said
+
+
+def _shown(address: str, certificate: Path | None, key: Path | None, timeout: float) -> bytes:
+    """What an address shows of itself, which gRPC has checked and keeps for itself. OSError if it shows nothing now."""
+    import socket
+    import ssl
+
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # only its date is read
+    context.set_alpn_protocols(["h2"])
+    if certificate is not None and key is not None:
+        context.load_cert_chain(certificate, key)
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), timeout) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return secure.getpeercert(binary_form=True) or b""
 
 
 def _read(path: Path) -> bytes:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, shared_options
+from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
 from quoron_privacy.errors import DataError, LedgerError, LedgerUnavailable
 
 if TYPE_CHECKING:  # imported by the commands when they are called
     from contextlib import AbstractContextManager
 
     from quoron_privacy.accounts.lifetime import Account, Spent
+    from quoron_server.books.chain import Row
     from quoron_server.books.database import Database
-    from quoron_server.books.lifetime_ledger import Known, Row
+    from quoron_server.books.lifetime_ledger import Known
 
 app = typer.Typer(
     name="ledger", help="Privacy over all runs: read, verify, export, limit, what fits, charge.", no_args_is_help=True
@@ -66,7 +67,8 @@ class Source:
 
     def rows(self) -> "list[Row]":
         """The chain, every row of it verified in this process; LedgerError if one is wrong."""
-        from quoron_server.books.lifetime_ledger import PopulationLedger, verify_export
+        from quoron_server.books.chain import verify_export
+        from quoron_server.books.lifetime_ledger import PopulationLedger
 
         if self.coordinator is not None:
             with self.connection(self.coordinator).open() as control:
@@ -142,7 +144,7 @@ def verify(
     exported: Annotated[Path | None, typer.Option("--export", help="Verify this export, and ask nobody.")] = None,
 ) -> None:
     """Check every row; without --head, rows missing at the end cannot be noticed. Prints the head."""
-    from quoron_server.books.lifetime_ledger import verify_export, verify_rows
+    from quoron_server.books.chain import verify_export, verify_rows
 
     typer.echo(verify_rows(source.rows(), head) if exported is None else verify_export(_text(exported), head))
 
@@ -162,6 +164,41 @@ def export(
         typer.echo(text, nl=False)
     else:
         write(file, text.encode())
+
+
+@app.command()
+@shared_options
+def who(
+    source: Source,
+    head: Head = None,
+    exported: Annotated[Path | None, typer.Option("--export", help="Of this export, and ask nobody.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Who submitted, cancelled and limited what, and what was spent, with which code: of the verified chain, in order.
+
+    `plan` is the digest of a run's plan, `code` the version that wrote the row. Rows of before are of nobody.
+    """
+    from rich.markup import escape
+
+    from quoron.cli.showing import console, table
+    from quoron_server.books.chain import acts, verify_export, verify_rows
+    from quoron_server.serial import dumps
+
+    if exported is None:
+        verify_rows(rows := source.rows(), head)
+    else:
+        verify_export(text := _text(exported), head)
+        rows = json.loads(text)["rows"]
+    shown = table("time", "what", "by", "group", "run", "plan", "ε", "δ", "code")
+    for act in acts(rows):
+        if as_json:
+            typer.echo(dumps(act))
+        words = [f"{act[name]:g}" if name in act else "" for name in ("epsilon", "delta")]
+        named = [str(act.get(name, "")) for name in ("time", "what", "by", "group", "run")]
+        cells = [*named, str(act.get("plan", ""))[:12], *words, str(act.get("software", ""))]
+        shown.add_row(*map(escape, cells))
+    if not as_json:
+        console().print(shown)
 
 
 @app.command()
@@ -191,7 +228,7 @@ def limit(
             words = control.limit(group, exceeded=exceeded, **numbers)
     else:
         with _found(source, create=create) as opened:
-            words = PopulationLedger(opened).limit(group, exceeded=exceeded, **numbers).words()
+            words = PopulationLedger(opened).limit(group, exceeded=exceeded, by=here(), **numbers).words()
     typer.echo(f"{group}: {words}")
 
 
@@ -258,7 +295,8 @@ def charge(
             words = control.charge(name, group, note=note, **promise)
     else:
         with _found(source, create=create) as opened:
-            words = PopulationLedger(opened).charge(name, group, statement=note, elsewhere=True, **promise).words()
+            said: dict[str, Any] = {"statement": note, "elsewhere": True, "by": here()}
+            words = PopulationLedger(opened).charge(name, group, **said, **promise).words()
     typer.echo(f"{group}: {name} charged with {words}")
 
 

@@ -150,6 +150,34 @@ class Control:
         )
         return str(self._document(self._stub.Charge, request)["charged"])
 
+    def users(self, *, group: str = "", state: str = "") -> Iterator[dict[str, Any]]:
+        """The roster: every user of a group and a state, or of all, in order."""
+        after, more = 0, True
+        while more:
+            page = self._document(self._stub.Users, pb.UsersRequest(group=group, state=state, after=after))
+            yield from page["users"]
+            more = page["more"]
+            after = page["users"][-1]["user"] + 1 if page["users"] else 0
+
+    def standing(self, group: str) -> dict[str, int]:
+        """How many users of a group are active, away and retired."""
+        request = pb.UsersRequest(group=group, after=2**31 - 1)  # nobody's number
+        return dict(self._document(self._stub.Users, request)["standing"])
+
+    def change_user(self, action: str, user: str, *, by: str = "", rotation: str = "") -> str:
+        """Say that a user is to `retire`, is `away` or `back`, or has its seat taken; what came of it, in words."""
+        request = pb.ChangeUserRequest(action=action, user=user, by=by, rotation=rotation)
+        return str(self._document(self._stub.ChangeUser, request)["said"])
+
+    def forget_user(self, user: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`: what was erased, or of whom it would be."""
+        request = pb.ChangeUserRequest(action="forget" if sure else "would-forget", user=user)
+        return self._document(self._stub.ChangeUser, request)
+
+    def drawn(self, run: str) -> dict[str, Any]:
+        """How the members of a run were drawn: seed, whom from, and who they are."""
+        return self._document(self._stub.Drawn, pb.RunReference(run=run), slow=True)
+
     def _called(self, call: Any, request: Any, *, slow: bool = False) -> Any:
         with self._refusals_raised():
             return call(request, metadata=self._metadata, timeout=10 * PATIENCE if slow else PATIENCE)
@@ -163,7 +191,7 @@ class Control:
             yield
         except grpc.RpcError as error:
             code, details = error.code(), str(error.details())
-            if code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details:
+            if code == grpc.StatusCode.CANCELLED or (code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details):
                 raise Unreachable(
                     f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
                     "that its certificate is of the authority given and names this host."
@@ -204,8 +232,8 @@ def _awaited(event: dict[str, Any]) -> str:
         counts = f"{event['willing']} of {event['members']} members have agreed, {event['needed']} are needed"
         return f"awaits clients that agree to take part, until {event['ends']}: {counts}{_connected(event)}"
     if event["what"] == "users":
-        missing = f"awaits users: {event['enrolled']} of {event['needed']} have enrolled in group {event['group']}"
-        return f"{missing}; {_quorum(event['quorum'])}"
+        there = f"awaits users: {event['active']} of {event['needed']} are active in group {event['group']}"
+        return f"{there} ({event['away']} away, {event['retired']} retired); {_quorum(event['quorum'])}"
     return (
         f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
         f"until {event['ends']}; {_quorum(event['quorum'])}{_connected(event)}"

@@ -26,13 +26,12 @@ from quoron_server.specification import (
     LONGEST_WAITING,
     WAITING,
     RunSpecification,
-    digest,
     ending_early,
     require_fitting,
     require_private_attendance,
     require_telling,
 )
-from quoron_server.wording import NO_QUORUM, sentence
+from quoron_server.wording import NO_QUORUM, digest, sentence
 
 
 def specify(
@@ -47,7 +46,7 @@ def specify(
     waiting: float | None = None,
     whole: bool = False,
 ) -> tuple[RunSpecification, Plan]:
-    """The specification of a run over the first `users` enrolled users of `group`, and the plan that goes with it.
+    """The specification of a run over `users` active users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
     once everybody has answered, and the promise says what that assumes. Enough clients have `waiting` seconds to agree

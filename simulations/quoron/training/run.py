@@ -294,7 +294,7 @@ def carry_out(
         run.charge()
         with memory_for("the rest of this run", ONCE):
             items = held.items()
-            if not own.finished and not own.same_inputs(_digest(items)):
+            if not own.finished and not own.same_inputs(digest_of(items)):
                 raise other_run(folder.path, "table")
             source = run.noise(own)
             among, apart = evaluated.parts(prepared.config, source, held.declared.users)
@@ -361,7 +361,7 @@ def _read_by(plan: Plan) -> int | None:
     return None if plan.asks_everybody else plan.seed
 
 
-def _digest(items: "ItemBatch | Rows") -> bytes:
+def digest_of(items: "ItemBatch | Rows") -> bytes:
     """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
     if not isinstance(items, ItemBatch):

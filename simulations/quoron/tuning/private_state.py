@@ -21,9 +21,12 @@ from numpy.typing import NDArray
 
 from quoron_client.durable import PRIVATE, replace_whole, sync_folder
 from quoron_privacy.errors import LedgerError, RunError
+from quoron_server.algorithms.one_round.method import MOST_COLUMNS
 from quoron_server.books.durable import OWN, make_folder
 
 FOLDER, FILE = "private", "search"
+WORST = -np.finfo(np.float64).max.item()  # the score of a trial whose numbers are not finite: below all others
+_BASE, _NUMBER, _ROUND = 4096, 32, 512  # bytes: of the whole, of a number as text, of a round's few public numbers
 _NONCE = 12
 Vector = NDArray[np.float64]
 
@@ -35,6 +38,15 @@ class Outcome:
     score: float  # with noise, higher is better
     weights: Vector  # (d,)
     events: tuple[Mapping[str, Any], ...] = ()  # what its rounds made public
+
+    @property
+    def settled(self) -> "Outcome":
+        """With the worst score, and zeros, where any number is not finite: a trial that fails says nothing by itself.
+
+        Were it raised, whoever looks on would be told of a trial that is not released.
+        """
+        finite = bool(np.isfinite(self.score) & np.isfinite(self.weights).all())
+        return self if finite else Outcome(WORST, np.zeros(self.weights.shape))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +70,7 @@ class PrivateState:
 
     run: Path  # its folder
     key: bytes = field(repr=False)  # of the run's noise
-    room: int  # bytes, at least as many as a trial's outcome takes
+    room: int  # bytes, at least as many as any candidate's outcome takes: so the file's size tells none
 
     @property
     def path(self) -> Path:
@@ -85,8 +97,9 @@ class PrivateState:
         best = known.best
         kept = None if best is None else {"score": best.score, "weights": _text(best.weights), "events": best.events}
         text = json.dumps({"done": known.done, "candidate": known.candidate, "best": kept}).encode()
-        nonce = secrets.token_bytes(_NONCE)
-        padded = text.ljust(-(-len(text) // self.room) * self.room)
+        if len(text) > self.room:
+            raise LedgerError(f"Expected an outcome within {self.room} bytes, as planned, got a larger one.")
+        nonce, padded = secrets.token_bytes(_NONCE), text.ljust(self.room)
         try:
             make_folder(self.path.parent, mode=OWN)
             replace_whole(self.path, nonce + self._cipher.encrypt(nonce, padded, None), mode=PRIVATE)
@@ -118,9 +131,13 @@ def erase(run: Path) -> None:
         sync_folder(run)
 
 
-def room_for(dimension: int, rounds: int) -> int:
-    """Bytes for a model of so many numbers and what so many rounds make public."""
-    return 1 << (4096 + 12 * dimension + 4096 * min(rounds, 1000)).bit_length()
+def room_for(dimension: int, rounds: int = 0) -> int:
+    """Bytes that no outcome exceeds of a model of so many numbers, and of what so many rounds make public.
+
+    A run of one round may make its second moments public; others a few numbers a round.
+    """
+    moments = (dimension + 1) * (dimension + 2) // 2 if rounds == 1 and dimension <= MOST_COLUMNS else 0
+    return _BASE + _NUMBER * (dimension + moments) + _ROUND * rounds
 
 
 def _text(weights: Sequence[float] | Vector) -> str:

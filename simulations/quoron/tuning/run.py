@@ -123,9 +123,7 @@ def carry_out(search: TableSearch, folder: RunFolder) -> Tuned:
                     entries=(Release("private-selection", {"mean_trials": search.price.trials.mean}),),
                 )
             tuned = _kept(search, folder, best, table)
-    if books.account is not None:
-        with books.account() as population:
-            end(population, books.name, model=best.outcome.weights)
+    books.end(model=best.outcome.weights)
     return tuned
 
 

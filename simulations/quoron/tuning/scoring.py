@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from quoron.evaluating.scores import means, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
-from quoron_privacy.accounts import moved
+from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_server.plan import MOST_EPSILON
 
 Vector = NDArray[np.float64]
 _STEPS = 2.0**40  # of a user's score: their sum is exact
@@ -37,6 +38,16 @@ def user_scores(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
 def noise_for(mu: float, users: int) -> GaussianNoise:
     """The noise of a mean of one number in [0, 1] of each of so many users: one of them moves it by 1 / users."""
     return GaussianNoise.for_mu(sensitivity=1 / users, mu=mu, dimension=1)
+
+
+def planned_with(mu: float, delta: float) -> float:
+    """ε of what is planned with (ε, δ) on the curve of `mu`; no more than anything is planned with."""
+    return min(gdp.epsilon_for(mu, delta), MOST_EPSILON)
+
+
+def mu_of(mu: float, delta: float) -> float:
+    """Of what is planned so."""
+    return gdp.mu_for(planned_with(mu, delta), delta, gaussians=1)
 
 
 def pair_of(noise: GaussianNoise, users: int) -> Pair:

@@ -13,32 +13,36 @@ A kill goes on from the private file: the same number of trials, the same candid
 depends on the key and on the trial alone, so that a trial which was cut off comes out as it would have.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from quoron.tuning.private_state import Known, Outcome, PrivateState, erase
+from quoron.tuning.private_state import WORST, Known, Outcome, PrivateState, erase
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.errors import Infeasible, NothingReleased
+from quoron_privacy.noise.ahead import OtherStreams, StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Adjacency
 from quoron_privacy.selection import verified
-from quoron_privacy.selection.price import Selection, rounded
+from quoron_privacy.selection.price import Selection, calibrate, rounded
 from quoron_privacy.selection.trials import Trials, drawn
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
 from quoron_server.rounds import other_run
+from quoron_server.runs import end
 
 if TYPE_CHECKING:  # whoever charges brings it
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
+T = TypeVar("T")
 Perform = Callable[[int, NoiseSource], Outcome]  # a candidate, by its place, with the noise of its trial
 THEOREM = "docs/privacy/selection.md#se1"
+_AGAIN = 6  # times that trials are planned with less, where some cost more than Gaussian ones
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,32 @@ class Price:
         }
 
 
+def within(asked: Price, plan: Callable[[float, float], tuple[T, Sequence[Pair]]]) -> tuple[T, Price]:
+    """What `plan` makes of what a trial may spend, (μ, δ), and the price of its pairs, verified: within that `asked`.
+
+    Where some cost more than Gaussian ones, trials are planned with less. Raises what `plan` and `Price.verify` raise.
+    """
+    each, mu = max(1e-12, asked.delta / (2 * asked.trials.mean)), calibrate(asked.epsilon, asked.delta, asked.trials)
+    for _ in range(_AGAIN):
+        made, pairs = plan(mu, each)
+        price = replace(asked, pairs=_worst(pairs))
+        cost = price.selection.promised(asked.delta)
+        if cost <= asked.epsilon * (1 + 1e-9):
+            break
+        mu = rounded(mu * (min(0.97, rounded(asked.epsilon / cost)) if math.isfinite(cost) else 0.5))
+    price.verify()
+    return made, price
+
+
+def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
+    gaussian = [pair for pair in pairs if pair.is_gaussian]
+    others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
+    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
+
+
 @dataclass(frozen=True, slots=True)
-class TrialNoise:
+class TrialNoise(OtherStreams):
     """The noise of one trial: streams of the run's own source, of which no other trial draws."""
 
     source: NoiseSource
@@ -97,18 +125,6 @@ class TrialNoise:
     def stream(self, *labels: str | int) -> RandomStream:
         """See NoiseSource."""
         return self.source.stream("trial", self.trial, *labels)
-
-    def require_deployable(self) -> None:
-        """As the source."""
-        self.source.require_deployable()
-
-    def export_key(self) -> bytes:
-        """The source's."""
-        return self.source.export_key()
-
-    def fingerprint(self) -> str:
-        """The source's."""
-        return self.source.fingerprint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +143,15 @@ def noise_of(key: bytes, *, simulated: bool) -> NoiseSource:
 def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateState | None = None) -> Best:
     """Carry out the trials that are left, and return the best of all.
 
-    Nothing is raised, told or written of single trials but to `state`. What `perform` raises is passed on: it must not
-    depend on anybody's values.
+    Nothing is raised, told or written of single trials but to `state`: one whose numbers are not finite has the worst
+    score. What `perform` raises is passed on: it must not depend on anybody's values.
     """
     known = Known() if state is None else state.read()
     number = price.trials.draw(noise)
     for trial in range(known.done, price.trials.most if price.padded else number):
         candidate = drawn(noise, trial, price.candidates)
         outcome = perform(candidate, StartedNoise(TrialNoise(noise, trial), "search"))
-        known = known.after(candidate, outcome, counts=trial < number)
+        known = known.after(candidate, outcome.settled, counts=trial < number)
         if state is not None:
             state.write(known)
     assert known.best is not None  # at least one trial
@@ -187,7 +203,10 @@ class Books:
         return noise_of(own.noise_key, simulated=self.simulation_seed is not None)
 
     def carry_out(self, own: Ledger, perform: Perform, *, room: int, entries: tuple[Any, ...] = ()) -> Best:
-        """From wherever it stands to the end: the best trial, kept before it is told. What was secret is erased."""
+        """From wherever it stands to the end: the best trial, kept before it is told. What was secret is erased.
+
+        NothingReleased, with all of it charged, where the best of them is no model.
+        """
         if not own.finished:
             state = PrivateState(self.folder, own.noise_key, room)
             if own.preface() is None:
@@ -198,14 +217,21 @@ class Books:
             assert kept is not None
             own.finish(kept.weights)
         erase(self.folder)
-        return self.told(own)
-
-    def told(self, own: Ledger) -> Best:
-        """The best trial of a search that is over."""
         preface = own.preface()
         assert preface is not None
         said = preface["selected"]
+        if said["score"] <= WORST:
+            self.end("failed")
+            raise NothingReleased(
+                "Nothing was chosen, and the whole of epsilon is spent: no trial's score and model were finite numbers."
+            )
         return Best(said["candidate"], Outcome(said["score"], own.model, tuple(said["events"])))
+
+    def end(self, status: Any = "complete", *, model: Any = None) -> None:
+        """In the lifetime ledger: what became of it."""
+        if self.account is not None:
+            with self.account() as population:
+                end(population, self.name, status, model=model)
 
     @property
     def _charge(self) -> dict[str, Any]:

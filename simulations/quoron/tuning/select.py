@@ -1,10 +1,13 @@
 """Private selection for whatever a program trains: networks, trees, models of any library.
 
     def trial(setting, at):                                # called a secret number of times; show nothing of it
-        weights = at.train(rows, dimension=d, method=Method(clip_norm=setting["clip"], radius=10))
+        weights = at.train(rows)                           # by `methods`, of the users who train
         return at.score(accuracy(weights, at.held_out)), weights
 
-    chosen = quoron.select(settings, trial, users=1000, privacy=Privacy(2, 1e-6))
+    by_clip = lambda setting: Method(clip_norm=setting["clip"], radius=10)
+    chosen = quoron.select(
+        settings, trial, users=1000, dimensions=d, methods=by_clip, privacy=Privacy(2, 1e-6)
+    )
     chosen.candidate, chosen.model, chosen.statement
 
 `at` has the users who train and those who score, split in secret, and what a trial may spend on either. Who trains by
@@ -16,44 +19,53 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.evaluating.split import held_out, held_users
 from quoron.run_folder import MODEL, SEARCH, RunFolder, numbered
-from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.sections import Keep, Method, Privacy, door, only, shortened
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
 from quoron.training.rows import METHOD, Rows, RowsEngine
 from quoron.training.start import Identity
 from quoron.training.trained import Trained
 from quoron.tuning.effort import Effort
-from quoron.tuning.private_state import Outcome
-from quoron.tuning.scoring import noise_for, private_mean
-from quoron.tuning.searching import THEOREM, Books, Price
-from quoron_privacy.accounts import gdp
+from quoron.tuning.private_state import Outcome, room_for
+from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean
+from quoron.tuning.searching import THEOREM, Books, Price, within
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, UsageError, count
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
-from quoron_privacy.selection.price import Selection, calibrate
+from quoron_privacy.selection.price import Selection
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import Asked
 from quoron_server.budget import EVERYONE, check_delta
+from quoron_server.parameters import Kind
+from quoron_server.plan import Plan
 from quoron_server.plan import Privacy as PlanPrivacy
-from quoron_server.runs import end
+from quoron_server.rounds import other_run
 from quoron_server.wording import TEXTS
 
 OWN = "tune.json of quoron.select"
 _OVER = SeededNoise(0)  # of a search that is over: nothing is drawn
-LACK = 2.0**-100  # total variation that samplers of a trial may lack; those of a million rounds lack less
-ROOM = 1 << 16  # bytes that the private file grows by
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Training:
+    """How one candidate is trained: planned and verified before anything is charged."""
+
+    plan: Plan
+    algorithm: Any
+    chunk: int | None
 
 
 @dataclass(slots=True)
@@ -63,62 +75,45 @@ class Trial:
     training: NDArray[np.int64]  # users who train, (n,); empty where `base` says what a trial costs
     held_out: NDArray[np.int64]  # users who score, (h,)
     noise: NoiseSource  # of this trial alone, for mechanisms of one's own
-    _privacy: PlanPrivacy | None = field(repr=False)
-    _mean: GaussianNoise | None = field(repr=False)
-    _mu: float = field(repr=False)
-    _slots: int = field(repr=False)  # seed of public slots
+    _training: _Training | None = field(repr=False)
+    _mean: GaussianNoise | None = field(repr=False)  # None: `base` says what a trial costs
     _spent: set[str] = field(default_factory=set, repr=False)
 
-    def train(
-        self, rows: Rows, *, dimension: int, method: Method, start: NDArray[np.float64] | None = None
-    ) -> NDArray[np.float64]:
+    def train(self, rows: Rows, *, start: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """A model (dimension,) of the training users, as `quoron.train_rows` makes one; once a trial, charged nowhere.
 
-        `rows` gets numbers of users as `training` has them. ConfigError for a method that is not Gaussian as a whole.
+        `rows` gets numbers of users as `training` has them.
         """
-        privacy = self._pay("train")
-        only("Trial.train", (*METHOD, "chunk"), method)
-        origin, users = origin_of(start, dimension), self.training
-        asked = Asked(
-            problem=problem_of(method, users=len(users), dimension=dimension, door="Trial.train"),
-            privacy=privacy,
-            clip_norm=method.clip_norm,
-            algorithm=method.algorithm or ONE_PASS,
-            options=dict(method.options),
-        )
-        plan = asked.planned(self._slots, curated=True).as_curated()
-        pairs = ALGORITHMS[plan.algorithm].pairs(plan)
-        if not all(pair.is_gaussian and pair.mu <= self._mu and pair.lack <= LACK for pair in pairs):
-            raise ConfigError(
-                f"Expected a method that is Gaussian as a whole, got {plan.algorithm}: a search is priced before it "
-                "knows what trials do. Choose one-pass-dp-sgd or dp-ftrl, or declare `base`."
-            )
-        algorithm = ALGORITHMS[plan.algorithm].make(plan)
-        engine = RowsEngine(
-            lambda _, some, point, __: rows(users[some], point), plan.problem, origin, self.noise, method.chunk
-        )
-        state = algorithm.init()
-        while (question := algorithm.request(state, self.noise)) is not None:
+        self._pay("train")
+        if (own := self._training) is None:
+            raise UsageError("Expected quoron.select(..., methods=...) where trials train, got Trial.train without.")
+        problem, users = own.plan.problem, self.training
+        origin = origin_of(start, problem.dimension)
+        engine = RowsEngine(lambda _, some, point, __: rows(users[some], point), problem, origin, self.noise, own.chunk)
+        state = own.algorithm.init()
+        while (question := own.algorithm.request(state, self.noise)) is not None:
             answers = engine.ask(question)
-            state = algorithm.update(state, answers, self.noise).state
-        return np.asarray(origin + algorithm.model(state))
+            state = own.algorithm.update(state, answers, self.noise).state
+        return np.asarray(origin + own.algorithm.model(state))
 
     def score(self, scores: Any) -> float:
-        """The mean with noise of one number in [0, 1] of each held-out user, (h,), in their order; once a trial."""
-        self._pay("score")
+        """The mean with noise of one number in [0, 1] of each held-out user, (h,), in their order; once a trial.
+
+        What is no number counts as 0, as a user's who has nothing to score by.
+        """
+        mean = self._pay("score")
         found = np.asarray(scores, np.float64)
         if found.shape != self.held_out.shape:
             raise UsageError(f"Expected one score for each of {len(self.held_out)} held-out users, got {found.shape}.")
-        assert self._mean is not None
-        return private_mean(found, self._mean, self.noise)
+        return private_mean(found, mean, self.noise)
 
-    def _pay(self, what: str) -> PlanPrivacy:
-        if self._privacy is None:
+    def _pay(self, what: str) -> GaussianNoise:
+        if self._mean is None:
             raise UsageError(f"Expected mechanisms of your own where base is declared, got Trial.{what}.")
         if what in self._spent:
             raise UsageError(f"Expected one call of Trial.{what} in a trial, got another: it is paid for once.")
         self._spent.add(what)
-        return self._privacy
+        return self._mean
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,8 +132,11 @@ def select(
     trial: Callable[[Any, Trial], tuple[float, NDArray[np.float64]]],
     *,
     privacy: Privacy,
+    dimensions: int | Callable[[Any], int],
     users: int | None = None,
+    methods: Method | Callable[[Any], Method] | None = None,
     base: Pair | Sequence[Pair] | None = None,
+    data: Any = None,
     effort: Effort = Effort(),  # noqa: B008  # frozen
     keep: Keep = Keep(),  # noqa: B008  # frozen
 ) -> Selected:
@@ -147,46 +145,65 @@ def select(
     Args:
         candidates: public: plain values, or anything by names.
         trial: `trial(candidate, at)` trains, scores, and returns the score with noise and the model, numbers (d,). It
-            must show, keep and raise nothing that depends on anybody's data, and draw its noise from `at`.
+            must show, keep and raise nothing that depends on anybody's data, and draw its noise from `at`. A score or
+            a model that is not finite counts as the worst there is.
         privacy: ε and δ of the whole search; with `simulation_seed` nothing is promised or charged.
+        dimensions: d, how many numbers a model has; or a function of the candidate that says it.
         users: how many there are, numbered from 0: `at` splits them, and trains and scores within the promise.
+        methods: what `at.train` trains by, or a function of the candidate that says it; planned before any charge.
         base: instead of `users`, what one whole trial costs: the pairs of which every user is in one.
+        data: what trials compute with, an array, bytes or a list of these: a search that goes on is refused with other
+            data. Its digest is kept in private, and erased. Without, that it is the same is assumed, by name.
         effort: trials in the mean, law, padding, share held out (docs/tuning.md).
         keep: the run's folder, and whose lifetime account is charged, in which file.
 
     The whole price is charged before `trial` is first called. Interrupted, the same call with the same `out` goes on:
-    the same trials, whose noise is a function of the run's key. Raises ConfigError, Infeasible where `base` costs more
-    than is promised, BudgetExceeded, LedgerError, OtherVersion.
+    the same trials, whose noise is a function of the run's key. Raises ConfigError, Infeasible where trials cost more
+    than is promised, BudgetExceeded, LedgerError, OtherVersion; NothingReleased where no trial gave finite numbers.
     """
     only("select", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
     only("select", ("out", "group", "ledger"), keep)
     named = _named(candidates)
+    options, seed = list(named.values()), privacy.simulation_seed
     epsilon, delta = privacy.needed("select")
-    law, seed = effort.of(len(named)), privacy.simulation_seed
+    PlanPrivacy(epsilon, delta)  # which checks them
+    if (users is None) == (base is None):
+        raise ConfigError("Expected either users or base, which say what a trial costs, got both or neither.")
+    if methods is not None and users is None:
+        raise ConfigError("Expected no methods beside base, which says what a trial costs, got some. Leave them out.")
+    widths = [_of(dimensions, each) for each in options]
+    for each in widths:
+        count(dimensions=each)
+    given = None if methods is None else [_method(_of(methods, each)) for each in options]
+    private = None if data is None else _digest(data)
     folder = _claimed(keep.out)
     begun = folder.path / SEARCH
     identity = Identity(**folder.read_json(SEARCH)["identity"]) if begun.is_file() else Identity.fresh("select")
-    own, mean, mu, apart = None, None, 0.0, 0
-    if (users is None) == (base is None):
-        raise ConfigError("Expected either users or base, which say what a trial costs, got both or neither.")
+    asking = Price(effort.of(len(named)), (), epsilon, delta, "replace-one", len(named), effort.padded)
+    apart = 0
+    mean: GaussianNoise | None = None
+    trainings: list[_Training] | None = None
     if users is not None:
         count(users=users)
         if seed is None:
             check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
-        apart, each = held_users(users, effort.evaluate), max(1e-12, delta / (2 * law.mean))
-        mu = calibrate(epsilon, delta, law)
-        own = PlanPrivacy(gdp.epsilon_for(mu, each) * (1 - 1e-9), each)
-        mean = noise_for(mu * (1 - 1e-9), apart)
-        pairs: tuple[Pair, ...] = (Pair.gaussian(mu, LACK),)
+        apart = held_users(users, effort.evaluate)
+        wanted = None if given is None else list(zip(given, widths, strict=True))
+        (mean, trainings), price = within(asking, lambda *spent: _planned(wanted, users, apart, spent, identity.seed))
     else:
-        assert base is not None
-        pairs = (base,) if isinstance(base, Pair) else tuple(base)
-    adjacency: Adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
-    price = Price(law, pairs, epsilon, delta, adjacency, len(named), effort.padded)
-    price.verify()
-    statement = _statement(price, base is not None, seeded=seed is not None)
-    asked = {"names": list(named), "price": price.as_json(), "users": users, "effort": effort.as_json()}
-    text = json.dumps(asked, sort_keys=True)
+        price = _declared(asking, base)
+    statement = _statement(price, trains=trainings is not None, declared=base is not None, same=data is not None)
+    if seed is not None:
+        statement = f"SIMULATED, with noise from a seed, which protects nobody. With secret noise: {statement}"
+    asked = {
+        "names": list(named),
+        "price": price.as_json(),
+        "users": users,
+        "effort": effort.as_json(),
+        "dimensions": widths,
+        "methods": None if given is None else [asdict(each) for each in given],
+    }
+    text = json.dumps(asked, sort_keys=True, default=str)
     books = Books(
         folder=folder.path,
         name=identity.run,
@@ -200,8 +217,7 @@ def select(
     )
     if not books.ledger.is_file():
         books.check()
-        folder.write_json(SEARCH, {"kind": OWN, "identity": asdict(identity), "asked": asked})
-    options = list(named.values())
+        folder.write_json(SEARCH, {"kind": OWN, "identity": asdict(identity), "asked": json.loads(text)})
 
     def perform(place: int, noise: NoiseSource) -> Outcome:
         training = np.empty(0, np.int64)
@@ -209,22 +225,26 @@ def select(
         if users is not None:
             split = held_out(source, users, apart)
             training, scoring = np.flatnonzero(~split), np.flatnonzero(split)
-        score, weights = trial(options[place], Trial(training, scoring, noise, own, mean, mu, identity.seed))
+        own = None if trainings is None else trainings[place]
+        score, weights = trial(options[place], Trial(training, scoring, noise, own, mean))
         found = np.asarray(weights, np.float64)
-        if found.ndim != 1 or not np.isfinite(found).all() or not np.isfinite(score):
-            raise UsageError("Expected a trial to return a finite score and finite numbers of shape (d,), got others.")
+        if found.shape != (widths[place],):
+            raise UsageError(
+                f"Expected a trial to return a score and a model of shape ({widths[place]},), as dimensions says, got "
+                f"shape {found.shape}."
+            )
         return Outcome(float(score), found)
 
     with closing(books.begin()) as ledger:
+        if not ledger.finished and private is not None and not ledger.same_inputs(private):
+            raise other_run(folder.path, "data")
         source = _OVER if ledger.finished else books.noise(ledger)
-        best = books.carry_out(ledger, perform, room=ROOM)
+        best = books.carry_out(ledger, perform, room=max(map(room_for, widths)))
     folder.write_model(best.outcome.weights)
     name = list(named)[best.candidate]
     folder.write_json("choice.json", {"name": name, "score": best.outcome.score, "price": price.as_json()})
-    if books.account is not None:
-        with books.account() as population:
-            end(population, books.name, model=best.outcome.weights)
     model = best.outcome.weights
+    books.end(model=model)
     told = model, model, statement, folder.path
     return Selected(*told, options[best.candidate], name, best.outcome.score, price.as_json())
 
@@ -233,6 +253,67 @@ def price_of(candidates: int, base: Pair | Sequence[Pair], delta: float, effort:
     """ε of a search over so many candidates whose trials each cost `base`: what `select` asks for at least."""
     pairs = (base,) if isinstance(base, Pair) else tuple(base)
     return Selection(effort.of(candidates), pairs).promised(delta)
+
+
+def _of(said: T | Callable[[Any], T], candidate: Any) -> T:
+    """What is said for a candidate: the same for all, or by a function of it."""
+    return said(candidate) if callable(said) else said
+
+
+def _method(method: Any) -> Method:
+    if not isinstance(method, Method):
+        raise ConfigError(f"Expected methods as a Method, or a function of the candidate, got {shortened(method)}.")
+    only("select", (*METHOD, "chunk"), method)
+    return method
+
+
+Planned = tuple[GaussianNoise, list[_Training] | None]
+
+
+def _planned(
+    wanted: list[tuple[Method, int]] | None, users: int, apart: int, spent: tuple[float, float], seed: int
+) -> tuple[Planned, list[Pair]]:
+    """The noise of scores, what trains each candidate, and their pairs, where a trial may spend (μ, δ)."""
+    noise, own = noise_for(mu_of(*spent), apart), PlanPrivacy(planned_with(*spent), spent[1])
+    made = [_trained(method, users - apart, width, own, seed) for method, width in wanted or ()]
+    pairs = [pair for each in made for pair in ALGORITHMS[each.plan.algorithm].pairs(each.plan)]
+    return (noise, None if wanted is None else made), [*pairs, pair_of(noise, apart)]
+
+
+def _declared(asking: Price, base: Pair | Sequence[Pair] | None) -> Price:
+    """The price of trials that cost what somebody says. Raises what `Price.verify` raises."""
+    assert base is not None
+    pairs = (base,) if isinstance(base, Pair) else tuple(base)
+    adjacency: Adjacency = next((pair.adjacency for pair in pairs if pair.adjacency != "none"), "replace-one")
+    price = replace(asking, pairs=pairs, adjacency=adjacency)
+    price.verify()
+    return price
+
+
+def _trained(method: Method, users: int, dimension: int, spent: PlanPrivacy, seed: int) -> _Training:
+    """What trains one candidate. Raises what planning raises."""
+    asked = Asked(
+        problem=problem_of(method, users=users, dimension=dimension, door="select"),
+        privacy=spent,
+        clip_norm=method.clip_norm,
+        algorithm=method.algorithm or ONE_PASS,
+        options=dict(method.options),
+    )
+    plan = asked.planned(seed, curated=True).as_curated()
+    plan.require_deployable(trust_clients=False)
+    return _Training(plan, ALGORITHMS[plan.algorithm].make(plan), method.chunk)
+
+
+def _digest(data: Any) -> bytes:
+    """Of what trials compute with: private."""
+    found = hashlib.blake2b(digest_size=32, person=b"quoron-select")
+    for each in data if isinstance(data, list | tuple) else [data]:
+        array = np.frombuffer(each, np.uint8) if isinstance(each, bytes) else np.asarray(each)
+        if array.dtype.hasobject:
+            raise ConfigError(f"Expected data as arrays, bytes or a list of them, got {shortened(each)}.")
+        found.update(f"{array.dtype.str} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return found.digest()
 
 
 def _named(candidates: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -261,14 +342,19 @@ def _claimed(out: str | Path | None) -> RunFolder:
     return folder
 
 
-def _statement(price: Price, declared: bool, *, seeded: bool) -> str:
+def _statement(price: Price, *, trains: bool, declared: bool, same: bool) -> str:
     assumed = [TEXTS[price.assumed]]
     if declared:
         assumed.append("a trial costs what its declared pair says")
+    else:
+        assumed.append("a held-out user's score depends on its own items and on the trial's model, on no other user's")
+    if trains:
+        assumed += [TEXTS[Kind.OWN_ROWS], TEXTS[Kind.FORGETFUL_FUNCTION]]
+    if not same:
+        assumed.append("a search that is interrupted goes on with the same data")
     assumed.append("nothing that a trial does, such as raising, printing or keeping something, shows anything of users")
-    text = (
+    return (
         f"({price.epsilon:g}, {price.delta:g})-differential privacy for all items of any one user at once, adjacency "
         f"{price.adjacency}: protects against whoever sees the chosen model, its score and all else that this search "
         f"shows or keeps; assuming {'; '.join(assumed)}; by {THEOREM}."
     )
-    return f"SIMULATED, with noise from a seed, which protects nobody. With secret noise: {text}" if seeded else text

@@ -5,9 +5,7 @@ every trial. A user is in one of both, so a trial costs the worse of what traini
 (docs/privacy/selection.md#se3).
 """
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,28 +25,27 @@ from quoron.simulation.scene import problem as problem_of
 from quoron.table_section import TableSection
 from quoron.training import look
 from quoron.training.curator import CuratorEngine
+from quoron.training.evaluated import batches
+from quoron.training.run import digest_of
 from quoron.training.start import Identity
-from quoron.training.table import HeldRows, HeldTable, check_section, hold
+from quoron.training.table import HeldRows, check_section, hold
 from quoron.tuning.effort import Effort
 from quoron.tuning.private_state import Outcome, room_for
-from quoron.tuning.scoring import noise_for, pair_of, private_mean, score_name, user_scores
-from quoron.tuning.searching import THEOREM, Price
-from quoron_client.data.items import ItemBatch
+from quoron.tuning.scoring import mu_of, noise_for, pair_of, planned_with, private_mean, score_name, user_scores
+from quoron.tuning.searching import THEOREM, Price, within
 from quoron_client.losses import Regression
-from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.selection.price import calibrate, rounded
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON, Plan
 from quoron_server.wording import sentence
 
 FIXED = ("privacy.", "run.", "train.", "population.user", "population.path", "population.kind", "population.label")
-_AGAIN = 6  # times that trials are planned with less, where some cost more than Gaussian ones
 _USELESS = 0.02  # deviation of a score from which it tells few settings apart
+_Planned = tuple[list["Candidate"], list[tuple[str, str]], GaussianNoise]  # settings, those left out, noise of scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,7 +104,7 @@ class TableSearch:
     def room(self) -> int:
         """Bytes of the private file."""
         plans = [each.planned.plan for each in self.candidates]
-        return room_for(max(each.problem.dimension for each in plans), max(each.cost.rounds for each in plans))
+        return max(room_for(each.problem.dimension, each.cost.rounds) for each in plans)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -189,7 +186,8 @@ def prepare(
     if is_wanted(config):
         raise ConfigError(
             "Expected a table whose features are declared to tune on, got one of which some are to be bought: every "
-            "trial would buy them anew. Buy once, with `quoron train`, and take its declared.toml."
+            "trial would buy them anew. Buy once, with `quoron declare`, and put what it tells into the configuration; "
+            "or take the declared.toml of a run of `quoron train`."
         )
     if config.train.evaluate is not None:
         raise ConfigError(
@@ -208,36 +206,20 @@ def prepare(
     if any(each.users != users for each in helds):
         raise ConfigError("Expected settings of the same users, got some of others. Vary what does not change them.")
     held = held_users(users, effort.evaluate)
-    each_delta = max(1e-12, delta / (2 * law.mean))
-    mu = calibrate(epsilon, delta, law)
-    for _ in range(_AGAIN):
-        candidates, refused = _planned(cells, helds, (mu, each_delta), held, identity)
-        noise = noise_for(_mu_of(mu, each_delta), held)
-        pairs = [
-            pair for each in candidates for pair in ALGORITHMS[each.planned.plan.algorithm].pairs(each.planned.plan)
-        ]
-        worst = _worst([*pairs, pair_of(noise, held)])
-        price = Price(law, worst, epsilon, delta, config.privacy.adjacency, len(candidates), effort.padded)
-        cost = price.selection.promised(delta)
-        if cost <= epsilon * (1 + 1e-9):
-            break
-        mu = rounded(mu * (min(0.97, rounded(epsilon / cost)) if math.isfinite(cost) else 0.5))
-    price.verify()
+
+    def plan(mu: float, each: float) -> tuple[_Planned, list[Pair]]:
+        candidates, refused = _planned(cells, helds, (mu, each), held, identity)
+        noise = noise_for(mu_of(mu, each), held)
+        plans = [each.planned.plan for each in candidates]
+        pairs = [pair for each in plans for pair in ALGORITHMS[each.algorithm].pairs(each)]
+        return (candidates, refused, noise), [*pairs, pair_of(noise, held)]
+
+    asked = Price(law, (), epsilon, delta, config.privacy.adjacency, len(cells), effort.padded)
+    (candidates, refused, noise), price = within(asked, plan)
+    price = replace(price, candidates=len(candidates))
     found = (tuple(candidates), tuple(refused), price, effort, identity, users, held, noise, rows, seeded)
     swept = tuple((key, tuple(values)) for key, values in (vary or {}).items())
     return TableSearch(config, swept, None if algorithms is None else tuple(algorithms), *found, tuple(assumptions))
-
-
-def _worst(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    """Each other one, and of the Gaussian ones one that is as bad as the worst of them."""
-    gaussian = [pair for pair in pairs if pair.is_gaussian]
-    others = tuple(dict.fromkeys(pair for pair in pairs if not pair.is_gaussian))
-    return (Pair.gaussian(max(pair.mu for pair in gaussian), max(pair.lack for pair in gaussian)), *others)
-
-
-def _mu_of(mu: float, delta: float) -> float:
-    """Of what is planned with (ε, δ) on the curve of `mu`."""
-    return gdp.mu_for(gdp.epsilon_for(mu, delta), delta, gaussians=1)
 
 
 def _planned(
@@ -248,7 +230,7 @@ def _planned(
     identity: Identity,
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
     mu, delta = of_a_trial
-    epsilon = gdp.epsilon_for(mu, delta)
+    epsilon = planned_with(mu, delta)
     if epsilon < LEAST_EPSILON:
         raise Infeasible("selection", f"a trial would have epsilon={epsilon:.2g}", "a larger epsilon, or fewer trials")
     found: list[Candidate] = []
@@ -307,11 +289,6 @@ class _Rows:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
             held.looked()
-            if not isinstance(held, HeldTable):
-                raise ConfigError(
-                    "Expected a table in memory to tune on, got a folder or a URL: rows that lie on disk are read in "
-                    "one order a run. Give a file or a DataFrame."
-                )
             self._held[key] = held.encoded_by(look.weighed(held.encoding, None, None))
         held = self._held[key]
         encoding.check_loss(loss)
@@ -332,33 +309,26 @@ class Table:
 
     def digest(self) -> bytes:
         """Of what trials compute with; private, and erased at the end."""
-        found, items = hashlib.blake2b(digest_size=32, person=b"quoron-tuning"), self._items(self._search.candidates[0])
-        for array in (items.features, items.labels, items.offsets, items.item_weights):
-            found.update(f"{array.dtype.str} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
-        return found.digest()
-
-    def _items(self, candidate: Candidate) -> ItemBatch:
-        items = self.of(candidate).items()
-        assert isinstance(items, ItemBatch)
-        return items
+        return digest_of(self.of(self._search.candidates[0]).items())
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
         search, candidate = self._search, self._search.candidates[place]
-        items, plan = self._items(candidate), candidate.planned.plan
+        items, plan = self.of(candidate).items(), candidate.planned.plan
+        declared = replace(candidate.declared, users=search.users)
         apart = held_out(source, search.users, search.held)
-        everybody = np.arange(search.users)
-        training, scoring = items.of(everybody[~apart]), items.of(everybody[apart])
+        training, scoring = np.flatnonzero(~apart), np.flatnonzero(apart)
         if place not in self._algorithms:  # which is verified, once
             self._algorithms[place] = ALGORITHMS[plan.algorithm].make(plan)
         algorithm = self._algorithms[place]
-        engine = CuratorEngine(candidate.declared, training, noise, seed=None if plan.asks_everybody else plan.seed)
+        order = None if plan.asks_everybody else plan.seed
+        engine = CuratorEngine(declared, items, noise, seed=order, among=training)
         state, events = algorithm.init(), []
         while (question := algorithm.request(state, noise)) is not None:
             update = algorithm.update(state, engine.ask(question), noise)
             state = update.state
             events.append({"round": question.round, "rounds": plan.cost.rounds, "public": dict(update.public)})
         weights = algorithm.model(state)
-        scores = user_scores(weights, candidate.declared.loss, scoring)
-        score = private_mean(scores, search.noise, noise)
+        scores = [user_scores(weights, declared.loss, each) for each in batches(declared, items, scoring)]
+        score = private_mean(np.concatenate(scores), search.noise, noise)
         return Outcome(score, np.asarray(weights, np.float64), tuple(events))

@@ -61,7 +61,7 @@ def test_a_run_on_the_books_has_the_bits_of_a_run_folder_and_ends_charged_and_wi
 def test_a_cancelled_run_is_charged_and_has_no_secret(books: Books) -> None:
     books.begin(SPECIFICATION, PLAN)
     assert [books.cancel("trial"), books.cancel("trial"), books.cancel("unknown")] == ["cancelled", "cancelled", None]
-    assert [row["kind"] for row in books.population.rows()] == ["charge", "end"]
+    assert [row["kind"] for row in books.population.rows()] == ["charge", "cancel", "end"]
     assert not has_secrets(books)
 
 

@@ -1,0 +1,141 @@
+"""Who is who: certificates, looked at before they are shown to anyone, so that errors name the file; and their ends."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from quoron_privacy.errors import IdentityError
+
+_LOG = logging.getLogger("quoron.client")
+T = TypeVar("T")
+_SPKI = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+SOON = 30.0  # days before its end from which on a certificate is warned of
+
+
+def check_identity(certificate: Path, key: Path, authority: Path) -> None:
+    """Raises IdentityError unless the certificate is valid now, is of this key, and comes from this authority.
+
+    The certificate's file may go on with the intermediate authorities, as it does for a server. The authority's may
+    hold several, old and new: those that are valid now count, and one is enough.
+    """
+    own = _load(certificate, "certificates", x509.load_pem_x509_certificates)
+    trusted = _load(authority, "certificates", x509.load_pem_x509_certificates)
+    _check_dates(certificate, own[0])
+    now = datetime.now(UTC)
+    good = [each for each in trusted if each.not_valid_before_utc <= now <= each.not_valid_after_utc]
+    if not good:
+        _check_dates(authority, max(trusted, key=lambda each: each.not_valid_after_utc))
+    check_pair(certificate, key)
+    if not leads_to(own, good):
+        raise IdentityError(
+            f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
+            f"got one from {own[-1].issuer.rfc4514_string()!r}."
+        )
+
+
+def check_pair(certificate: Path, key: Path) -> None:
+    """IdentityError unless the key is that of the certificate."""
+    private = _load(key, "a private key without a password", lambda data: load_pem_private_key(data, password=None))
+    if private.public_key().public_bytes(*_SPKI) != load(certificate).public_key().public_bytes(*_SPKI):
+        raise IdentityError(f"Expected {str(key)!r} to hold the key of {str(certificate)!r}, got another key.")
+
+
+def days_left(certificate: x509.Certificate, at: datetime | None = None) -> float:
+    """Days until a certificate ends, by this machine's clock unless `at` another time; negative once it has."""
+    return (certificate.not_valid_after_utc - (datetime.now(UTC) if at is None else at)) / timedelta(days=1)
+
+
+def ending(what: object, days: float) -> str | None:
+    """A warning of a certificate that has at most 30 days left, for people; None for one that has more."""
+    if days > SOON:
+        return None
+    span = f"{abs(days):.0f} days" if abs(days) >= 2 else f"{24 * abs(days):.0f} hours"
+    if days < 0:
+        return f"{what} ended {span} ago. Renew it now: nobody takes it any more."
+    return f"{what} ends in {span}. Renew it before: what is put in its place is read without a restart."
+
+
+def ends_in(path: Path) -> float:
+    """Days until a file is no good any more: its first certificate, or the last of several authorities."""
+    several = _load(path, "certificates", x509.load_pem_x509_certificates)
+    return max(days_left(each) for each in several) if _is_authority(several[0]) else days_left(several[0])
+
+
+def endings(*paths: Path) -> list[str]:
+    """Warnings of files that end soon; IdentityError if they cannot be read."""
+    said = (ending(f"The certificate {path}", ends_in(path)) for path in paths)
+    return [each for each in said if each is not None]
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def warn_of_readers(path: Path | None) -> None:
+    """A line in the log for a file of one's own that others on this machine may read or change; None is no file."""
+    mode = 0 if path is None or not path.exists() else path.stat().st_mode & 0o777
+    if mode & 0o077:
+        _LOG.warning(
+            "Others on this machine may use %s (mode %03o). Make it yours alone: chmod 600 %s", path, mode, path
+        )
+
+
+def _load(path: Path, what: str, load: Callable[[bytes], T]) -> T:
+    try:
+        return load(path.read_bytes())
+    except OSError as error:
+        reason = error.strerror or "unreadable"
+        raise IdentityError(f"Expected {what} in {str(path)!r}, cannot read it: {reason}.") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a key with a password
+        raise IdentityError(f"Expected {what} in PEM form in {str(path)!r}, got something else.") from None
+
+
+def _check_dates(path: Path, certificate: x509.Certificate) -> None:
+    now = datetime.now(UTC)
+    if now > certificate.not_valid_after_utc:
+        ended = certificate.not_valid_after_utc
+        raise IdentityError(
+            f"Expected a valid certificate in {str(path)!r}, it expired on {ended:%Y-%m-%d %H:%M} UTC. Renew it."
+        )
+    if now < certificate.not_valid_before_utc:
+        begins = certificate.not_valid_before_utc
+        raise IdentityError(
+            f"Expected a valid certificate in {str(path)!r}, it begins on {begins:%Y-%m-%d %H:%M} UTC. "
+            "Check this computer's clock."
+        )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
+    return hashlib.sha256(certificate.public_key().public_bytes(*_SPKI)).hexdigest()
+
+
+def load(path: Path) -> x509.Certificate:
+    """The first certificate of a file; IdentityError if it has none."""
+    return _load(path, "certificates", x509.load_pem_x509_certificates)[0]
+
+
+def leads_to(chain: Sequence[x509.Certificate], trusted: Sequence[x509.Certificate]) -> bool:
+    """Whether each certificate issued the one before it, and a trusted one the last, or is it."""
+    linked = all(issued(issuer, certificate) for certificate, issuer in pairwise(chain))
+    return linked and (chain[-1] in trusted or any(issued(authority, chain[-1]) for authority in trusted))
+
+
+def issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether one was signed by the key of another, which has its issuer's name."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

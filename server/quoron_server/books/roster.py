@@ -1,0 +1,527 @@
+"""Who the users are, and which of them a run may draw its members from.
+
+    roster = Roster(database, away_after=7 * DAY)
+    user = roster.enrol(fingerprint, "clinics", name="ada", software="quoron 0.3")
+    roster.retire([user]); roster.away(user); roster.back(user)
+    chosen = draw(seed, roster.active("clinics"), 20)    # by public randomness, the same for whoever draws again
+
+A user is *retired* when its operator says so, when its key was revoked and when another has its seat; *away* when its
+operator says so, or when it was not seen for `away_after` seconds; otherwise *active*. To be seen is to be connected:
+nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
+(docs/privacy/members.md). What is kept of when somebody was seen is a time on a grid of `away_after` / 24: who had to
+come back in the middle of a round does not show.
+"""
+
+import hashlib
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, LedgerError, printable
+from quoron_server.books.database import Database, now
+from quoron_server.budget import EVERYONE as EVERYONE
+
+T = TypeVar("T")
+State = Literal["active", "away", "retired"]
+STATES: tuple[State, ...] = ("active", "away", "retired")
+DAY = 86400.0
+AWAY_AFTER = 7 * DAY
+REVOKED, REPLACED, ROTATED = "revoked", "replaced", "its key is another user's now"
+FORGOTTEN = "forgotten"
+_SAID = "by its operator"
+_STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
+_LONGEST = 128  # characters of a name, and of what its client says that it runs
+_AT_ONCE = 1000  # users in one statement
+_schema = SCHEMA = sa.MetaData()
+USERS = sa.Table(
+    "users",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
+    sa.Column("group", sa.Text, nullable=False),
+    sa.Column("enrolled_at", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False, server_default=""),
+    sa.Column("software", sa.Text, nullable=False, server_default=""),
+    sa.Column("state", sa.Text, nullable=False, server_default="active"),  # as was said; who was not seen is away
+    sa.Column("why", sa.Text, nullable=False, server_default=""),
+    sa.Column("seen", sa.BigInteger, nullable=False, default=lambda: int(time.time())),  # seconds since 1970
+)
+_KEYS = sa.Table(  # that were somebody's: of no use any more, and never another user
+    "rotated",
+    _schema,
+    sa.Column("fingerprint", sa.Text, primary_key=True),
+    sa.Column("user", sa.Integer, nullable=False),
+    sa.Column("statement", sa.Text, nullable=False),  # signed by it and by the key that follows it
+    sa.Column("time", sa.Text, nullable=False),
+)
+_DRAWS = sa.Table(
+    "draws",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("seed", sa.Text, nullable=False),
+    sa.Column("active", sa.LargeBinary, nullable=False),  # who was: bits by user, compressed
+)
+_FORGOTTEN = sa.Table(  # users of whom nothing is kept but that they were
+    "forgotten",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.Text, nullable=False),
+    sa.Column("keys", sa.Integer, nullable=False),  # that were erased
+    sa.Column("agreements", sa.Integer, nullable=False),
+)
+_NOBODYS = sa.Table(  # digests of their keys, which say nothing of whose they were: never another user
+    "nobodys",
+    _schema,
+    sa.Column("digest", sa.Text, primary_key=True),
+)
+_standing = sa.Index("users_standing", USERS.c.group, USERS.c.state, USERS.c.seen)
+_names = sa.Index("users_names", USERS.c.name)
+_LATER = {  # columns of `users` that earlier versions lack
+    "name": "TEXT NOT NULL DEFAULT ''",
+    "software": "TEXT NOT NULL DEFAULT ''",
+    "state": "TEXT NOT NULL DEFAULT 'active'",
+    "why": "TEXT NOT NULL DEFAULT ''",
+    "seen": "BIGINT NOT NULL DEFAULT 0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user, as the roster has it."""
+
+    user: int
+    name: str  # of its certificate, for people; several may have the same
+    group: str
+    state: State
+    why: str  # it is not active
+    seen: float  # seconds since 1970, to the grid
+    software: str  # that its client said last
+    fingerprint: str
+    enrolled_at: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For people: when it was seen as a time."""
+        return asdict(self) | {"seen": datetime.fromtimestamp(self.seen, UTC).isoformat(timespec="minutes")}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How many users of a group are in each state."""
+
+    active: int
+    away: int
+    retired: int
+
+    def words(self, needed: int, group: str) -> str:
+        """So many of so many, and where the others are."""
+        return f"{self.active} of {needed} users are active in group {group} ({self.away} away, {self.retired} retired)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """How the members of a run were drawn: whoever draws again gets them again."""
+
+    seed: str
+    active: NDArray[np.int64]  # whom from
+    members: NDArray[np.int64]
+
+    def as_json(self) -> dict[str, Any]:
+        """What the chain says of it."""
+        return {
+            "seed": self.seed,
+            "active": len(self.active),
+            "of": digest(self.active),
+            "members": digest(self.members),
+        }
+
+
+class OtherGroup(LedgerError):
+    """A user is known in another group than the one that its certificate names."""
+
+
+class TooFewActive(LedgerError):
+    """A run has more seats than there are active users in its group."""
+
+
+class RotatedKey(LedgerError):
+    """A key that its owner has put another one in the place of."""
+
+
+class ForgottenKey(LedgerError):
+    """A key of a user who has left, and was forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What was erased of a user who has left."""
+
+    user: int
+    time: str
+    keys: int
+    agreements: int
+
+
+def draw(seed: str, active: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """`n` of the `active` users, in order, shape (n,): those whose SHA-256("SEED USER") is least.
+
+    Public: seed and users in, members out, whoever computes it. Nothing of it is secret, and no amplification by
+    sampling may be claimed of it.
+    """
+    if n >= len(active):
+        return np.sort(active)
+    start = hashlib.sha256(f"{seed} ".encode())
+    ranks = []
+    for user in active.tolist():
+        hashed = start.copy()
+        hashed.update(b"%d" % user)
+        ranks.append((hashed.digest(), user))
+    return np.array(sorted(user for _, user in sorted(ranks)[:n]), dtype=np.int64)
+
+
+def seed_of(run: str, specification: str) -> str:
+    """Public randomness of a run's draw, 64 digits: fixed with all that makes it this run, when it is submitted."""
+    return hashlib.sha256(f"quoron members 1\n{run}\n{specification}".encode()).hexdigest()
+
+
+def digest(users: NDArray[np.int64]) -> str:
+    """SHA-256 of user numbers in order, in decimal with a comma between."""
+    return hashlib.sha256(",".join(map(str, users.tolist())).encode()).hexdigest()
+
+
+class Roster:
+    """The users of one database. Every method is one transaction and may be repeated; what it says is durable."""
+
+    def __init__(
+        self, database: Database, *, away_after: float = AWAY_AFTER, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Makes its tables, and what those of earlier versions lack. `away_after` seconds, infinite for never."""
+        if not away_after >= 1:
+            raise ConfigError(f"Expected away_after of 1 second or more, got {away_after}.")
+        self._database, self._clock, self._away_after = database, clock, away_after
+        self._grid = max(1, int(min(away_after, 365 * DAY) / _STEPS))
+        database.ensure(_schema)
+        with database.writing() as connection:
+            there = {each["name"] for each in sa.inspect(connection).get_columns(USERS.name)}
+            for name, kind in _LATER.items():
+                if name not in there:
+                    connection.execute(sa.text(f"ALTER TABLE users ADD COLUMN {name} {kind}"))
+            if "seen" not in there:  # nobody was looked for before: from now on
+                connection.execute(USERS.update().values(seen=self.step))
+            for index in (_standing, _names):
+                index.create(connection, checkfirst=True)
+
+    def enrol(self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "") -> int:
+        """The number of the user with this key, new or known, who is here: it is seen.
+
+        OtherGroup if known in another group, RotatedKey for a key that was somebody's.
+        """
+        told = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == fingerprint)).first()
+            if known is None:
+                _require_current(connection, fingerprint)
+                user = _next(connection, USERS.c.user)
+                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
+                connection.execute(USERS.insert(), row | told | {"seen": self.step})
+                return user
+            stored = str(known._mapping["group"])
+            if stored != group:
+                raise OtherGroup(
+                    f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes "
+                    "group: what was promised to it is added up there."
+                )
+            changes: dict[str, Any] = {
+                key: value for key, value in told.items() if value and getattr(known, key) != value
+            }
+            if known.seen < self.step:
+                changes["seen"] = self.step
+            if changes:
+                connection.execute(USERS.update().where(USERS.c.user == known.user).values(changes))
+        return int(known.user)
+
+    def number(self, fingerprint: str) -> int | None:
+        """The number of the user with this key, None if it is nobody's."""
+        rows = self._database.all(sa.select(USERS.c.user).where(USERS.c.fingerprint == fingerprint))
+        return int(rows[0].user) if rows else None
+
+    def seen(self, users: Iterable[int]) -> None:
+        """These are connected now."""
+        at = self.step
+        with self._database.writing() as connection:
+            for some in _batched(users, _AT_ONCE):
+                late = USERS.c.user.in_(some), USERS.c.seen < at
+                connection.execute(USERS.update().where(*late).values(seen=at))
+
+    def count(self, group: str | None = None) -> int:
+        """How many have enrolled, in `group` or at all."""
+        query = sa.select(sa.func.count()).select_from(USERS)
+        return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0])
+
+    def standing(self, group: str) -> Standing:
+        """How many of a group are in each state now."""
+        with self._database.writing() as connection:
+            return self._standing(connection, group)
+
+    def active(self, group: str) -> NDArray[np.int64]:
+        """The numbers of those whom a run may draw from now, in order."""
+        with self._database.writing() as connection:
+            return self._active(connection, group)
+
+    def members(self, connection: sa.Connection, run: str, specification: str, n: int, group: str) -> Draw:
+        """Draw the members of a run, within the transaction that fills its seats. TooFewActive, with numbers."""
+        active, seed = self._active(connection, group), seed_of(run, specification)
+        if len(active) < n:
+            there = self._standing(connection, group)
+            raise TooFewActive(
+                f"Expected {n} active users in group {group!r}, got {there.active} ({there.away} away, {there.retired} "
+                "retired). Wait for more to connect, or begin a run for fewer."
+            )
+        drawn = Draw(seed, active, draw(seed, active, n))
+        connection.execute(_DRAWS.insert(), {"run": run, "seed": seed, "active": _packed(active)})
+        return drawn
+
+    def drawn(self, run: str) -> tuple[str, NDArray[np.int64]] | None:
+        """Seed of a run's draw, and whom it was from; None before, and for runs of earlier versions."""
+        rows = self._database.all(sa.select(_DRAWS).where(_DRAWS.c.run == run))
+        return (str(rows[0].seed), _unpacked(rows[0].active)) if rows else None
+
+    def page(self, *, group: str = "", state: str = "", after: int = 0, most: int = _AT_ONCE) -> list[User]:
+        """Users from number `after` on, at most so many, of one group and state or of all. ConfigError for no state."""
+        if state and state not in STATES:
+            raise ConfigError(f"Expected a state of {', '.join(STATES)}, got {state!r}.")
+        query, late = sa.select(USERS).where(USERS.c.user >= after), USERS.c.seen < self._cutoff()
+        if group:
+            query = query.where(USERS.c.group == group)
+        if state == "away":
+            query = query.where(sa.or_(USERS.c.state == "away", sa.and_(USERS.c.state == "active", late)))
+        elif state:
+            query = query.where(USERS.c.state == state, *([~late] if state == "active" else []))
+        return [self._told(row) for row in self._database.all(query.order_by(USERS.c.user).limit(most))]
+
+    def find(self, word: str) -> User:
+        """The user with this number, name or fingerprint (or the first 8 digits of one at least). ConfigError for none,
+        and for several."""
+        short = len(word) >= 8 and not set(word) - set("0123456789abcdef")
+        tries = [USERS.c.user == int(word)] if word.isascii() and word.isdigit() and len(word) < 10 else []
+        tries += [USERS.c.name == word, USERS.c.fingerprint == word]
+        tries += [USERS.c.fingerprint.startswith(word)] if short else []
+        for each in tries:
+            found = self._database.all(sa.select(USERS).where(each).order_by(USERS.c.user).limit(3))
+            if len(found) == 1:
+                return self._told(found[0])
+            if found:
+                numbers = ", ".join(str(row.user) for row in found)
+                raise ConfigError(f"Expected one user, got {word!r}, which several have: {numbers}. Give a number.")
+        raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
+
+    def retire(self, users: Iterable[int], why: str = _SAID) -> None:
+        """They are members of no run that begins from now on; of those that have begun they stay members."""
+        self._say(users, "retired", why)
+
+    def retire_keys(self, fingerprints: Iterable[str], why: str = REVOKED) -> list[int]:
+        """The same, by their keys; those who were not retired so before."""
+        found: list[int] = []
+        with self._database.writing() as connection:
+            for some in _batched(sorted(fingerprints), _AT_ONCE):
+                new = USERS.c.fingerprint.in_(some), USERS.c.state != "retired"
+                found += connection.execute(sa.select(USERS.c.user).where(*new)).scalars().all()
+                connection.execute(USERS.update().where(*new).values(state="retired", why=why))
+        return sorted(found)
+
+    def away(self, user: int, why: str = _SAID) -> None:
+        """It is no member of runs that begin, until it is said to be back. ConfigError for one that is retired."""
+        self._require(user, "active or away", {"active", "away"})
+        self._say([user], "away", why)
+
+    def back(self, user: int) -> None:
+        """It is active from now on, though it may have to be seen first. ConfigError where another has its seat."""
+        found = self._require(user, "whose seat is its own", set(STATES))
+        if found.why.startswith((REPLACED, ROTATED, FORGOTTEN)):
+            raise ConfigError(f"Expected a user whose seat is its own, got user {user}: {found.why}.")
+        self._say([user], "active", "")
+
+    def replace(self, old: int, new: int) -> None:
+        """`new` has the seat of `old` in runs that begin from now on, as another user. ConfigError for one user, for
+        two groups, and for a `new` that is retired."""
+        before, after = self._by_number(old), self._by_number(new)
+        if old == new:
+            raise ConfigError(f"Expected two users, got user {old} twice.")
+        if before.group != after.group:
+            raise ConfigError(
+                f"Expected two users of one group, got {before.group!r} and {after.group!r}: what was promised to user "
+                f"{old} is added up in its group, and a seat never leaves it."
+            )
+        if after.state == "retired":
+            raise ConfigError(f"Expected a user who is not retired in the seat, got user {new}: {after.why}.")
+        with self._database.writing() as connection:
+            gone = USERS.update().where(USERS.c.user == old)
+            connection.execute(gone.values(state="retired", why=f"{REPLACED} by user {new}"))
+            here = USERS.update().where(USERS.c.user == new, USERS.c.state == "away")
+            connection.execute(here.values(state="active", why=""))
+
+    def rotate(self, old: str, new: str, statement: str) -> tuple[int, int | None]:
+        """The user with the key `old` has the key `new` from now on, and the same number, memberships and budget.
+
+        `statement` is signed by both, which the caller has checked. Whom `new` was enrolled as, the second number, is
+        retired if that was in no run. Again is the same. ConfigError for an `old` that is nobody's or was revoked, and
+        for a `new` that is known as another user who was in a run.
+        """
+        with self._database.writing() as connection:
+            user = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == old)).first()
+            before = connection.execute(sa.select(_KEYS).where(_KEYS.c.fingerprint == old)).first()
+            holder = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == new)).first()
+            if before is not None and holder is not None and holder.user == before.user:
+                return int(holder.user), None
+            if user is None:
+                gone = "" if before is None else f", which user {before.user} has put another in the place of"
+                raise ConfigError(f"Expected the key of a user, got {old[:16]}…{gone}.")
+            if user.why == REVOKED:
+                raise ConfigError(
+                    f"Expected a key that was never revoked, got that of user {user.user}: whoever has it could sign "
+                    "for any other. Replace the user without a rotation; then it is another user."
+                )
+            _require_current(connection, new)
+            if holder is not None:
+                _require_unused(connection, holder.user, user.user)
+                other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
+                connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
+            row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
+            connection.execute(_KEYS.insert(), row)
+            connection.execute(USERS.update().where(USERS.c.user == user.user).values(fingerprint=new))
+            return int(user.user), None if holder is None else int(holder.user)
+
+    def forget(self, user: int) -> Forgotten:
+        """Erase who a user was: its name, its keys, what its client runs, when it came and was seen, and what it agreed
+        to. Its number stays, retired, and its seats. Its keys are nobody's ever after. Again is the same."""
+        agreed = sa.table("agreed", sa.column("user"))
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(USERS.c.fingerprint).where(USERS.c.user == user)).first()
+            before = connection.execute(sa.select(_FORGOTTEN).where(_FORGOTTEN.c.user == user)).first()
+            if before is not None:
+                return Forgotten(before.user, before.time, before.keys, before.agreements)
+            if known is None:
+                raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
+            rotated = connection.execute(sa.select(_KEYS.c.fingerprint).where(_KEYS.c.user == user)).scalars().all()
+            keys = sorted({known.fingerprint, *rotated})
+            for each in map(_nobodys, keys):
+                if connection.execute(sa.select(_NOBODYS).where(_NOBODYS.c.digest == each)).first() is None:
+                    connection.execute(_NOBODYS.insert(), {"digest": each})
+            connection.execute(_KEYS.delete().where(_KEYS.c.user == user))
+            agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
+            nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
+            stays = {"fingerprint": f"{FORGOTTEN} {user}", "state": "retired", "why": FORGOTTEN}
+            connection.execute(USERS.update().where(USERS.c.user == user).values(nothing | stays))
+            done = Forgotten(user, now(), len(keys), agreements)
+            connection.execute(_FORGOTTEN.insert(), asdict(done))
+            return done
+
+    def fold(self) -> None:
+        """Leave no copy of what was erased in SQLite's journal."""
+        self._database.checkpoint()
+
+    def rotations(self) -> list[dict[str, Any]]:
+        """Every key that was somebody's, with the statement that put another in its place."""
+        rows = self._database.all(sa.select(_KEYS).order_by(_KEYS.c.user, _KEYS.c.time))
+        return [dict(row._mapping) for row in rows]
+
+    def _active(self, connection: sa.Connection, group: str) -> NDArray[np.int64]:
+        here = USERS.c.group == group, USERS.c.state == "active", USERS.c.seen >= self._cutoff()
+        found = connection.execute(sa.select(USERS.c.user).where(*here)).scalars().all()
+        return np.sort(np.array(found, dtype=np.int64))
+
+    def _standing(self, connection: sa.Connection, group: str) -> Standing:
+        late = (USERS.c.seen < self._cutoff()).label("late")
+        query = sa.select(USERS.c.state, late, sa.func.count().label("users")).where(USERS.c.group == group)
+        found: dict[str, int] = dict.fromkeys(STATES, 0)
+        for row in connection.execute(query.group_by(USERS.c.state, late)):
+            found["away" if row.state == "active" and row.late else row.state] += row.users
+        return Standing(**found)
+
+    def _say(self, users: Iterable[int], state: State, why: str) -> None:
+        with self._database.writing() as connection:
+            for some in _batched(users, _AT_ONCE):
+                connection.execute(USERS.update().where(USERS.c.user.in_(some)).values(state=state, why=why))
+
+    def _require(self, user: int, what: str, states: set[str]) -> User:
+        found = self._by_number(user)
+        if found.state not in states:
+            raise ConfigError(f"Expected a user who is {what}, got user {user}, {found.state}: {found.why}.")
+        return found
+
+    def _by_number(self, user: int) -> User:
+        rows = self._database.all(sa.select(USERS).where(USERS.c.user == user))
+        if not rows:
+            raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
+        return self._told(rows[0])
+
+    def _told(self, row: Any) -> User:
+        late = row.state == "active" and row.seen < self._cutoff()
+        why = "not seen since" if late else row.why
+        state: State = "away" if late else row.state
+        group = str(row._mapping["group"])
+        return User(row.user, row.name, group, state, why, row.seen, row.software, row.fingerprint, row.enrolled_at)
+
+    @property
+    def step(self) -> int:
+        """The time on the grid: whoever is seen is seen then."""
+        return int(self._clock()) // self._grid * self._grid
+
+    def _cutoff(self) -> int:
+        """Whoever was last seen before is away; never earlier than after `away_after`, whatever the grid."""
+        return 0 if math.isinf(self._away_after) else int(self._clock() - self._away_after) - self._grid
+
+
+def _require_current(connection: sa.Connection, fingerprint: str) -> None:
+    nobodys = sa.select(_NOBODYS).where(_NOBODYS.c.digest == _nobodys(fingerprint))
+    if connection.execute(nobodys).first() is not None:
+        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
+    gone = connection.execute(sa.select(_KEYS.c.user).where(_KEYS.c.fingerprint == fingerprint)).first()
+    if gone is not None:
+        raise RotatedKey(
+            f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
+        )
+
+
+def _nobodys(fingerprint: str) -> str:
+    return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
+
+
+def _require_unused(connection: sa.Connection, other: int, user: int) -> None:
+    """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    for name in ("slots", "agreed"):
+        table = sa.table(name, sa.column("user"))
+        if connection.execute(sa.select(table.c.user).where(table.c.user == other).limit(1)).first() is not None:
+            raise ConfigError(
+                f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
+                "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
+            )
+
+
+def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
+    rest = iter(values)
+    while some := list(islice(rest, most)):
+        yield some
+
+
+def _packed(users: NDArray[np.int64]) -> bytes:
+    bits = np.zeros(int(users.max(initial=-1)) + 1, bool)
+    bits[users] = True
+    return zlib.compress(np.packbits(bits).tobytes())
+
+
+def _unpacked(stored: bytes) -> NDArray[np.int64]:
+    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
+
+
+def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
+    highest = connection.scalar(sa.select(sa.func.max(column)))
+    return 0 if highest is None else int(highest) + 1

@@ -1,0 +1,33 @@
+"""What a coordinator counts for those who watch over it, since it started: nothing of an answer, nor of who gave it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from grpc import StatusCode
+
+from quoron_privacy.errors import BudgetExceeded, LedgerUnavailable, QuoronError
+from quoron_server.service import revocation, security
+from quoron_server.specification import OtherPlan
+
+WHY = ("limit", "plan", "other")  # a submitted run is refused
+CALLS = ("identity", "revoked", "expired", "other")  # a call is refused
+
+
+@dataclass(slots=True)
+class Counts:
+    """Each begins at zero with the process."""
+
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(WHY, 0)))
+    calls: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(CALLS, 0)))
+    newer_books: int = 0  # enrolments of clients that have seen more of the lifetime ledger than there is
+
+    def refuse(self, error: QuoronError) -> None:
+        """A run was not taken on; that the database was away is no word on the run."""
+        if not isinstance(error, LedgerUnavailable):
+            kinds = {"limit": BudgetExceeded, "plan": OtherPlan}
+            self.refused[next((why for why, kind in kinds.items() if isinstance(error, kind)), "other")] += 1
+
+    def refuse_call(self, code: StatusCode, words: str) -> None:
+        """A call of a client or an operator ends before it is heard."""
+        known = {revocation.WORDS: "revoked", security.EXPIRED: "expired"}
+        self.calls[known.get(words, "identity" if code is StatusCode.UNAUTHENTICATED else "other")] += 1

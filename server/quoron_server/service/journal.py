@@ -1,0 +1,90 @@
+"""What a coordinator's log says of its runs, users and operators: a sentence for people, and the same in fields.
+
+    journal.cancelled("summer", by="ada")    # "run summer was cancelled by ada", event "cancelled", run, by
+
+Everything noted is planned or public: nothing of who answered, when, or what, nor of how many. What is noted here is
+said in docs/federation.md#logs.
+"""
+
+import logging
+from typing import Any
+
+_log = logging.getLogger("quoron")
+_NOBODY = "nobody that gave a name"
+
+
+def started(version: str, listen: str, control: str, taken_up: int) -> None:
+    """Everything listens."""
+    words = "%s has started: clients %s, control %s; %d runs have not ended"
+    _note("started", words, software=version, clients=listen, control=control, runs=taken_up)
+
+
+def leaving() -> None:
+    """The coordinator was told to leave."""
+    _note("leaving", "leaving")
+
+
+def enrolled(user: int, group: str, identity: str) -> None:
+    """A new user; who is known and comes back is not noted."""
+    _note("enrolled", "user %d enrolled in group %s, as %.16s", user=user, group=group, identity=identity)
+
+
+def revoked(number: int, names: str) -> None:
+    """The list of revoked clients has changed."""
+    _note("revoked", "%d clients are revoked, new among them: %s", clients=number, names=names)
+
+
+def submitted(run: str, by: str, group: str, plan: str) -> None:
+    """An operator has asked for a run, which was taken on."""
+    words = "run %s was submitted by %s for group %s, plan %.12s"
+    _note("submitted", words, run=run, by=by or _NOBODY, group=group, plan=plan)
+
+
+def refused(by: str, why: str) -> None:
+    """What an operator asked for was not taken on."""
+    _note("refused", "what %s submitted was refused: %s", level=logging.WARNING, by=by or _NOBODY, why=why)
+
+
+def begun(run: str, *, users: int, rounds: int, done: int) -> None:
+    """A run begins, or goes on after a restart with so many rounds committed."""
+    event, doing = ("resumed", "goes on") if done else ("began", "begins")
+    words = f"run %s {doing} with %d users, at most %d rounds, %d of them done"
+    _note(event, words, run=run, users=users, rounds=rounds, done=done)
+
+
+def paused(run: str, why: str) -> None:
+    """A run is left as it is."""
+    _note("paused", "run %s is paused: %s", level=logging.WARNING, run=run, why=why)
+
+
+def ended(run: str, how: str, why: str) -> None:
+    """A run asks no more; `why` where it has no model and nobody cancelled it."""
+    words, level = ("run %s has ended: %s, %s", logging.WARNING) if why else ("run %s has ended: %s", logging.INFO)
+    _note("ended", words, level=level, run=run, how=how, why=why)
+
+
+def cancelled(run: str, by: str) -> None:
+    """An operator has ended a run."""
+    _note("cancelled", "run %s was cancelled by %s", run=run, by=by or _NOBODY)
+
+
+def continued(run: str, by: str) -> None:
+    """An operator lets a held run go on."""
+    _note("continued", "run %s goes on from restored books, said %s", run=run, by=by or _NOBODY)
+
+
+def limited(group: str, by: str, limit: str) -> None:
+    """An operator has set a limit."""
+    _note("limited", "group %s was limited by %s to %s", group=group, by=by or _NOBODY, limit=limit)
+
+
+def charged(run: str, by: str, group: str, charge: str) -> None:
+    """An operator has entered what another tool spends."""
+    words = "another tool's %s was charged by %s to group %s, with %s"
+    _note("charged", words, run=run, by=by or _NOBODY, group=group, charge=charge)
+
+
+def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    """`words` with the first of `fields`, in their order; where lines are JSON, all of them beside `event`."""
+    shown = list(fields.values())[: words.count("%")]
+    _log.log(level, words, *shown, extra={"event": event, "fields": fields}, stacklevel=2)

@@ -1,0 +1,264 @@
+"""What a coordinator tells those who watch over it, in Prometheus' text format: planned and public values, no others.
+
+    >>> print(text([Family("quoron_runs", "gauge", "Runs by state.", (({"state": "running"}, 2),))]), end="")
+    # HELP quoron_runs Runs by state.
+    # TYPE quoron_runs gauge
+    quoron_runs{state="running"} 2
+
+Nothing follows from an answer, from who gave one or when, or from how many there were: whoever answers, the text is
+the same (docs/federation.md#metrics). How far a run has come is told when its watchers are told. Sizes are rounded.
+"""
+
+import asyncio
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server.books.chain import software
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import OPEN, Registry, State
+from quoron_server.service.feed import Standing
+from quoron_server.service.manager import Manager
+from quoron_server.service.security import Transport
+
+PATIENCE = 3.0  # seconds for the database, before it counts as away
+_CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
+_SHARE = 100.0  # and so many times what one takes
+_FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
+_DAY = 86400.0
+_log = logging.getLogger("quoron")
+Sample = tuple[Mapping[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric and its samples, each with labels."""
+
+    name: str
+    kind: str  # gauge or counter
+    help: str
+    samples: tuple[Sample, ...]
+
+
+def text(families: Iterable[Family]) -> str:
+    """Prometheus' text format, version 0.0.4; families without samples are left out."""
+    return "".join(line for family in families if family.samples for line in _lines(family))
+
+
+def _lines(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help}\n"
+    yield f"# TYPE {family.name} {family.kind}\n"
+    for labels, value in family.samples:
+        named = ",".join(f'{name}="{_escaped(said)}"' for name, said in labels.items())
+        yield f"{family.name}{'{' + named + '}' if named else ''} {_number(value)}\n"
+
+
+def _escaped(words: str) -> str:
+    return words.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+def _family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Family:
+    given: Iterable[Sample] = [({}, samples)] if isinstance(samples, int | float) else samples
+    return Family(f"quoron_{name}", kind, help_, tuple(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says, of one reading."""
+
+    states: Mapping[str, int]
+    users: int
+    groups: Mapping[str, tuple[float, tuple[float, float, float] | None]]  # Σ ε; of a limit its ε, and what ε, μ fit
+
+
+class Metrics:
+    """The values of one coordinator, read when they are asked for. Its methods belong to the event loop."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        database: Database,
+        transport: Transport,
+        days_left: Callable[[], Mapping[str, float]] = dict,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`days_left`: until the first certificate of a kind ends."""
+        self._manager, self._database, self._transport = manager, database, transport
+        self._days_left, self._clock = days_left, clock
+        self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._place = database.path
+        self._file = _inode(self._place)
+        self._started = clock()
+        self._reading: asyncio.Future[Stored] | None = None
+        self.whole = True  # the chain, when it was last verified
+
+    async def families(self) -> list[Family]:
+        """Every metric, now. What the database says is left out while it does not answer."""
+        stored = await self._stored()
+        return [
+            _family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
+            _family("start_time_seconds", "When this process started, as Unix time.", self._started),
+            _family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
+            _family("database_up", "Whether the database answers.", int(stored is not None)),
+            _family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
+            *self._of_books(stored),
+            *self._of_room(),
+            *await self._of_runs(),
+            *self._of_doors(),
+        ]
+
+    async def text(self) -> str:
+        """All of it, as it is served."""
+        return text(await self.families())
+
+    async def watch_chain(self) -> None:
+        """For ever: verify the whole chain now and then, in at most a hundredth of the time."""
+        while True:
+            began = time.monotonic()
+            await self.verify()
+            await asyncio.sleep(max(_CHAIN_LOOK, _SHARE * (time.monotonic() - began)))
+
+    async def verify(self) -> None:
+        """Verify the whole chain once; what a database that is away says of it is nothing."""
+        try:
+            await asyncio.to_thread(self._population.verify)
+        except LedgerUnavailable:
+            return
+        except LedgerError as error:
+            if self.whole:
+                _log.error("the lifetime ledger does not hold together: %s", error)
+            self.whole = False
+        else:
+            self.whole = True
+
+    async def _stored(self) -> Stored | None:
+        """None if the database does not answer in time; one reading at a time, however often it is asked."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(asyncio.to_thread(self._read))
+            self._reading.add_done_callback(lambda done: done.cancelled() or done.exception())
+        reading = self._reading
+        await asyncio.wait({reading}, timeout=PATIENCE)
+        if not reading.done() or reading.cancelled() or reading.exception() is not None:
+            return None
+        return reading.result()
+
+    def _read(self) -> Stored:
+        groups: dict[str, tuple[float, tuple[float, float, float] | None]] = {}
+        for name in self._population.groups():
+            account, charges = self._population.account(name), self._population.charges(name)
+            left = None
+            if account is not None:
+                left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
+            groups[name] = sum(charge.epsilon for charge in charges), left
+        return Stored(self._registry.states(), self._registry.users_count(), groups)
+
+    def _of_books(self, stored: Stored | None) -> Iterator[Family]:
+        there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
+        yield _family("books_in_place", "Whether the database's file is the one that was opened.", there)
+        if self._place is not None:
+            size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
+            yield _family("books_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
+        counts = self._manager.counts
+        told = "Enrolments of clients that have seen more of the lifetime ledger than there is, since the start."
+        yield _family("newer_books_seen_total", told, counts.newer_books, "counter")
+        refused = [({"why": why}, number) for why, number in counts.refused.items()]
+        yield _family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
+        if stored is None:
+            return
+        paused = len(self._manager.records.paused)
+        ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
+        yield _family("runs_ended_total", "Runs that have ended, by how.", ended, "counter")
+        waiting = len([each for each in self._manager.standing() if each.state == "waiting"])
+        going = sum(stored.states.get(state, 0) for state in OPEN) - paused - waiting
+        open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
+        yield _family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
+        yield _family("users", "Users that have enrolled.", stored.users)
+        groups = stored.groups.items()
+        yield _family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
+        limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
+        for place, (name, words) in enumerate(
+            {
+                "epsilon_limit": "The group's limit.",
+                "epsilon_left": "The largest ε of a run that still fits, with δ = 0 and no μ.",
+                "mu_left": "The largest μ of a Gaussian run that still fits.",
+            }.items()
+        ):
+            yield _family(name, words, [(labels, limit[place]) for labels, limit in limits])
+
+    def _of_room(self) -> Iterator[Family]:
+        free: list[Sample] = [({"place": "scratch"}, self._manager.sessions.free_disk // _FREE * _FREE)]
+        if self._place is not None:
+            with suppress(OSError):
+                free.append(({"place": "books"}, shutil.disk_usage(self._place.parent).free // _FREE * _FREE))
+        yield _family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
+
+    async def _of_runs(self) -> Iterator[Family]:
+        runs = self._manager.standing()
+        labels = {each.run: {"run": each.run} for each in runs}
+
+        def per_run(name: str, words: str, value: Callable[[Standing], float | None]) -> Family:
+            found = [(labels[each.run], value(each)) for each in runs]
+            return _family(name, words, [(label, number) for label, number in found if number is not None])
+
+        return iter(
+            [
+                per_run("run_rounds_done", "Rounds of an open run that its watchers have heard of.", lambda r: r.done),
+                per_run("run_rounds_planned", "Rounds that it has at most.", lambda r: r.planned),
+                per_run("run_round_seconds", "What a round takes, with the pause behind it.", lambda r: r.seconds),
+                per_run(
+                    "run_idle_seconds",
+                    "Since a running run began, went on, or told of a round, whichever was last.",
+                    lambda r: r.idle,
+                ),
+                per_run("run_members", "Users whose run it is.", lambda r: r.members),
+                per_run("run_members_connected", "Of these, who is connected now.", lambda r: r.connected),
+                per_run("run_quorum", "Share of those asked who must answer, as declared.", lambda r: r.quorum),
+            ]
+        )
+
+    def _of_doors(self) -> Iterator[Family]:
+        yield _family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
+        calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
+        yield _family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
+        days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
+        yield _family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
+        if self._transport.revoked is not None:
+            try:
+                revoked, readable = len(self._transport.revoked.now()), 1
+            except ConfigError:
+                revoked, readable = None, 0
+            yield _family("revocations_readable", "Whether the list of revoked clients can be read.", readable)
+            if revoked is not None:
+                yield _family("revoked_clients", "Clients on it.", revoked)
+
+
+def _inode(path: Path | None) -> tuple[int, int] | None:
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,79 @@
+"""A port of plain HTTP for those who watch over a coordinator: GET /metrics and GET /healthz, and nothing else.
+
+    server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
+
+It is off unless asked for, and on loopback unless another address is given. What it tells is public, so it asks for no
+token; it reads one short request a connection, in a few seconds, of a few connections at a time.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from quoron_privacy.errors import ConfigError
+from quoron_server.service.metrics import Metrics
+
+LOOPBACK = "127.0.0.1"
+MOST = 16  # connections at a time; others are hung up on
+LONGEST = 8 << 10  # bytes of a request
+PATIENCE = 5.0  # seconds for one
+_KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
+_WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+
+
+def place(address: str) -> tuple[str, int]:
+    """Host and port of "[HOST:]PORT"; ConfigError if it is none."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not port.isascii() or int(port) > 65535 or address.startswith(":"):
+        raise ConfigError(f"Expected --metrics as PORT or HOST:PORT, such as 9464, got {address!r}.")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool]) -> asyncio.Server:
+    """A server there; ConfigError if that is no address, or none of this machine's that is free."""
+    host, port = place(address)
+    here = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        here += 1
+        try:
+            if here <= MOST:
+                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                    async with asyncio.timeout(PATIENCE):
+                        head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await _answered(head, metrics, serving=serving()))
+                    async with asyncio.timeout(PATIENCE):
+                        await writer.drain()
+        finally:
+            here -= 1
+            writer.close()
+
+    try:
+        return await asyncio.start_server(answer, host, port, limit=LONGEST)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {address} for --metrics: {error.strerror or error}. Choose another, or end the process "
+            "that listens there."
+        ) from None
+
+
+async def _answered(head: bytes, metrics: Metrics, *, serving: bool) -> bytes:
+    """The whole answer to a request."""
+    words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+    method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
+    kind = _KIND.get(path, "text/plain; charset=utf-8")
+    if not path:
+        code, body = 400, "Expected GET /metrics or GET /healthz.\n"
+    elif method not in ("GET", "HEAD"):
+        code, body = 405, "Expected GET.\n"
+    elif path == "/metrics":
+        code, body = 200, await metrics.text()
+    elif path == "/healthz":
+        code, body = (200, "serving\n") if serving else (503, "not serving: the database does not answer\n")
+    else:
+        code, body = 404, "Expected /metrics or /healthz.\n"
+    data = body.encode()
+    lines = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {kind}", f"Content-Length: {len(data)}"]
+    lines += ["Connection: close", "Cache-Control: no-store", "", ""]
+    return "\r\n".join(lines).encode() + (b"" if method == "HEAD" else data)

@@ -1,0 +1,149 @@
+"""The users as operators see and change them, and who of them is here: what the roster is told of connections.
+
+Only connections and what an operator says move the roster, never an answer: docs/privacy/members.md.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_server.books.roster import User
+from quoron_server.books.seats import Rotated, Seats
+from quoron_server.runs import Books
+from quoron_server.service.records import UnknownRun, retried_once
+from quoron_server.service.revocation import Revocations
+from quoron_server.service.sessions import Sessions
+
+LOOK = 3.0  # seconds between two looks at who is revoked and who is here
+MOST_TOLD = 1000  # users at a time
+ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
+GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
+_log = logging.getLogger("quoron")
+
+
+class Users:
+    """The roster of one coordinator. Its methods belong to the event loop; the database is used in threads."""
+
+    def __init__(self, books: Books, sessions: Sessions, revoked: Revocations | None = None) -> None:
+        self._registry, self._roster, self._sessions = books.registry, books.registry.roster, sessions
+        self._seats = Seats(self._roster, books.population)
+        self._revoked, self._retired = revoked, frozenset[str]()
+        self._seen: tuple[int, set[int]] = (0, set())  # who is known to have been seen in this step
+        self.rotated = {str(each["fingerprint"]) for each in self._roster.rotations()}  # keys that are nobody's now
+
+    async def watch(self) -> None:
+        """For ever, every few seconds: whoever is here is seen, and whoever was revoked is retired."""
+        while True:
+            await asyncio.sleep(LOOK)
+            with suppress(QuoronError):  # an unreadable list, a database that is away: at the next look
+                await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Once, before members are drawn; blocks. ConfigError while nobody can tell who is revoked."""
+        step, here = self._roster.step, set(self._sessions.here())
+        known = self._seen[1] if self._seen[0] == step else set()
+        if not here <= known:
+            self._roster.seen(sorted(here - known))
+        self._seen = step, here | known
+        revoked = self._now_revoked()
+        if revoked != self._retired:
+            for user in self._roster.retire_keys(revoked - self._retired):
+                _log.info("user %d is retired: its certificate was revoked", user)
+            self._retired = revoked
+
+    async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
+        """Users from number `after` on, at most a thousand, with how many of the group are in each state."""
+        with suppress(ConfigError):
+            await retried_once(self.look)
+        found = await retried_once(
+            lambda: self._roster.page(group=group, state=state, after=min(after, 2**31 - 1), most=MOST_TOLD),
+        )
+        standing = await retried_once(lambda: self._roster.standing(group)) if group else None
+        told = {"users": [user.as_json() for user in found], "more": len(found) == MOST_TOLD}
+        return told | ({} if standing is None else {"standing": asdict(standing)})
+
+    async def drawn(self, run: str) -> dict[str, Any]:
+        """How the members of a run were drawn, for whoever draws again. UnknownRun before."""
+        found = await retried_once(lambda: self._registry.drawn(run))
+        if found is None:
+            raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
+        return {"run": run} | found.as_json() | {"users": found.active.tolist(), "drawn": found.members.tolist()}
+
+    async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
+        """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
+        actions: dict[str, Callable[[User], str]] = {"retire": self._retire, "away": self._away, "back": self._back}
+        actions["replace"] = lambda user: self._replace(user, by)
+        if action not in actions:
+            raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
+        said = await retried_once(lambda: actions[action](self._roster.find(word)))
+        _log.info("%s", said)
+        return {"said": said}
+
+    async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
+        """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
+        done = await retried_once(lambda: self._seats.forget(word, sure=sure))
+        if sure:
+            self._sessions.hang_up([done["user"]], GONE)
+            _log.info("user %d is forgotten", done["user"])
+        return done
+
+    async def rotate(self, word: str, statement: str) -> dict[str, Any]:
+        """Give a user the key that its old one has signed. ConfigError for a statement that is another user's."""
+
+        def work() -> Rotated:
+            user, revoked = self._roster.find(word), self._now_revoked()
+            return self._seats.rotate(statement, user.user, revoked)
+
+        done = await retried_once(work)
+        self.rotated.add(done.old)
+        self._sessions.hang_up(done.users, ROTATED)  # whoever is here by either key comes back by the one that holds
+        said = (
+            f"User {done.users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
+            "the same lifetime budget. The old key is refused from now on."
+        )
+        _log.info("%s", said)
+        return {"said": said}
+
+    def _retire(self, user: User) -> str:
+        self._roster.retire([user.user])
+        return f"{_name(user)} is retired: a member of no run that begins from now on."
+
+    def _away(self, user: User) -> str:
+        self._roster.away(user.user)
+        return f"{_name(user)} is away until it is said to be back: a member of no run that begins meanwhile."
+
+    def _back(self, user: User) -> str:
+        if user.fingerprint in self._now_revoked():
+            raise ConfigError(f"Expected a user whose certificate is good, got {_name(user)}: it is revoked.")
+        self._roster.back(user.user)
+        now = self._roster.find(str(user.user))
+        return f"{_name(user)} is {now.state}" + (f", {now.why}: until it connects." if now.why else ".")
+
+    def _replace(self, old: User, word: str) -> str:
+        new = self._roster.find(word)
+        if new.fingerprint in self._now_revoked():
+            raise ConfigError(f"Expected a user whose certificate is good, got {_name(new)}: it is revoked.")
+        self._seats.replace(old.user, new.user)
+        both = self._registry.shared(old.user, new.user)
+        said = (
+            f"{_name(new)} has the seat of {_name(old)} in runs that begin from now on, as another user: with a "
+            f"lifetime budget of its own, in which nothing counts that was promised to user {old.user}. If both are "
+            "one person, that person is two users, and each promise is made to one: "
+        )
+        said += (
+            f"{both} run{'s' if both > 1 else ''} had both, and promised that person twice the ε. "
+            if both
+            else f"no run has both, so what the account of group {old.group!r} counts holds for that person too. "
+        )
+        return said + "Only a new key that the old one has signed stays the same user: quoron users rotation."
+
+    def _now_revoked(self) -> frozenset[str]:
+        return frozenset() if self._revoked is None else self._revoked.now()
+
+
+def _name(user: User) -> str:
+    return f"user {user.user}" + (f" ({user.name})" if user.name else "")

@@ -1,0 +1,172 @@
+"""`quoron users`: who takes part in a federation, who leaves, who comes in whose place, how a run drew its members."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quoron.cli.books import forget_in_books
+from quoron.cli.client import give_receipt
+from quoron.cli.connection import Connection, shared_options
+from quoron_privacy.errors import ConfigError, RunError, printable
+
+users = typer.Typer(
+    help="The users of a federation: list, retire, replace; how members were drawn.", no_args_is_help=True
+)
+
+Who = Annotated[list[str], typer.Argument(metavar="USER...", help="Number, name or fingerprint.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
+
+
+@users.command("list")
+@shared_options
+def list_users(
+    connection: Connection,
+    group: Annotated[str | None, typer.Option(help="Of this group only.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="active|away|retired", help="In this state only.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Number, name, group, state and why, when last seen, and what its client runs."""
+    from quoron_server.serial import dumps
+
+    with connection.open() as control:
+        for each in control.users(group=group or "", state=state or ""):
+            print(dumps(each) if as_json else printable(_line(each)))
+
+
+def _line(user: dict[str, Any]) -> str:
+    state = f"{user['state']}: {user['why']}" if user["why"] else user["state"]
+    named = user["name"] or user["fingerprint"][:16]
+    return "\t".join(
+        (str(user["user"]), named, user["group"], state, f"seen {user['seen']}", user["software"])
+    ).rstrip()
+
+
+@users.command()
+@shared_options
+def retire(connection: Connection, who: Who) -> None:
+    """Members of no run that begins from now on. What was promised to them stands."""
+    _change(connection, "retire", who)
+
+
+@users.command()
+@shared_options
+def away(connection: Connection, who: Who) -> None:
+    """Members of no run that begins until they are said to be back, whether they connect or not."""
+    _change(connection, "away", who)
+
+
+@users.command()
+@shared_options
+def back(connection: Connection, who: Who) -> None:
+    """Take back that they are away or retired."""
+    _change(connection, "back", who)
+
+
+def _change(connection: Connection, action: str, who: list[str]) -> None:
+    with connection.open() as control:
+        for each in who:
+            print(printable(control.change_user(action, each)))
+
+
+@users.command()
+@shared_options
+def replace(
+    connection: Connection,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Number, name or fingerprint.")],
+    new: Annotated[
+        str | None, typer.Argument(metavar="[NEW]", help="Who has the seat: another user, enrolled.")
+    ] = None,
+    rotation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="In place of NEW: a new key of the same user, signed by the old."),
+    ] = None,
+) -> None:
+    """Give a user's seat to another, from the next run on; or, by its old key's signature, to its own new key."""
+    if (new is None) == (rotation is None):
+        raise ConfigError(f"Expected NEW or --rotation, got {'neither' if new is None else 'both'}.")
+    try:
+        statement = "" if rotation is None else rotation.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Expected a rotation in {rotation}, cannot read it: {error}.") from None
+    with connection.open() as control:
+        print(printable(control.change_user("replace", old, by=new or "", rotation=statement)))
+
+
+@users.command()
+def rotation(
+    key: Annotated[Path, typer.Option(help="The old key, PEM: it says that the new one follows it.")],
+    new_key: Annotated[Path, typer.Option(help="The new key, PEM.")],
+    out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
+) -> None:
+    """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
+    from quoron_client.federation.rotation import sign
+    from quoron_server.books.durable import PUBLIC, replace_whole
+
+    text = sign(key, new_key)
+    try:
+        replace_whole(out, f"{text}\n".encode(), mode=PUBLIC)
+    except OSError as error:
+        raise RunError(f"Cannot write a rotation to {out}: {error.strerror}. Choose another place.") from None
+    print(out)
+
+
+@users.command()
+@shared_options
+def forget(
+    connection: Connection,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Number, name or fingerprint.")],
+    certificates: Annotated[
+        Path | None,
+        typer.Option("--certs", metavar="FOLDER", help="Revoke its key there, and erase its certificate and key."),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="In these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, who it would be is shown.")
+    ] = False,
+) -> None:
+    """Erase who a user was that has left, and keep its key out for ever. What was promised and released stands."""
+    from quoron.operate import forgetting
+
+    def ask(who: str, sure: bool) -> dict[str, Any]:
+        if database is not None:
+            return forget_in_books(database, who, sure=sure)
+        with connection.open() as control:
+            return control.forget_user(who, sure=sure)
+
+    if not for_good:
+        print(printable(f"This would erase, for good (--for-good does it), who this was:\n  {_line(ask(user, False))}"))
+        return
+    done = forgetting.forget(ask, user, certificates=certificates)
+    give_receipt(done.as_json(), done.words(), receipt)
+
+
+@users.command()
+@shared_options
+def drawn(
+    connection: Connection,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
+    as_json: Json = False,
+) -> None:
+    """Draw the members of a run again, here, and say whether the coordinator's are these; exit code 1 if not."""
+    import numpy as np
+
+    from quoron_server.books.roster import digest, draw
+    from quoron_server.serial import dumps
+
+    with connection.open() as control:
+        told = control.drawn(run)
+    active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
+    again = draw(told["seed"], active, len(members))
+    if as_json:
+        print(dumps(told | {"again": again.tolist()}))
+    else:
+        print(f"{run}: {len(members)} of {len(active)} active users, by seed {told['seed']}")
+        print(f"active {digest(active)}\nmembers {digest(members)}")
+        print(" ".join(map(str, members.tolist())))
+    if again.tolist() != members.tolist() or (digest(active), digest(members)) != (told["of"], told["members"]):
+        raise RunError(f"Expected the members of run {run} to be those that its seed draws, got others.")

@@ -1,0 +1,76 @@
+"""A user is forgotten by its operator: in the books, in the list of revoked keys, among the certificates; a receipt.
+
+    receipt = forget(books, "ada", certificates=Path("trial"))
+    print(receipt.words())
+
+Each step may be repeated, and whoever is interrupted says the same again, by the user's number once its name is gone:
+
+| step                                                        | from then on                                        |
+| ----------------------------------------------------------- | --------------------------------------------------- |
+| the key is on the list of revoked ones, under no name       | the coordinator refuses it, whatever the books say  |
+| the books erase who it was, in one transaction              | nothing leads from the number to the person         |
+| its certificate and key are erased where they were issued   | nobody can pose as it                               |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STAYS = {
+    "its number, in the runs that it was a member of": "how they were drawn stays checkable; nobody else gets it",
+    "what its group was promised, in the lifetime ledger": "it bounds what was released, to whomever it was asked of",
+    "rows of that ledger about its seat": "numbers, and fingerprints of keys that it rotated: a chain cannot forget",
+    "every model and statistic that was released": "it is out; the promise covers it, and no model is trained anew",
+    "what an open run has computed of its answers": "until that run ends; then it is erased as everybody's",
+    "digests of its keys, and the revoked key": "so that none of them is ever a user again",
+}
+OUTSIDE = (
+    "Backups, exports and logs of before have what they had: they are yours to delete or to let expire. Whoever "
+    "restores a backup of before forgets this user again, by this number."
+)
+Books = Callable[[str, bool], dict[str, Any]]  # of whom it would be, or what was erased
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What was erased of a user, and what stays."""
+
+    user: int
+    group: str
+    time: str
+    keys: int
+    agreements: int
+    files: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        erased = {"name, software, times": True, "keys": self.keys, "agreements": self.agreements, "files": self.files}
+        told = {"user": self.user, "group": self.group, "forgotten": self.time}
+        return told | {"erased": erased, "stays": STAYS, "outside": OUTSIDE}
+
+    def words(self) -> str:
+        """For people."""
+        erased = [
+            "its name, what its client ran, when it came and was last seen",
+            f"{self.keys} key{'s' if self.keys != 1 else ''}, by fingerprint",
+            f"{self.agreements} agreements to runs",
+            *self.files,
+        ]
+        lines = [f"User {self.user} of group {self.group} was forgotten, at {self.time}.", "", "Erased:"]
+        lines += [f"  {each}" for each in erased] + ["", "Stays:"]
+        return "\n".join([*lines, *(f"  {what}: {why}" for what, why in STAYS.items()), "", OUTSIDE])
+
+
+def forget(books: Books, user: str, *, certificates: Path | None = None) -> Receipt:
+    """Forget a user, by number, name or fingerprint. Raises what the books raise for one whom they do not know, and
+    IdentityError or ConfigError for a folder that cannot be used."""
+    from quoron_server.service import certificates as issued
+
+    known = books(user, False)
+    key = str(known["fingerprint"])
+    if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone
+        issued.revoke_key(certificates, key)
+    done = books(str(known["user"]), True)
+    files = () if certificates is None else tuple(issued.erase_forgotten(certificates))
+    return Receipt(done["user"], done["group"], done["time"], done["keys"], done["agreements"], files)

@@ -1,0 +1,400 @@
+"""Certificates and authorities that change under a running coordinator: who is let in, and what is said of it."""
+
+import asyncio
+import datetime as dt
+import json
+import logging
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from federation.crowd import (
+    SEED,
+    Peer,
+    carried_out,
+    complete,
+    coordinator,
+    from_items,
+    inline_model,
+    specification,
+    until,
+    write_items,
+)
+from federation.tls import USERS, channel, refused, transport
+from quoron.cli import health
+from quoron.cli.app import invoke
+from quoron_client.federation import ClientConfig, run_client
+from quoron_client.protocol import identity
+from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_server.service import Coordinator, certificates, client_plane, revocation, trust
+from quoron_server.service.revocation import Revocations
+from quoron_server.service.trust import Trust
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """An authority, a coordinator and two clients, which the test may change."""
+    folder = tmp_path / "own"
+    certificates.make_authority(folder, days=400)
+    certificates.issue(folder, "coordinator", coordinator=True, hosts=("localhost", "127.0.0.1"), days=100)
+    for name in ("client-0", "client-1"):
+        certificates.issue(folder, name, days=100)
+    return folder
+
+
+def trusting(folder: Path) -> Trust:
+    return Trust(folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
+
+
+async def shown(where: str) -> bytes:
+    """The certificate that whoever connects is shown now."""
+    return await asyncio.to_thread(health._shown, where, None, None, 60.0)
+
+
+def der(path: Path) -> bytes:
+    return certificates.load_certificate(path).public_bytes(certificates.serialization.Encoding.DER)
+
+
+class TestTheCoordinatorsCertificate:
+    """Is the one in its file, at every handshake; a file that does not fit changes nothing."""
+
+    def test_is_renewed_on_both_ports_without_a_restart_and_open_conversations_go_on(
+        self, own: Path, tmp_path: Path
+    ) -> None:
+        async def scene() -> None:
+            async with (
+                coordinator(tmp_path, transport=transport(own)) as running,
+                channel(running.listen, own, "client-0") as inside,
+            ):
+                peer, old = Peer(inside), der(own / "coordinator.pem")
+                await peer.enrol()
+                await peer.hello()
+                assert [await shown(each) for each in (running.listen, running.control)] == [old, old]
+                certificates.issue(own, "coordinator", coordinator=True, days=50, renew=True)
+                new = der(own / "coordinator.pem")
+                assert [await shown(each) for each in (running.listen, running.control)] == [new, new]
+                assert new != old
+                async with channel(running.listen, own, "client-1") as later:
+                    assert await Peer(later).enrol() == 1
+                await peer.send(answer=client_plane.pb.Answer(run="none"))
+                await peer.next("receipt")
+                left = running.days_left()
+                assert {name: round(days) for name, days in left.items()} == {
+                    "coordinator": 50,
+                    "authority": 400,
+                    "client": 100,
+                }
+
+        carried_out(scene())
+
+    @pytest.mark.parametrize("broken", ["another key", "half of it", "nothing", "over", "an authority that is none"])
+    def test_stays_as_it_was_while_what_is_in_its_place_is_broken(
+        self, own: Path, broken: str, our_logs: pytest.LogCaptureFixture
+    ) -> None:
+        held = trusting(own)
+        before, whole = held.now(), (own / "coordinator.pem").read_bytes()
+        if broken == "another key":
+            (own / "coordinator.key").write_bytes((own / "client-0.key").read_bytes())
+        if broken == "half of it":
+            (own / "coordinator.pem").write_bytes(whole[: len(whole) // 2])
+        if broken == "nothing":
+            (own / "coordinator.pem").unlink()
+        if broken == "over":
+            certificates.issue(own, "coordinator", coordinator=True, days=-1, renew=True)
+        if broken == "an authority that is none":
+            (own / "authority.pem").write_text("soon\n")
+        for _ in range(3):
+            assert held.now() is before
+        assert our_logs.text.count("what was read before goes on") == 1
+        fresh = own.parent / "fresh"
+        certificates.make_authority(fresh, days=400)
+        certificates.issue(fresh, "coordinator", coordinator=True, days=100)
+        for name in ("authority.pem", "coordinator.key", "coordinator.pem"):  # one after the other, as people do
+            (own / name).write_bytes((fresh / name).read_bytes())
+            found = held.now()
+        assert found.chain == (fresh / "coordinator.pem").read_bytes()
+        assert found.roots == (fresh / "authority.pem").read_bytes()
+
+    def test_is_warned_of_from_thirty_days_on_once_a_day(
+        self, own: Path, our_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held, began = trusting(own), trust.now()
+        for days, lines in ((69.0, 0), (70.5, 1), (70.9, 1), (71.6, 2), (101.0, 3), (371.0, 5)):
+            monkeypatch.setattr(trust, "now", lambda days=days: began + dt.timedelta(days=days))
+            held.now()
+            assert len([line for line in our_logs.text.splitlines() if "WARNING" in line]) == lines
+        assert "coordinator.pem, ends in 29 days. Renew it before" in our_logs.text
+        assert "coordinator.pem, ended 271 days ago" in our_logs.text
+        assert "authority.pem, ends in 29 days" in our_logs.text
+
+
+class TestAChangeOfAuthority:
+    """Both are trusted between its beginning and its end, and every certificate is renewed in its own time."""
+
+    def test_is_begun_by_one_write_and_ended_when_nobody_needs_the_old_one(self, own: Path) -> None:
+        old = certificates.load_certificate(own / "authority.pem")
+        certificates.revoke(own, "client-1")
+        for _ in range(2):  # again is the same
+            certificates.change_authority(own, days=500)
+            new, second = certificates.parse_authorities((own / "authority.pem").read_bytes(), "it")
+            assert second == old
+        with pytest.raises(ConfigError, match="but coordinator, client-0 do not"):
+            certificates.end_change(own)
+        certificates.issue(own, "client-0", days=10, renew=True)
+        with pytest.raises(ConfigError, match="but coordinator does not"):
+            certificates.end_change(own)
+        before = certificates.fingerprint(certificates.load_certificate(own / "coordinator.pem"))
+        certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
+        assert certificates.fingerprint(certificates.load_certificate(own / "coordinator.pem")) == before
+        for _ in range(2):
+            certificates.end_change(own)
+            assert certificates.parse_authorities((own / "authority.pem").read_bytes(), "it") == [new]
+        assert not (own / "authority.key").exists()
+        certificates.issue(own, "client-2", days=10).read_bytes()
+        certificates.load_certificate(own / "client-2.pem").verify_directly_issued_by(new)
+        certificates.change_authority(own, days=500)
+        assert [each.name for each in certificates.every(own)][:2] == [
+            "quoron trial authority 2",
+            "quoron trial authority 3",
+        ]
+
+    def test_that_was_interrupted_before_its_write_has_changed_nothing_and_is_taken_up(
+        self, own: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stood = (own / "authority.pem").read_bytes()
+        with monkeypatch.context() as dying:
+            dying.setattr(certificates, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                certificates.change_authority(own, days=500)
+        assert (own / "authority.pem").read_bytes() == stood
+        kept = (own / "authority-2.key").read_bytes()
+        certificates.issue(own, "client-2", days=10)  # by the old one still
+        certificates.change_authority(own, days=500)
+        assert (own / "authority-2.key").read_bytes() == kept
+        certificates.issue(own, "client-3", days=10)
+        issuers = {each.name: each.issuer for each in certificates.every(own)}
+        assert (issuers["client-2"], issuers["client-3"]) == ("quoron trial authority", "quoron trial authority 2")
+
+    def test_lets_in_clients_of_both_and_none_of_the_old_one_afterwards(
+        self, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        old = own.parent / "old"
+        old.mkdir()
+        for path in own.iterdir():
+            (old / path.name).write_bytes(path.read_bytes())
+
+        async def scene() -> tuple[int, grpc.StatusCode, str]:
+            async with (
+                coordinator(tmp_path, transport=transport(own)) as running,
+                channel(running.listen, old, "client-0") as first,
+            ):
+                certificates.change_authority(own, days=500)
+                certificates.issue(own, "client-1", days=10, renew=True)
+                before, after = Peer(first), None
+                await before.enrol()
+                await before.hello()
+                async with channel(running.listen, own, "client-1") as second:
+                    after = Peer(second)
+                    await after.enrol()
+                    await after.hello()
+                    certificates.issue(own, "coordinator", coordinator=True, days=10, renew=True)
+                    certificates.end_change(own, at_once=True)
+                    code, said = await before.call.code(), await before.call.details()
+                    await after.send(answer=client_plane.pb.Answer(run="none"))
+                    await after.next("receipt")
+                    again = Peer(first)  # by the connection of before, on which nobody shakes hands any more
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await again.enrol()
+                    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+                (old / "authority.pem").write_bytes((own / "authority.pem").read_bytes())
+                assert await refused(running.listen, old, "client-0") == grpc.StatusCode.UNAVAILABLE
+                return running.sessions.connected, code, said
+
+        connected, code, said = carried_out(scene())
+        assert code == grpc.StatusCode.FAILED_PRECONDITION  # its own may be renewed, so it goes on
+        assert said == client_plane.security.STRANGE
+        assert connected <= 1
+
+    def test_takes_the_lists_of_revoked_clients_of_both(self, tmp_path: Path) -> None:
+        files, names = [tmp_path / "old.json", tmp_path / "new.json"], ["a" * 64, "b" * 64]
+        for file in files:
+            revocation.make(file)
+        revoked = Revocations(*files)
+        for file, name in zip(files, names, strict=True):
+            assert name not in revoked
+            revocation.add(file, name, name="client-7")
+            assert name in revoked
+        files[0].write_text("{")
+        with pytest.raises(ConfigError, match=r"old\.json"):
+            revoked.now()
+
+    def test_leaves_a_client_its_own_certificate_while_one_authority_of_its_file_is_good(self, own: Path) -> None:
+        files = own / "client-0.pem", own / "client-0.key", own / "authority.pem"
+        good = files[2].read_bytes()
+        certificates.make_authority(own.parent / "over", days=-1)
+        over = (own.parent / "over" / "authority.pem").read_bytes()
+        for bundle in (good + over, over + good):
+            files[2].write_bytes(bundle)
+            identity.check_identity(*files)
+        files[2].write_bytes(over)
+        with pytest.raises(IdentityError, match=r"authority\.pem.*expired"):
+            identity.check_identity(*files)
+
+    @pytest.mark.slow
+    def test_during_a_run_asks_nobody_twice_and_keeps_its_bits(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        wanted, paths = specification("one-pass-dp-sgd", trust_clients=True), write_items(tmp_path, USERS)
+        own = tmp_path / "own"
+        certificates.make_authority(own, days=4)
+        certificates.issue(own, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=3)
+        for user in range(USERS):
+            certificates.issue(own, f"client-{user}", days=3)
+            (tmp_path / str(user)).mkdir()
+            hand_out(own, tmp_path / str(user), f"client-{user}")
+
+        def config(running: Coordinator, user: int) -> ClientConfig:
+            place = tmp_path / str(user)
+            return ClientConfig(
+                coordinator=running.listen,
+                data=paths[user],
+                record=place / "record.sqlite",
+                lifetime_epsilon=100.0,
+                lifetime_delta=0.5,
+                certificate=place / "own.pem",
+                key=place / "own.key",
+                authority=place / "authority.pem",
+                simulation_seed=SEED,
+                retry_seconds=0.05,
+            )
+
+        async def scene() -> np.ndarray:
+            async with coordinator(tmp_path, transport=transport(own)) as running:
+                for user in range(USERS):
+                    async with channel(running.listen, own, f"client-{user}") as first:
+                        assert await Peer(first).enrol() == user
+                stop = asyncio.Event()
+                begin = lambda user: asyncio.create_task(run_client(config(running, user), stop=stop))  # noqa: E731
+                clients = [begin(user) for user in range(USERS - 1)]
+                await until(lambda: running.sessions.connected == USERS - 1)
+                await running.manager.submit(wanted.as_text())
+                session = running.sessions.runs
+                await until(lambda: "trial" in session and session["trial"].open is not None)
+                # The round waits for the last client, while everybody's certificate and the authority are changed.
+                certificates.change_authority(own, days=4)
+                for user in range(USERS):
+                    certificates.issue(own, f"client-{user}", days=3, renew=True)
+                    hand_out(own, tmp_path / str(user), f"client-{user}")
+                certificates.issue(own, "coordinator", coordinator=True, days=3, renew=True)
+                certificates.end_change(own)
+                talking = dict(running.sessions._here)
+                await until(lambda: not set(talking.values()) & set(running.sessions._here.values()))
+                await until(lambda: running.sessions.connected == USERS - 1)
+                clients.append(begin(USERS - 1))
+                model = await complete(running)
+                stop.set()
+                await asyncio.gather(*clients)
+                return model
+
+        model = carried_out(scene())
+        np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
+
+
+def hand_out(own: Path, to: Path, name: str) -> None:
+    """A client's files, each put in place as a whole."""
+    for source, target in ((f"{name}.key", "own.key"), (f"{name}.pem", "own.pem"), ("authority.pem", "authority.pem")):
+        (to / "draft").write_bytes((own / source).read_bytes())
+        (to / "draft").rename(to / target)
+
+
+class TestTheList:
+    """Of every certificate: kind, name, days, revoked or not; as text and as JSON."""
+
+    def test_names_each_with_its_days(self, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        certificates.issue(own, "late", days=-1)
+        certificates.issue(own, "soon", days=29.5, unit="ward-3")
+        certificates.revoke(own, "client-1")
+        assert invoke(["certs", str(own), "--list", "--json"]) == 0
+        found = {each["name"]: each for each in map(json.loads, capsys.readouterr().out.splitlines())}
+        assert [(each["kind"], each["name"], round(each["days_left"])) for each in found.values()] == [
+            ("authority", "quoron trial authority", 400),
+            ("coordinator", "coordinator", 100),
+            ("client", "client-0", 100),
+            ("client", "client-1", 100),
+            ("client", "late", -1),
+            ("client", "soon", 29),
+        ]
+        assert [name for name, each in found.items() if each["revoked"]] == ["client-1"]
+        assert found["soon"]["group"] == "ward-3"
+        assert invoke(["certs", str(own), "--list"]) == 0
+        rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+        assert [row[4] for row in rows] == ["good", "good", "good", "revoked", "ended", "ends soon: renew it"]
+
+    @pytest.mark.parametrize("words", [["--json"], ["--change-authority", "finish"]])
+    def test_and_words_that_mean_nothing_are_refused(self, own: Path, words: list[str]) -> None:
+        before = {path.name: path.read_bytes() for path in own.iterdir()}
+        assert invoke(["certs", str(own), *words]) == 2
+        assert before == {path.name: path.read_bytes() for path in own.iterdir()}
+
+    def test_has_the_same_user_also_when_it_is_renewed_where_its_key_is_no_more(self, own: Path) -> None:
+        before = {each.name: each.fingerprint for each in certificates.every(own)}
+        (own / "client-0.key").unlink()  # handed out, and kept nowhere else
+        certificates.issue(own, "client-0", days=200, renew=True)
+        assert {each.name: each.fingerprint for each in certificates.every(own)} == before
+        assert not (own / "client-0.key").exists()
+        (own / "client-1.key").write_bytes((own / "coordinator.key").read_bytes())
+        with pytest.raises(IdentityError, match=r"to be the key of .*client-1\.pem"):
+            certificates.issue(own, "client-1", days=200, renew=True)
+
+    @pytest.mark.parametrize("name", ["authority", "authority-2"])
+    def test_has_no_client_with_an_authoritys_name(self, own: Path, name: str) -> None:
+        with pytest.raises(ConfigError, match="Expected a name"):
+            certificates.issue(own, name, days=1)
+
+    def test_is_of_one_who_warns_the_client_in_its_log(
+        self, own: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        certificates.issue(own, "client-0", days=12.4, renew=True)
+
+        async def scene() -> None:
+            stop = asyncio.Event()
+            config = ClientConfig(
+                coordinator="127.0.0.1:1",
+                data=write_items(tmp_path, 1)[0],
+                record=tmp_path / "record.sqlite",
+                lifetime_epsilon=1.0,
+                lifetime_delta=1e-6,
+                certificate=own / "client-0.pem",
+                key=own / "client-0.key",
+                authority=own / "authority.pem",
+                retry_seconds=0.01,
+            )
+            client = asyncio.create_task(run_client(config, stop=stop))
+            await until(lambda: "ends in" in caplog.text)
+            stop.set()
+            await client
+
+        with caplog.at_level(logging.INFO):
+            carried_out(scene())
+        assert "client-0.pem ends in 12 days. Renew it before" in caplog.text
+        assert "authority.pem ends" not in caplog.text
+
+
+def test_health_warns_of_what_is_shown_and_of_ones_own_files(own: Path, tmp_path: Path) -> None:
+    certificates.issue(own, "coordinator", coordinator=True, days=20.4, renew=True)
+    certificates.issue(own, "client-1", days=10.4, renew=True)
+
+    async def scene(name: str) -> list[str]:
+        async with coordinator(tmp_path, transport=transport(own)) as running:
+            files = own / "authority.pem", own / f"{name}.pem", own / f"{name}.key"
+            return await asyncio.to_thread(health.endings, running.listen, *files, timeout=60.0)
+
+    (own_file, shown_there) = carried_out(scene("client-1"))
+    assert "client-1.pem ends in 10 days" in own_file
+    assert "of the coordinator at 127.0.0.1:" in shown_there
+    assert "ends in 20 days" in shown_there
+    assert len(carried_out(scene("client-0"))) == 1

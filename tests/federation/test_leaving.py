@@ -1,0 +1,400 @@
+"""A person leaves: what is erased on both sides, what stays, and that nobody asks or lets in again."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import dying
+from dying import Moment
+from federation.crowd import Peer, carried_out, coordinator, crowd, write_items
+from federation.tls import channel, transport
+from quoron.cli.app import invoke
+from quoron.operate import forgetting
+from quoron_client.federation import ClientConfig, leaving, run_client
+from quoron_client.federation.record import Agreement, Record
+from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books import restoring
+from quoron_server.books.backup import back_up
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import verify_rows
+from quoron_server.books.roster import ForgottenKey
+from quoron_server.books.seats import Seats
+from quoron_server.runs import Books
+from quoron_server.service import Coordinator, certificates, revocation, tokens, users
+
+Captured = pytest.CaptureFixture[str]
+SECRET = b"a function of somebody's data" * 40
+
+
+def open_(path: Path, **more: object) -> Record:
+    return Record.open(path, epsilon=8.0, delta=1e-4, **more)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """One user's files: a record in which it has answered twice in one run, a certificate and its key."""
+    place = tmp_path / "home"
+    certificates.make_authority(place, days=30)
+    certificates.issue(place, "mine", days=30)
+    with open_(place / "record.sqlite") as record:
+        assert record.agree(Agreement("summer", b"as announced", 1.5, 1e-6, 3)) is None
+        assert record.agree(Agreement("autumn", b"as announced", 0.25, 1e-7, 1)) is None
+        for number in range(2):
+            assert record.keep("summer", number, b"question", SECRET) == SECRET
+    return place
+
+
+class TestAClientThatLeaves:
+    """Answers nothing more, and keeps that it has left and what was spent."""
+
+    def test_has_erased_all_but_that_and_opens_no_more(self, home: Path) -> None:
+        record = home / "record.sqlite"
+        assert SECRET in record.read_bytes()
+        receipt = leaving.leave(record, certificate=home / "mine.pem", key=home / "mine.key")
+        stays = record.read_bytes()
+        for erased in (SECRET, b"summer", b"autumn", b"as announced"):
+            assert erased not in stays
+        assert not [path for path in home.iterdir() if path.name.startswith(("mine.", "record.sqlite-journal"))]
+        assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.5, 1e-6)
+        assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
+        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.5 before"):
+            open_(record)
+        for words in ({"anew": True}, {"other_books": True}):
+            with pytest.raises(LedgerError, match="has left"):
+                open_(record, **words)
+        again = leaving.leave(record, certificate=home / "mine.pem", key=home / "mine.key")
+        assert again == receipt
+        assert json.loads(json.dumps(receipt.as_json()))["erased"]["answers"] == 2
+        assert "2 runs, 2 answers" in receipt.words()
+
+    def test_is_ended_where_a_process_still_answers(self, home: Path) -> None:
+        with open_(home / "record.sqlite") as running:
+            leaving.leave(home / "record.sqlite")
+            assert running.recall("summer", 0, b"question") is None
+            assert running.objection("summer", 2) == "the run was not agreed to"
+            writes: list[Callable[[], object]] = [
+                lambda: running.keep("summer", 2, b"later", b"answer"),
+                lambda: running.agree(Agreement("winter", b"t", 0.1, 0.0, 1)),
+                lambda: running.witness([]),
+                lambda: running.end("summer") or running.witness([]),
+            ]
+            for write in writes:
+                with pytest.raises(LedgerError, match="has left"):
+                    write()
+
+    @pytest.mark.parametrize("step", range(3))
+    def test_and_is_interrupted_anywhere_ends_the_same(
+        self, home: Path, step: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = {"certificate": home / "mine.pem", "key": home / "mine.key"}
+        real, calls = leaving.erase, iter(range(9))
+
+        def erase(path: Path, *, secret: bool) -> None:
+            number = 2 * next(calls)
+            if number == step:
+                raise KeyboardInterrupt
+            if number + 1 == step and secret:
+                path.write_bytes(bytes(path.stat().st_size))  # overwritten, and not removed yet
+                raise KeyboardInterrupt
+            real(path, secret=secret)
+
+        with monkeypatch.context() as dying:
+            dying.setattr(leaving, "erase", erase)
+            with pytest.raises(KeyboardInterrupt):
+                leaving.leave(home / "record.sqlite", **files)
+        with contextlib.closing(sqlite3.connect(home / "record.sqlite")) as record:
+            first = record.execute("SELECT time FROM left_for_good").fetchone()
+        receipt = leaving.leave(home / "record.sqlite", **files)
+        assert not (home / "mine.key").exists()
+        assert not (home / "mine.pem").exists()
+        assert receipt.files == (str(home / "mine.key"), str(home / "mine.pem"))
+        assert first == (receipt.farewell.time,)
+
+    def test_has_left_or_not_where_its_transaction_is_interrupted(
+        self, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as dying:
+            dying.setattr("quoron_client.federation.farewell.LEFT", "CREATE TABLE nonsense (")
+            with pytest.raises(LedgerError):
+                leaving.leave(home / "record.sqlite")
+        with open_(home / "record.sqlite") as record:
+            assert record.recall("summer", 1, b"question") == SECRET
+
+    @pytest.mark.parametrize("wrong", ["no record", "another's key", "a key alone", "another's certificate afterwards"])
+    def test_by_the_wrong_files_changes_nothing(self, home: Path, wrong: str) -> None:
+        record, mine = home / "record.sqlite", {"certificate": home / "mine.pem", "key": home / "mine.key"}
+        certificates.issue(home, "other", days=30)
+        others = {"certificate": home / "other.pem", "key": home / "other.key"}
+        if wrong == "another's certificate afterwards":
+            leaving.leave(record, **mine)
+        before = {path.name: path.read_bytes() for path in home.iterdir()}
+        files = {
+            "no record": mine,
+            "another's key": mine | {"key": others["key"]},
+            "a key alone": {"key": mine["key"]},
+            "another's certificate afterwards": others,
+        }[wrong]
+        with pytest.raises((ConfigError, IdentityError)):
+            leaving.leave(home / "none.sqlite" if wrong == "no record" else record, **files)
+        assert before == {path.name: path.read_bytes() for path in home.iterdir()}
+
+    def test_is_asked_first_and_given_a_receipt(self, home: Path, tmp_path: Path, capsys: Captured) -> None:
+        words = ["leave", "--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
+        before = {path.name: path.read_bytes() for path in home.iterdir()}
+        assert invoke(words) == 0
+        assert "This would erase" in capsys.readouterr().out
+        assert before == {path.name: path.read_bytes() for path in home.iterdir()}
+        assert invoke([*words, "--receipt", str(tmp_path / "no" / "where"), "--for-good"]) == 1
+        assert "All is done" in capsys.readouterr().err
+        assert invoke([*words, "--receipt", str(tmp_path / "receipt.json"), "--for-good"]) == 0
+        told = json.loads((tmp_path / "receipt.json").read_text())
+        assert told["epsilon"] == 1.5
+        assert told["key"] in capsys.readouterr().out
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Iterator[Books]:
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        yield Books(database)
+
+
+class TestAUserWhoIsForgotten:
+    """Is a number with its seats; its keys are nobody's ever after."""
+
+    def seats(self, books: Books) -> Seats:
+        return Seats(books.registry.roster, books.population)
+
+    def test_has_no_name_no_key_and_no_agreements_in_the_books_and_its_seat_stays(
+        self, books: Books, tmp_path: Path
+    ) -> None:
+        registry, ada, ben = books.registry, "a" * 64, "b" * 64
+        registry.enrol(ada, name="Ada Lovelace", software="quoron 0.3.14159")
+        registry.enrol(ben, name="Ben")
+        registry.add_run("summer", "{}")
+        registry.fix_members("summer", 2)
+        registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)
+        assert self.seats(books).forget("Ada Lovelace", sure=False)["user"] == 0
+        assert registry.user(ada) == 0
+        done = self.seats(books).forget("Ada Lovelace", sure=True)
+        assert (done["user"], done["keys"], done["agreements"]) == (0, 1, 1)
+        stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
+        for erased in (ada.encode(), b"Ada Lovelace", b"3.14159"):
+            assert erased not in stays
+        assert ben.encode() in stays
+        assert registry.members("summer").tolist() == [0, 1]
+        assert registry.agreed(0, 9) == []
+        assert len(registry.agreed(1, 9)) == 1
+        assert registry.roster.active("everyone").tolist() == [1]
+        assert registry.user(ada) is None
+        with pytest.raises(ForgottenKey):
+            registry.enrol(ada, name="Ada again")
+        with pytest.raises(ConfigError, match="seat is its own"):
+            registry.roster.back(0)
+        assert self.seats(books).forget("0", sure=True) == done
+        assert registry.enrol("c" * 64) == 2, "its number is nobody else's"
+        rows = [row for row in json.loads(books.population.export())["rows"] if row["kind"] == "seat"]
+        assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
+
+    def test_is_forgotten_in_one_transaction_or_not_at_all(self, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+        books.registry.enrol("a" * 64, name="Ada")
+        with monkeypatch.context() as dying:
+            dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                self.seats(books).forget("Ada", sure=True)
+        assert books.registry.roster.find("Ada").state == "active"
+        assert self.seats(books).forget("Ada", sure=True)["user"] == 0
+
+    @pytest.mark.parametrize("step", ["books", "erased"])
+    def test_by_an_operator_who_is_interrupted_ends_the_same(
+        self, books: Books, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder = tmp_path / "trial"
+        certificates.make_authority(folder, days=30)
+        for name in ("ada", "ben"):
+            loaded = certificates.load_certificate(certificates.issue(folder, name, days=30))
+            books.registry.enrol(certificates.fingerprint(loaded), name=name)
+        seats = self.seats(books)
+
+        def ask(word: str, sure: bool) -> dict[str, object]:
+            return seats.forget(word, sure=sure)
+
+        def dies(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as dying:
+            if step == "books":
+                dying.setattr(books.registry.roster.__class__, "forget", dies)
+            else:
+                dying.setattr(certificates, "erase_forgotten", dies)
+            with pytest.raises(KeyboardInterrupt):
+                forgetting.forget(ask, "ada", certificates=folder)
+        receipt = forgetting.forget(ask, "ada" if step == "books" else "0", certificates=folder)
+        assert receipt.files == ("ada.key", "ada.pem")
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "authority.key",
+            "authority.pem",
+            "ben.key",
+            "ben.pem",
+            "revoked.json",
+        ]
+        assert list(revocation.read(folder / "revoked.json").values()) == ["forgotten"]
+        again = forgetting.forget(ask, "0", certificates=folder)
+        assert (again.time, again.keys, again.files) == (receipt.time, receipt.keys, ())
+        assert "ada" not in json.dumps(again.as_json())
+        assert "User 0 of group everyone was forgotten" in receipt.words()
+
+    def test_is_shown_first_and_then_forgotten_by_the_command(self, tmp_path: Path, capsys: Captured) -> None:
+        token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+        (tmp_path / "token").write_text(token)
+
+        def said(running: Coordinator, *words: str) -> tuple[int, str]:
+            where = ["--coordinator", running.control, "--insecure", "--token-file", str(tmp_path / "token")]
+            code = invoke(["users", "forget", *words, *where])
+            return code, "".join(capsys.readouterr())
+
+        async def scene() -> list[tuple[int, str]]:
+            async with coordinator(tmp_path) as running, crowd(running.listen, 2):
+                out = ["--receipt", str(tmp_path / "receipt.json"), "--for-good"]
+                return [
+                    await asyncio.to_thread(said, running, *words)
+                    for words in (["client-1"], ["client-1", *out], ["client-1"], ["1"], ["client-0"])
+                ]
+
+        shown, done, gone, number, other = carried_out(scene())
+        assert (shown[0], done[0], gone[0], number[0], other[0]) == (0, 0, 2, 0, 0)
+        assert "who this was:\n  1\tclient-1\teveryone\tactive" in shown[1]
+        assert "User 1 of group everyone was forgotten" in done[1]
+        assert "client-1" not in done[1] + number[1] + (tmp_path / "receipt.json").read_text()
+        assert "retired: forgotten" in number[1]
+        url = f"sqlite:///{tmp_path}/coordinator.sqlite"
+        for _ in range(2):
+            assert invoke(["users", "forget", "0", "--database", url, "--for-good"]) == 0
+            assert "User 0 of group everyone was forgotten" in capsys.readouterr().out
+
+    def test_comes_back_with_a_backup_of_before_which_the_ledgers_head_tells(
+        self, books: Books, tmp_path: Path
+    ) -> None:
+        books.registry.enrol("a" * 64, name="Ada")
+        back_up(books.database, tmp_path / "before.backup")
+        self.seats(books).forget("Ada", sure=True)
+        back_up(books.database, tmp_path / "after.backup")
+        head = verify_rows(books.population.rows())
+        with pytest.raises(LedgerError):
+            restoring.restore(tmp_path / "before.backup", f"sqlite:///{tmp_path}/refused.sqlite", head=head)
+        for when, name in (("after", ""), ("before", "Ada")):
+            url = f"sqlite:///{tmp_path}/{when}.sqlite"
+            restoring.restore(tmp_path / f"{when}.backup", url, head=head if when == "after" else None)
+            with Database(url) as database:
+                restored = Books(database)
+                assert restored.registry.roster.find("0").name == name
+                if when == "after":
+                    with pytest.raises(ForgottenKey):
+                        restored.registry.enrol("a" * 64)
+                assert self.seats(restored).forget("0", sure=True)["keys"] == 1
+
+    def test_is_hung_up_on_and_never_let_in_again_while_the_run_goes_on(self, issued: Path, tmp_path: Path) -> None:
+        async def scene() -> tuple[str, grpc.StatusCode, str]:
+            async with (
+                coordinator(tmp_path, transport=transport(issued)) as running,
+                channel(running.listen, issued, "client-0") as one,
+                channel(running.listen, issued, "client-1") as other,
+            ):
+                gone, kept = Peer(one), Peer(other)
+                for peer in (gone, kept):
+                    await peer.enrol()
+                    await peer.hello()
+                told = await running.manager.users.forget("0", sure=True)
+                assert told["user"] == 0
+                said = await gone.call.details()
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await gone.enrol()
+                await kept.send(answer=pb.Answer(run="none"))
+                await kept.next("receipt")
+                config = ClientConfig(
+                    coordinator=running.listen,
+                    data=write_items(tmp_path, 1)[0],
+                    record=tmp_path / "record.sqlite",
+                    lifetime_epsilon=1.0,
+                    lifetime_delta=1e-6,
+                    certificate=issued / "client-0.pem",
+                    key=issued / "client-0.key",
+                    authority=issued / "authority.pem",
+                )
+                with pytest.raises(IdentityError, match="was forgotten"):  # which ends a real client
+                    await run_client(config)
+                return said, caught.value.code(), caught.value.details()
+
+        assert carried_out(scene()) == (users.GONE, grpc.StatusCode.UNAUTHENTICATED, users.GONE)
+
+
+LEAVING = [("leave", "before", 1), ("farewell", "after", 1), ("leave", "after", 1)]
+ERASING = [("erase", when, number) for number in (1, 2) for when in ("before", "after")]
+FORGETTING = [("revoke_key", "before", 1), ("revoke_key", "after", 1), ("forget", "before", 1), ("forget", "after", 1)]
+
+
+def killed(moment: Moment, words: list[str]) -> None:
+    done = subprocess.run(dying.words(moment, "quoron", *words), capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when", "number"), LEAVING + ERASING)
+def test_leaving_that_is_killed_and_said_again_ends_the_same(
+    home: Path, tmp_path: Path, at: str, when: str, number: int
+) -> None:
+    files = ["--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
+    words = [
+        "leave",
+        *files,
+        "--key",
+        str(home / "mine.key"),
+        "--receipt",
+        str(tmp_path / "receipt.json"),
+        "--for-good",
+    ]
+    killed(Moment(at, when, left=number), words)
+    assert invoke(words) == 0
+    told = json.loads((tmp_path / "receipt.json").read_text())
+    assert told["epsilon"] == 1.5
+    assert {key: told["erased"][key] for key in ("runs", "answers", "books")} == {"runs": 2, "answers": 2, "books": 0}
+    assert sorted(path.name for path in home.iterdir()) == [
+        *("authority.key", "authority.pem", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")
+    ]
+    assert SECRET not in (home / "record.sqlite").read_bytes()
+    with pytest.raises(LedgerError, match="has left"):
+        open_(home / "record.sqlite")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when", "number"), [*FORGETTING, ("fold", "before", 1), *ERASING])
+def test_forgetting_that_is_killed_and_said_again_ends_the_same(
+    home: Path, tmp_path: Path, at: str, when: str, number: int
+) -> None:
+    url = f"sqlite:///{tmp_path}/books.sqlite"
+    with Database(url) as database:
+        key = certificates.fingerprint(certificates.load_certificate(home / "mine.pem"))
+        Books(database).registry.enrol(key, name="mine")
+    words = ["--database", url, "--certs", str(home), "--receipt", str(tmp_path / "receipt.json"), "--for-good"]
+    killed(Moment(at, when, left=number), ["users", "forget", "mine", *words])
+    with Database(url) as database:
+        known = Books(database).registry.user(key) is not None
+    assert invoke(["users", "forget", "mine" if known else "0", *words]) == 0
+    told = json.loads((tmp_path / "receipt.json").read_text())
+    assert (told["user"], told["erased"]["keys"]) == (0, 1)
+    assert not list(home.glob("mine.*"))
+    assert revocation.read(home / "revoked.json") == {key: "forgotten"}
+    with Database(url) as database:
+        with pytest.raises(ForgottenKey):
+            Books(database).registry.enrol(key)
+        rows = json.loads(Books(database).population.export())["rows"]
+    assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
+    assert key.encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))

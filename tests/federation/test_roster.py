@@ -1,0 +1,292 @@
+"""Members are drawn from the active users, by public randomness that anybody can draw again; keys may follow keys."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError, LedgerError
+from quoron_server.books import roster as module
+from quoron_server.books.backup import back_up, read
+from quoron_server.books.database import Database
+from quoron_server.books.registry import OtherGroup, Registry
+from quoron_server.books.restoring import restore
+from quoron_server.books.roster import DAY, RotatedKey, draw, seed_of
+
+T0 = 1.8e9
+
+
+class Clock:
+    def __init__(self):
+        self.now = T0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def registry(database_url, clock):
+    with Database(database_url) as database:
+        yield Registry(database, clock=clock)
+
+
+def enrolled(registry, *names, group="everyone"):
+    return [registry.enrol(f"key of {name}", group, name=name, software="quoron 1") for name in names]
+
+
+def states(registry, **which):
+    return {user.name: user.state for user in registry.roster.page(**which)}
+
+
+def drawn_slowly(seed, active, n):
+    ranked = sorted(active, key=lambda user: hashlib.sha256(f"{seed} {user}".encode()).hexdigest())
+    return sorted(ranked[:n])
+
+
+@given(users=st.sets(st.integers(0, 10**6), min_size=1, max_size=40), data=st.data())
+def test_whoever_draws_again_gets_the_same_members(users, data):
+    n, seed = data.draw(st.integers(1, len(users))), seed_of(data.draw(st.text(max_size=5)), "{}")
+    active = np.array(sorted(users))
+    assert draw(seed, active, n).tolist() == drawn_slowly(seed, users, n)
+    assert draw(seed, active, len(users)).tolist() == sorted(users)
+
+
+def test_everybody_is_drawn_equally_often():
+    """Of 40,000 draws of 3 in 10 each user is in 12,000: farther than 600 by chance with less than 10⁻⁸ in all."""
+    active = np.arange(10) * 7
+    counts = np.zeros(64, int)
+    for number in range(40_000):
+        counts[draw(seed_of(str(number), ""), active, 3)] += 1
+    assert np.all(np.abs(counts[active] - 12_000) < 600)
+
+
+def test_dead_and_revoked_users_leave_their_seats_to_the_living_and_the_new(registry, clock):
+    """Twenty clients, of whom five die and three are revoked, and three new ones."""
+    users = enrolled(registry, *(f"client-{number}" for number in range(20)))
+    registry.add_run("before", "{}")
+    np.testing.assert_array_equal(registry.fix_members("before", 20), users)
+    clock.now += 8 * DAY
+    registry.roster.seen(users[5:])
+    assert registry.roster.retire_keys({f"key of client-{number}" for number in (7, 8, 9)} | {"nobody"}) == [7, 8, 9]
+    assert registry.roster.retire_keys({"key of client-7"}) == []
+    new = enrolled(registry, "new-1", "new-2", "new-3")
+    registry.add_run("after", "{}")
+    living = [*users[5:7], *users[10:], *new]
+    with pytest.raises(LedgerError, match=r"Expected 16 active users .*, got 15 \(5 away, 3 retired\)"):
+        registry.fix_members("after", 16)
+    np.testing.assert_array_equal(registry.fix_members("after", 15), living)
+    np.testing.assert_array_equal(registry.members("before"), users)  # of runs that have begun they stay members
+
+
+def test_who_was_not_seen_is_away_and_back_when_it_connects(registry, clock):
+    enrolled(registry, "ada", "ben")
+    clock.now += 6.9 * DAY
+    assert states(registry, state="active") == {"ada": "active", "ben": "active"}
+    enrolled(registry, "ben")
+    clock.now += 0.5 * DAY  # beyond seven days, and the step in which it is kept
+    assert states(registry) == {"ada": "away", "ben": "active"}
+    assert states(registry, state="away") == {"ada": "away"}
+    assert registry.roster.standing("everyone") == module.Standing(active=1, away=1, retired=0)
+    enrolled(registry, "ada")
+    assert states(registry, state="active") == {"ada": "active", "ben": "active"}
+
+
+def test_when_somebody_was_seen_is_kept_on_a_grid_that_no_round_shows_in(registry, clock):
+    """Steps of seven hours: whoever had to come back within a round was seen at the same time as everybody else."""
+    enrolled(registry, "ada", "ben")
+    seen = [user.seen for user in registry.roster.page()]
+    clock.now = (T0 // (7 * 3600) + 1) * 7 * 3600 - 1
+    enrolled(registry, "ben")
+    assert [user.seen for user in registry.roster.page()] == seen
+    clock.now += 1
+    enrolled(registry, "ben")
+    assert [user.seen for user in registry.roster.page()] == [seen[0], clock.now]
+
+
+def test_a_clock_that_is_put_back_makes_nobody_away(registry, clock):
+    enrolled(registry, "ada")
+    clock.now -= 300 * DAY
+    registry.roster.seen([0])
+    assert states(registry) == {"ada": "active"}
+    assert registry.roster.page()[0].seen <= T0
+
+
+def test_what_the_operator_says_stands_until_it_says_otherwise(registry, clock):
+    enrolled(registry, "ada", "ben", "cem")
+    registry.roster.away(0)
+    registry.roster.retire([1])
+    for _ in "ab":
+        enrolled(registry, "ada", "ben", "cem")  # connecting changes nothing of it
+        assert states(registry) == {"ada": "away", "ben": "retired", "cem": "active"}
+        clock.now += 30 * DAY
+    assert registry.roster.active("everyone").tolist() == []
+    with pytest.raises(ConfigError, match="active or away, got user 1, retired: by its operator"):
+        registry.roster.away(1)
+    enrolled(registry, "ada", "ben", "cem")
+    registry.roster.back(0)
+    registry.roster.back(1)
+    assert set(states(registry).values()) == {"active"}
+
+
+def test_a_user_is_found_by_number_name_or_fingerprint_and_never_guessed(registry):
+    enrolled(registry, "ada", "ben", "eve")
+    registry.enrol("0123456789abcdef", name="eve")
+    assert [registry.roster.find(word).user for word in ("1", "ada", "key of ben", "01234567")] == [1, 0, 1, 3]
+    with pytest.raises(ConfigError, match="'eve', which several have: 2, 3"):
+        registry.roster.find("eve")
+    for word in ("dan", "9", "0123456", "", "-1", "²"):
+        with pytest.raises(ConfigError, match="Expected a user's number, name or fingerprint"):
+            registry.roster.find(word)
+
+
+def test_names_and_versions_are_what_a_client_said_last_and_no_escape_sequence(registry):
+    registry.enrol("key", name="a\x1b[31mda", software="x" * 1000)
+    registry.enrol("key")
+    (user,) = registry.roster.page()
+    assert "\x1b" not in user.name
+    assert len(user.software) == 128
+    registry.enrol("key", name="ada", software="quoron 2")
+    (user,) = registry.roster.page()
+    assert (user.name, user.software) == ("ada", "quoron 2")
+
+
+def test_pages_are_in_order_and_meet(registry):
+    users = enrolled(registry, *map(str, range(25)))
+    found, after = [], 0
+    while page := registry.roster.page(after=after, most=7):
+        found += [user.user for user in page]
+        after = found[-1] + 1
+    assert found == users
+    with pytest.raises(ConfigError, match="got 'asleep'"):
+        registry.roster.page(state="asleep")
+
+
+def test_a_seat_goes_to_another_user_of_the_group_and_does_not_come_back(registry):
+    old, new, other = enrolled(registry, "old", "new", "other")
+    (far,) = enrolled(registry, "far", group="clinics")
+    registry.roster.away(new)
+    registry.roster.replace(old, new)
+    registry.roster.replace(old, new)
+    assert states(registry, group="everyone") == {"old": "retired", "new": "active", "other": "active"}
+    with pytest.raises(ConfigError, match="replaced by user 1"):
+        registry.roster.back(old)
+    for wrong, words in (((other, far), "one group"), ((other, old), "not retired"), ((new, new), "twice")):
+        with pytest.raises(ConfigError, match=words):
+            registry.roster.replace(*wrong)
+
+
+def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
+    old, _ = enrolled(registry, "ada", "ben")
+    registry.add_run("summer", "{}")
+    registry.fix_members("summer", 2)
+    registry.note_agreed("summer", [old], epsilon=1.0, delta=1e-6)
+    for _ in "ab":
+        assert registry.roster.rotate("key of ada", "newer", "{}") == (old, None)
+    assert registry.enrol("newer") == old
+    assert registry.user("key of ada") is None
+    assert registry.agreed(old, 9) == [("summer", 1.0, 1e-6)]
+    with pytest.raises(RotatedKey, match="user 0 has put another in the place of"):
+        registry.enrol("key of ada")
+    with pytest.raises(RotatedKey):  # nor does it come back
+        registry.roster.rotate("newer", "key of ada", "{}")
+    assert registry.roster.rotate("newer", "newest", "{}") == (old, None)
+    with pytest.raises(ConfigError, match="which user 0 has put another in the place of"):
+        registry.roster.rotate("key of ada", "thief", "{}")
+    with pytest.raises(ConfigError, match="Expected the key of a user, got nobody"):
+        registry.roster.rotate("nobody", "thief", "{}")
+
+
+def test_a_revoked_key_signs_for_nobody(registry):
+    enrolled(registry, "ada")
+    registry.roster.retire_keys(["key of ada"])
+    with pytest.raises(ConfigError, match="a key that was never revoked, got that of user 0"):
+        registry.roster.rotate("key of ada", "thief", "{}")
+    assert registry.user("key of ada") == 0
+
+
+def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(registry):
+    old, new, third = enrolled(registry, "ada", "ada again", "ben")
+    assert registry.roster.rotate("key of ada", "key of ada again", "{}") == (old, new)
+    assert registry.enrol("key of ada again") == old
+    assert states(registry) == {"ada": "active", "ada again": "retired", "ben": "active"}
+    with pytest.raises(ConfigError, match="its key is another user's now"):
+        registry.roster.back(new)
+    registry.add_run("summer", "{}")
+    registry.fix_members("summer", 2)
+    with pytest.raises(ConfigError, match="a new key that was in no run, got that of user 2"):
+        registry.roster.rotate("key of ada again", "key of ben", "{}")
+    assert registry.enrol("key of ben") == third
+
+
+def test_a_key_of_another_group_is_told_so_after_a_rotation(registry):
+    enrolled(registry, "ada", group="clinics")
+    registry.roster.rotate("key of ada", "newer", "{}")
+    with pytest.raises(OtherGroup):
+        registry.enrol("newer", "phones")
+
+
+def test_a_draw_is_kept_with_whom_it_was_from(registry, clock):
+    enrolled(registry, *map(str, range(30)))
+    registry.roster.retire([3, 29])
+    registry.add_run("summer", "{}")
+    members = registry.fix_members("summer", 10)
+    assert registry.drawn("winter") is None
+    clock.now += 30 * DAY  # everybody is away since
+    kept = registry.drawn("summer")
+    np.testing.assert_array_equal(kept.members, members)
+    np.testing.assert_array_equal(kept.active, [user for user in range(30) if user not in (3, 29)])
+    assert kept.seed == seed_of("summer", "{}")
+    np.testing.assert_array_equal(draw(kept.seed, kept.active, 10), members)
+
+
+def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(registry, database_url, clock):
+    database = registry._database
+    enrolled(registry, "ada")
+    with database.writing() as connection:
+        for index in (module._standing, module._names):
+            index.drop(connection)
+        for column in ("name", "software", "state", "why", "seen"):
+            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
+        for table in ("rotated", "draws"):
+            connection.execute(sa.text(f"DROP TABLE {table}"))
+    clock.now += 100 * DAY
+    for _ in "ab":
+        (user,) = Registry(database, clock=clock).roster.page()
+        assert (user.state, user.name) == ("active", "")
+        clock.now += 3 * DAY
+    clock.now += 2 * DAY
+    assert states(Registry(database, clock=clock)) == {"": "away"}
+
+
+def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, tmp_path):
+    database = registry._database
+    enrolled(registry, "ada", "ben")
+    registry.roster.rotate("key of ada", "newer", "signed")
+    registry.roster.retire([1])
+    registry.add_run("summer", "{}")
+    registry.fix_members("summer", 1)
+    back_up(database, tmp_path / "new")
+    with database.writing() as connection:
+        for index in (module._standing, module._names):
+            index.drop(connection)
+        for column in ("name", "software", "state", "why", "seen"):
+            connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
+    back_up(database, tmp_path / "old")
+    assert set(read(tmp_path / "old").rows["users"][0]) == {"user", "fingerprint", "group", "enrolled_at"}
+    for name, state in (("old", "active"), ("new", "retired")):
+        url = f"sqlite:///{tmp_path}/{name}.sqlite"
+        restore(tmp_path / name, url)
+        with Database(url) as restored:
+            again = Registry(restored)
+            assert [user.state for user in again.roster.page()] == ["active", state]
+            assert again.roster.find("1").state == state
+            assert again.roster.rotations()[0]["statement"] == "signed"
+            assert again.drawn("summer").active.tolist() == [0]

@@ -1,0 +1,116 @@
+"""`quoron watch` through restarts of its coordinator, and what its exit code says to a script."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from federation.crowd import carried_out, coordinator, specification
+from quoron.cli.app import invoke
+from quoron.operate import watching
+from quoron.operate.control import Address, Control
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, Unreachable
+from quoron_server.service import tokens
+
+ROUNDS = [{"kind": "round", "round": number, "rounds": 3, "messages": 5, "public": {}} for number in range(3)]
+AWAITS, ENDED = {"kind": "awaits", "what": "clients", "ends": "12:00"}, {"kind": "ended", "how": "complete"}
+Event = dict[str, Any]
+
+
+class Scripted:
+    """A control plane that says this, connection by connection: events, then perhaps how the connection ends."""
+
+    def __init__(self, *connections: list[Event | Exception]) -> None:
+        self.left = list(connections)
+
+    def watch(self, run: str) -> Iterator[Event]:
+        for each in self.left.pop(0):
+            if isinstance(each, Exception):
+                raise each
+            yield each
+
+
+def followed(control: Scripted, patience: float = 100.0) -> tuple[list[Event], list[float]]:
+    slept: list[float] = []
+    events = watching.followed(control, "trial", patience=patience, sleep=slept.append, clock=lambda: sum(slept))  # type: ignore[arg-type]
+    return list(events), slept
+
+
+@pytest.mark.parametrize("away", [Unreachable("gone"), LedgerUnavailable("away")])
+def test_every_event_is_told_once_through_restarts(away: Exception) -> None:
+    control = Scripted(
+        [AWAITS, *ROUNDS[:2], away], [away], [away], [AWAITS, *ROUNDS[:2]], [*ROUNDS, AWAITS | {"ends": "13:00"}, ENDED]
+    )
+    events, slept = followed(control)
+    assert events == [AWAITS, *ROUNDS, AWAITS | {"ends": "13:00"}, ENDED]
+    assert slept == [1.0, 2.0, 4.0, 1.0]  # longer each time, from the beginning once it was there
+
+
+def test_a_coordinator_that_does_not_come_back_is_waited_for_as_long_as_was_said() -> None:
+    slept: list[float] = []
+    told: list[str] = []
+    events = watching.followed(
+        Scripted([ROUNDS[0]], *[[Unreachable("gone")]] * 99),  # type: ignore[arg-type]
+        "trial",
+        patience=60.0,
+        told=told.append,
+        sleep=slept.append,
+        clock=lambda: sum(slept),
+    )
+    assert next(events) == ROUNDS[0]
+    with pytest.raises(watching.Gone):
+        next(events)
+    assert 50 <= sum(slept) <= 60
+    assert max(slept) == watching.LONGEST
+    assert len(told) == 1
+
+
+def test_one_that_was_never_there_is_not_waited_for() -> None:
+    with pytest.raises(watching.Gone):
+        followed(Scripted([Unreachable("nobody")]))
+    with pytest.raises(ConfigError):  # nor a run that there is none of
+        followed(Scripted([ConfigError("no such run")]))
+
+
+ENDS: dict[str, tuple[list[Event | Exception], int]] = {
+    "done": ([ENDED], 0),
+    "failed": ([ENDED | {"how": "failed", "error": "x"}], 1),
+    "cancelled": ([ENDED | {"how": "cancelled"}], 1),
+    "no such run": ([ConfigError("none of that name")], 2),
+    "no quorum": ([ENDED | {"how": "without-quorum", "error": "x"}], 3),
+    "paused": ([{"kind": "paused", "error": "another version"}], 4),
+    "unreachable": ([Unreachable("nobody")], 5),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_the_exit_code_says_how_it_ended(
+    how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, code = ENDS[how]
+    monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
+    monkeypatch.setattr(Control, "watch", lambda self, run: Scripted(list(said)).watch(run))
+    assert invoke(["watch", "trial", "--insecure", "--coordinator", "127.0.0.1:1"]) == code
+    capsys.readouterr()
+    assert invoke(["watch", "--help"]) == 0
+    assert (str(code) if code != 2 else "") in capsys.readouterr().out
+
+
+def test_a_coordinator_that_leaves_ends_a_watch_as_one_that_may_come_back(tmp_path: Path) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
+
+    async def scene() -> tuple[Control, Iterator[Event]]:
+        import asyncio
+
+        async with coordinator(tmp_path) as running:
+            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+            own = Control(Address(running.control, token, insecure=True))
+            events = own.watch("trial")
+            assert (await asyncio.to_thread(next, events))["kind"] == "awaits"
+        with pytest.raises(Unreachable):
+            await asyncio.to_thread(next, events)
+        return own, events
+
+    with carried_out(scene())[0]:
+        pass

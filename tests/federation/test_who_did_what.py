@@ -1,0 +1,166 @@
+"""Who did what: on the chain, for an auditor with nothing but an export; and in the log, for people and programs."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from federation.crowd import carried_out, complete, coordinator, everybody, specification
+from quoron.cli.app import invoke
+from quoron.operate.control import Address, Control
+from quoron_client.federation.log_limit import JsonLines
+from quoron_privacy.errors import BudgetExceeded, LedgerError
+from quoron_server.books import chain
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.runs import Books
+from quoron_server.service import tokens
+from quoron_server.specification import make_plan
+from quoron_server.wording import digest
+
+NAME, USERS = "one-pass-dp-sgd", 20
+CODE, PLAN = chain.software(), digest(make_plan(specification(NAME)))
+
+
+async def a_day(folder: Path) -> str:
+    """Two operators and a crowd: a limit, a run to its end, one that is cancelled, one too many; then the export."""
+    ada, ben = (tokens.add(folder / "tokens.json", name=name, role="operator") for name in ("ada", "ben"))
+    async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
+
+        async def said(token: str, method: str, *given: object, **numbers: object) -> object:
+            with Control(Address(running.control, token, insecure=True)) as own:
+                return await asyncio.to_thread(getattr(own, method), *given, **numbers)
+
+        await said(ben, "limit", "everyone", epsilon=20.0, delta=0.5)
+        await said(ada, "submit", specification(NAME, "summer").as_text())
+        await everybody(running, stack, USERS, runs=2)
+        await complete(running, "summer")
+        await said(ada, "submit", specification(NAME, "winter", epsilon=5.0, group="nobody").as_text())
+        await said(ben, "cancel", "winter")
+        with pytest.raises(Exception, match="limit of group"):
+            await said(ada, "submit", specification(NAME, "autumn").as_text())
+        await said(ben, "charge", "counts", "everyone", epsilon=1.0, delta=0.0, note="another library")
+        return json.dumps(await said(ada, "ledger"))
+
+
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("day")
+    (folder / "export.json").write_text(carried_out(a_day(folder)))
+    return folder
+
+
+class TestAnExport:
+    def test_tells_who_submitted_cancelled_and_limited_and_who_spent_what_with_which_code(self, day: Path) -> None:
+        rows = json.loads((day / "export.json").read_text())["rows"]
+        acts = chain.acts(rows)
+        shown = [(act["what"], act["by"], act.get("run") or act["group"], act.get("epsilon")) for act in acts]
+        assert shown == [
+            ("limit", "ben", "everyone", 20.0),
+            ("submit", "ada", "summer", None),
+            ("charge", "ada", "summer", 15.0),
+            ("submit", "ada", "winter", None),
+            ("cancel", "ben", "winter", None),
+            ("charge", "ben", "counts", 1.0),
+        ]
+        assert {act["software"] for act in acts} == {CODE}
+        plans = {act["run"]: act["plan"] for act in acts if "plan" in act}
+        assert plans["summer"] == PLAN
+        assert plans["winter"] == digest(make_plan(specification(NAME, "winter", epsilon=5.0, group="nobody")))
+
+    def test_in_which_somebody_else_is_named_does_not_verify(self, day: Path) -> None:
+        text = (day / "export.json").read_text()
+        chain.verify_export(text)
+        with pytest.raises(LedgerError, match="row 1 "):
+            chain.verify_export(text.replace('"by": "ada"', '"by": "eve"', 1))
+
+    def test_is_read_by_a_command_without_a_coordinator(self, day: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert invoke(["ledger", "who", "--export", str(day / "export.json"), "--json"]) == 0
+        acts = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [(act["what"], act["by"]) for act in acts][:2] == [("limit", "ben"), ("submit", "ada")]
+        assert invoke(["ledger", "who", "--database", f"sqlite:///{day}/coordinator.sqlite", "--json"]) == 0
+        assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == acts
+        assert invoke(["ledger", "who", "--export", str(day / "export.json")]) == 0
+        assert "cancel" in capsys.readouterr().out
+
+    def test_of_what_is_done_in_the_books_names_the_user_of_the_machine(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("LOGNAME", "carla")
+        url = f"sqlite:///{tmp_path}/c.sqlite"
+        assert invoke(["ledger", "limit", "--database", url, "--create", "--epsilon", "20", "--delta", "0.5"]) == 0
+        with Database(url) as database:
+            Books(database).submit(specification(NAME), make_plan(specification(NAME)), "service", by="ada")
+        assert invoke(["cancel", "trial", "--database", url]) == 0
+        with Database(url) as database:
+            acts = chain.acts(PopulationLedger(database).rows())
+        carla = "carla, in the books"
+        assert [(act["what"], act["by"]) for act in acts] == [("limit", carla), ("submit", "ada"), ("cancel", carla)]
+        assert acts[-1]["plan"] == PLAN
+
+
+class TestTheChain:
+    def test_names_who_asks_before_the_run_is_taken_on_and_once(self, tmp_path: Path) -> None:
+        wanted, plan = specification(NAME), make_plan(specification(NAME))
+        with Database(f"sqlite:///{tmp_path}/c.sqlite") as database:
+            books = Books(database)
+            books.population.submit("trial", "everyone", plan=digest(plan), by="ada")  # and then the process died
+            assert books.registry.run("trial") is None
+            assert books.submit(wanted, plan, "service", by="ada")
+            assert not books.submit(wanted, plan, "service", by="ben")
+            assert [row["kind"] for row in books.population.rows()] == ["submit"]
+            assert [books.cancel("trial", by="ben"), books.cancel("trial", by="ada")] == ["cancelled"] * 2
+            assert [row["payload"].get("by") for row in books.population.rows()] == ["ada", "ben"]
+
+    def test_names_nobody_for_a_run_that_is_refused(self, tmp_path: Path) -> None:
+        with Database(f"sqlite:///{tmp_path}/c.sqlite") as database:
+            books = Books(database)
+            books.population.limit("everyone", epsilon=1.0, delta=0.1, by="ada")
+            with pytest.raises(BudgetExceeded):
+                books.submit(specification(NAME), make_plan(specification(NAME)), "service", by="ada")
+            assert [row["kind"] for row in books.population.rows()] == ["limit"]
+
+    def test_that_is_broken_keeps_nobody_from_erasing_a_cancelled_run_s_secrets(self, tmp_path: Path) -> None:
+        wanted, plan = specification(NAME), make_plan(specification(NAME))
+        url = f"sqlite:///{tmp_path}/c.sqlite"
+        with Database(url) as database:
+            books = Books(database)
+            for user in range(USERS):
+                books.registry.enrol(f"{user}")
+            books.submit(wanted, plan, "service", by="ada")
+            books.begin(wanted, plan)
+            with database.writing() as connection:
+                connection.exec_driver_sql("UPDATE population SET time = 'never' WHERE sequence = 0")
+        with Database(url) as database:
+            books = Books(database)
+            with pytest.raises(LedgerError, match="row 0"):
+                books.cancel("trial", by="ben")
+            assert books.registry.run("trial").state == "cancelled"
+
+
+def test_the_log_says_the_same_as_fields_of_json_in_a_line_each(
+    tmp_path: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    with our_logs.at_level(logging.INFO):
+        carried_out(a_day(tmp_path))
+    lines = [json.loads(JsonLines().format(record)) for record in our_logs.records if hasattr(record, "event")]
+    events = [line["event"] for line in lines]
+    assert events.count("enrolled") == USERS
+    told = [line for line in lines if line["event"] != "enrolled"]
+    assert [(line["event"], line.get("by"), line.get("run")) for line in told if "by" in line] == [
+        ("limited", "ben", None),
+        ("submitted", "ada", "summer"),
+        ("submitted", "ada", "winter"),
+        ("cancelled", "ben", "winter"),
+        ("refused", "ada", None),
+        ("charged", "ben", "counts"),
+    ]
+    assert {"began", "ended"} <= set(events)
+    (began,) = (line for line in lines if line["event"] == "began")
+    assert (began["users"], began["rounds"], began["done"]) == (USERS, 6, 0)
+    assert our_logs.text.count("run summer was submitted by ada for group everyone, plan ") == 1
+    traceback = logging.LogRecord("quoron", logging.ERROR, "x.py", 1, "failed\n%s", ("there",), None)
+    assert "\n" not in JsonLines().format(traceback)
