@@ -257,11 +257,6 @@ class Books:
             raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
         return row is not None and row.state == "complete"
 
-    def members(self, specification: Described, plan: Plan) -> tuple[NDArray[np.int64], bool]:
-        """Members of a submitted run, as `begin` gives them, and whether it has begun; nothing is charged."""
-        begun = self._run(specification, plan).begun(self.database)
-        return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
-
     def submit(self, specification: Described, plan: Plan, front: Front, *, by: str = "") -> bool:
         """Take a run on that somebody asks for, who is on the chain first; False if it is there already.
 
@@ -272,6 +267,11 @@ class Books:
         if self.registry.run(run) is None:
             self.population.submit(run, specification.group, plan=digest(plan), by=by)
         return self.registry.add_run(run, specification.as_text(), front)
+
+    def members(self, specification: Described, plan: Plan) -> tuple[NDArray[np.int64], bool]:
+        """Members of a submitted run, as `begin` gives them, and whether it has begun; nothing is charged."""
+        begun = self._run(specification, plan).begun(self.database)
+        return self.registry.fix_members(specification.run, plan.problem.users, specification.group), begun is not None
 
     def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.

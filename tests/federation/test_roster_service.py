@@ -234,7 +234,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(tmp_path: 
                 registry(running).enrol(f"name:client-{number}")
             registry(running).roster.retire([2])
             await running.manager.submit(wanted.as_text())
-            await until(lambda: running.sessions.runs)
+            await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
             ledger = PopulationLedger(running._database)
             return ledger.rows(), await running.manager.users.drawn("trial")
 

@@ -7,13 +7,13 @@ All of it is a function of connections, terms and owners' limits, never of an an
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from quoron_privacy.errors import WithoutQuorum
-from quoron_server.books.roster import Standing
 from quoron_server.round_clock import PAUSE
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.feed import MOST_SHOWN
@@ -74,9 +74,9 @@ class Gathering:
         return sorted(self.session.users - self.session.present)[: MOST_SHOWN + 1]
 
 
-def users_awaited(wanted: RunSpecification, there: Standing) -> dict[str, Any]:
-    """What a run waits for that has too few active users, as whoever watches is told."""
-    figures = asdict(there) | {"needed": wanted.problem.users, "group": wanted.group}
+def users_awaited(wanted: RunSpecification, there: Mapping[str, int]) -> dict[str, Any]:
+    """What a run waits for that has too few users, as whoever watches is told; `there` by state."""
+    figures = dict(there) | {"needed": wanted.problem.users, "group": wanted.group}
     return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
@@ -31,9 +32,10 @@ from quoron_server.runs import Books
 from quoron_server.service import attending, journal
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
-from quoron_server.service.feed import Feed, FeedObserver, Running, Standing, standing, until_published
+from quoron_server.service.feed import Feed
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
+from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
 from quoron_server.service.sessions import Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
@@ -255,6 +257,10 @@ class Manager:
         journal.charged(run, promise.get("by", ""), group, charge.words())
         return charge
 
+    async def runs(self) -> list[dict[str, Any]]:
+        """State of every run, in order of submission; of those that go on how many of their members are connected."""
+        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
+
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
         known = self._active.get(run) or self._waiting.get(run)
@@ -262,24 +268,17 @@ class Manager:
         return await self.records.feed(run) if feed is None else feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
-        """What a run waits for now, all of it public; None between two rounds.
-
-        Nothing of who has answered: a round's end is known when it opens, and who is connected without any answer.
-        """
+        """What a run waits for now, all of it public, nothing of who has answered; None between two rounds."""
         waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
                 there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
-                return attending.users_awaited(wanted, there)
+                return attending.users_awaited(wanted, asdict(there))
         if active is None or session is None:
             return None
         here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
-
-    async def runs(self) -> list[dict[str, Any]]:
-        """State of every run, in order of submission; of those that go on how many of their members are connected."""
-        return [each | self.sessions.standing(each["run"]) for each in await self.records.runs()]
 
     def standing(self) -> list[Standing]:
         """How far every open run is, as everybody may know."""

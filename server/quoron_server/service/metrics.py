@@ -25,8 +25,8 @@ from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
-from quoron_server.service.feed import Standing
 from quoron_server.service.manager import Manager
+from quoron_server.service.running import Standing
 from quoron_server.service.security import Transport
 
 PATIENCE = 3.0  # seconds for the database, before it counts as away

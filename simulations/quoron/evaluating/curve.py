@@ -82,7 +82,8 @@ class _Curve:
     def shares(self, at: Vector) -> Vector:
         """(2, S)."""
         chance = expit(self.shape @ at[self.cells + 1 :])
-        return at[self.cell] * self.within * np.stack([1 - chance, chance])
+        found: Vector = at[self.cell] * self.within * np.stack([1 - chance, chance])
+        return found
 
     def slopes(self, at: Vector) -> Vector:
         """Derivatives of the shares, (2, S, B + 1 + Q)."""
