@@ -161,12 +161,7 @@ def make_plan(specification: RunSpecification) -> Plan:
 
 
 def ending_early(plan: Plan) -> Plan:
-    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes.
-
-    That is nothing where who answers is public, and when: then the end of a round tells nothing new.
-    """
-    if plan.guarantee.rests_on(Kind.PUBLIC_ATTENDANCE):
-        return plan
+    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
     return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 

@@ -14,16 +14,16 @@ from quoron_client.federation import Record, read_terms, session, work
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire
-from quoron_privacy.errors import WireError
+from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 SECONDS = 60.0
 PUBLIC = {"attendance": "public", "seconds": SECONDS}
-OWNER = {"accept_exposures": ("broadcast", PUBLIC_ATTENDANCE)}
+OWNER = {"accept_exposures": ("broadcast", PUBLIC_ATTENDANCE), "one_user": True}
 
 
 def missing(data, monkeypatch):
-    """The file is gone when the run is announced."""
+    """The file is gone when the client comes up."""
     data.unlink()
 
 
@@ -94,8 +94,9 @@ def readiness(monkeypatch):
 
 
 def answered(data, monkeypatch, fault):
+    fault(data, monkeypatch)
+
     async def script(fake):
-        fault(data, monkeypatch)
         assert await fake.announce("r", terms(**PUBLIC)), "it agrees by the terms alone"
         return await sent_at_its_time(fake, ready=readiness(monkeypatch))
 
@@ -183,6 +184,14 @@ def test_no_client_takes_part_unless_its_owner_says_so(data):
     assert not converse(data, script)
     with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
         assert record.spent == (0.0, 0.0)
+
+
+def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
+    async def script(fake):
+        raise AssertionError("it came up")
+
+    with pytest.raises(ConfigError, match="--one-user"):
+        converse(data, script, **(OWNER | {"one_user": False}))
 
 
 @pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}])

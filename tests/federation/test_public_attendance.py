@@ -20,11 +20,22 @@ from federation.crowd import (
     put_clock_forward,
     specification,
 )
+from federation.test_service_cli import TABLE
+from quoron.config import parse
 from quoron.operate.control import words
+from quoron.operate.submission import specify
+from quoron_client.flower.node import read_owner
+from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.specification import RunSpecification, make_plan, willing_needed
+from quoron_server.specification import (
+    RunSpecification,
+    describe,
+    make_plan,
+    require_private_attendance,
+    willing_needed,
+)
 from quoron_server.wording import sentence
 
 NAME, ROUNDS = "mean-sgd", 2
@@ -73,10 +84,11 @@ def test_a_run_without_its_quorum_ends_in_its_first_round_and_names_who_is_missi
     assert [event["kind"] for event in events] == ["round", "ended"], "in its first round"
     assert events[0]["public"]["quorum"] == "not met"
     assert events[0]["public"]["answered"] == users - stopped
-    assert events[0]["public"]["missing"] == [f"name:client-{user}" for user in silent]
+    assert events[0]["public"]["missing"] == [f"client-{user}" for user in silent]
     assert events[1]["how"] == "without-quorum"
-    assert f"{users - stopped} answered; missing: name:client-{silent[0]}, " in events[1]["error"]
-    assert "missing: name:client-" in words(events[0])
+    assert f"{users - stopped} answered; missing: client-{silent[0]}, " in events[1]["error"]
+    assert f"missing: client-{silent[0]}" in words(events[0])
+    assert (" and others" in words(events[0])) == (stopped > 20)
     assert charged(tmp_path) == ["trial"]
 
 
@@ -149,7 +161,7 @@ def test_without_enough_willing_clients_nobody_is_asked_and_nothing_is_charged(a
     (event,) = carried_out(scene())
     assert event["how"] == "without-quorum"
     assert f"No quorum of willing clients: {there} of {users}" in event["error"]
-    assert ("Missing: name:client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
+    assert ("Missing: client-9, " in event["error"]) == (attendance == "public"), "names are public or nobody's"
     assert charged(tmp_path) == []
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         assert Registry(database).run("trial").state == "without-quorum"
@@ -182,8 +194,32 @@ def test_a_quorum_of_all_members_has_to_be_willing_and_without_one_nobody_is_wai
     assert willing_needed(wanted(20, quorum=None, quorum_epsilon=0.0, attendance="private")) == 0
 
 
-def test_the_promise_says_that_who_answers_is_public_and_early_ends_tell_nothing_more() -> None:
+def test_the_promise_says_that_who_answers_is_public() -> None:
     said = sentence(make_plan(wanted(20, early_ends=True)).guarantee)
     assert "who answers is public, by name" in said
     assert "docs/privacy/public-attendance.md#pa1 for a quorum of 0.5, which costs nothing" in said
-    assert "early ends" not in said
+    assert "early ends" in said, "the coordinator's own work shows in them all the same"
+
+
+def test_flower_is_refused_by_name_on_both_sides() -> None:
+    with pytest.raises(ConfigError, match="through Flower"):
+        require_private_attendance(wanted(3), "Flower")
+    with pytest.raises(ConfigError, match="accept without public-attendance"):
+        read_owner({"data": "x.csv", "record": "r.sqlite", "accept": "broadcast,public-attendance"}, {})
+    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
+    with pytest.raises(ConfigError, match="through Flower"):
+        specify(parse(text), run="summer", users=20_000, seconds=60.0, whole=True)
+
+
+def test_a_specification_has_the_attendance_of_its_configuration_and_the_time_to_agree() -> None:
+    text = TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = 0.5\nattendance = "public"')
+    made, plan = specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=5.0)
+    assert (made.attendance, made.waiting) == ("public", 5.0)
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.quorum.public
+    told = describe(made, plan)
+    assert (told["attendance"], told["seconds"]) == ("public", 60.0)
+    assert "seconds" not in describe(*specify(parse(TABLE), run="summer", users=20_000, seconds=60.0))
+    for waiting in (0.0, -1.0, float("nan"), 1e9):
+        with pytest.raises(ConfigError, match="waiting"):
+            specify(parse(text), run="summer", users=20_000, seconds=60.0, waiting=waiting)

@@ -238,7 +238,7 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
                 registry(running).enrol(f"name:client-{number}")
             registry(running).roster.retire([2])
             await running.manager.submit(wanted.as_text())
-            await until(lambda: running.sessions.runs)
+            await until(lambda: any(run.engine for run in running.manager._active.values()))  # begun, and charged
             own = operator(running, tmp_path)
             assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 0
             assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")

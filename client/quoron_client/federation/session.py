@@ -31,12 +31,13 @@ from google.protobuf.message import DecodeError
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import check_one_user
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE
 from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.work import MOST_PARTS, Worker
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
-from quoron_privacy.errors import DataError, IdentityError, QuoronError, RunError, WireError, printable
+from quoron_privacy.errors import ConfigError, DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -67,16 +68,22 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
     Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
-    IdentityError for files that
-    will not do at the start or for a client that is refused, LedgerError for a record that cannot be read or written,
-    and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
-    that does not take this client.
+    not where this client takes part in runs that tell who answers, as then its file shows in nothing that it does:
+    ConfigError if it does so and is not said to be one user. IdentityError for files that will not do at the start or
+    for a client that is refused, LedgerError for a record that cannot be read or written, and, before the first
+    welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take this
+    client.
     """
-    alone, items = config.one_user, config.items_per_user
-    try:
-        await asyncio.to_thread(
-            check_one_user, config.data, one_user=alone, items_per_user=items, dialect=config.dialect
+    alone, items, dialect = config.one_user, config.items_per_user, config.dialect
+    public = PUBLIC_ATTENDANCE in config.accept_exposures
+    if public and not alone:
+        raise ConfigError(
+            f"Expected --one-user with --accept {PUBLIC_ATTENDANCE}, got none: it is for institutions, and one that "
+            "looked at its file before it comes up would tell of that, too."
         )
+    try:
+        if not public:
+            await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
     except DataError as error:
         if not await asyncio.to_thread(welcomed, config.record):
             raise

@@ -24,6 +24,7 @@ from quoron_server.books.drawing import Draw
 from quoron_server.books.roster import AWAY_AFTER, Roster
 from quoron_server.books.roster import OtherGroup as OtherGroup
 from quoron_server.books.roster_tables import SCHEMA as SCHEMA
+from quoron_server.books.roster_tables import USERS
 from quoron_server.budget import EVERYONE as EVERYONE
 
 State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
@@ -123,14 +124,12 @@ class Registry:
         return self.roster.number(fingerprint)
 
     def called(self, users: Sequence[int]) -> list[str]:
-        """What an operator knows these users by: their name, if one is kept, or the beginning of their fingerprint."""
-        table = _schema.tables["users"]
+        """What an operator knows these users by: their names, or the beginning of their fingerprints."""
         found: dict[int, str] = {}
         for start in range(0, len(users), _AT_ONCE):
             some = [int(user) for user in users[start : start + _AT_ONCE]]
-            for row in self._database.all(sa.select(table).where(table.c.user.in_(some))):
-                known = row._mapping
-                found[int(known["user"])] = str(known.get("name") or known["fingerprint"][:_SHOWN])
+            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
+                found[int(row.user)] = row.name or row.fingerprint[:_SHOWN]
         return [found.get(int(user), f"user {user}") for user in users]
 
     def users_count(self, group: str | None = None) -> int:

@@ -33,8 +33,8 @@ from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
-from quoron_server.service.running import FeedObserver, Running, Standing, published_at, standing
-from quoron_server.service.sessions import RunSession, Sessions
+from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
+from quoron_server.service.sessions import Sessions
 from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
@@ -240,10 +240,7 @@ class Manager:
         return await self.records.feed(run) if feed is None else feed
 
     async def awaited(self, run: str) -> dict[str, Any] | None:
-        """What a run waits for now, all of it public; None between two rounds.
-
-        Nothing of who has answered: a round's end is known when it opens, and who is connected without any answer.
-        """
+        """What a run waits for now, all of it public, nothing of who has answered; None between two rounds."""
         waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
         if waiting is not None:
             wanted = waiting.specification
@@ -343,8 +340,7 @@ class Manager:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
-        session = self.sessions.runs.get(run.name)
-        if session is None:
+        if (session := self.sessions.runs.get(run.name)) is None:
             description = json.dumps(specifications.describe(wanted, run.plan))
             session = self.sessions.open(run.name, description, members, gathered=self._gathered)
         run.gathering = attending.Gathering(wanted, session, over=begun)
@@ -352,7 +348,7 @@ class Manager:
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)
-        run.moved = loop.time()
+        run.moved = max(loop.time(), self._gathered)
         if run.engine is None:
             figures = {"users": len(members), "rounds": run.plan.cost.rounds, "done": len(events)}
             journal.begun(run.name, again=begun, **figures)
@@ -371,17 +367,10 @@ class Manager:
         try:
             given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
-        except WithoutQuorum:
-            await self._until_published(run, session)
+        except WithoutQuorum:  # is told on the schedule, too
+            await until_published(run, session, self._stopping)
             raise
-        await self._until_published(run, session)
-
-    async def _until_published(self, run: Running, session: RunSession) -> None:
-        """The end is told on the schedule too."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(published_at(session, run)):
-                await self._stopping.wait()
-        run.tell()
+        await until_published(run, session, self._stopping)
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee

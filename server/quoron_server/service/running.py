@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,6 +91,14 @@ def standing(run: Running, sessions: Sessions) -> Standing:
 def published_at(session: RunSession, run: Running) -> float:
     """Loop time at which what the last round has brought may be told."""
     return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
+
+
+async def until_published(run: Running, session: RunSession, stopping: asyncio.Event) -> None:
+    """The end of a run is told on the schedule too, unless the coordinator is leaving."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout_at(published_at(session, run)):
+            await stopping.wait()
+    run.tell()
 
 
 @dataclass(slots=True, eq=False)

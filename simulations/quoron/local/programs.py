@@ -185,7 +185,7 @@ async def _client(
         authority=place / "authority.pem",
         lifetime_epsilon=np.inf if simulated else EPSILON,
         lifetime_delta=1.0 if simulated else DELTA,
-        accept_exposures=(*(EXPOSURES if simulated else ("broadcast", "local")), PUBLIC_ATTENDANCE),
+        accept_exposures=(*EXPOSURES, PUBLIC_ATTENDANCE) if simulated else ("broadcast", "local"),
         simulation_seed=order.simulation_seed,
     )
     corruption = order.corruption[number - 1] if order.corruption else Corruption.HONEST

@@ -33,6 +33,7 @@ from quoron_protos.v1 import federation_pb2_grpc
 
 PATIENCE = 30.0  # seconds for one call; planning takes a few
 _OPTIONS = (("grpc.max_receive_message_length", -1),)  # a model or a ledger is as long as it is
+_SHOWN = 20  # names in one line
 _KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
     grpc.StatusCode.NOT_FOUND: ConfigError,
@@ -217,7 +218,8 @@ def _words(event: dict[str, Any]) -> str:
         return _awaited(event)
     public = " ".join(f"{key}={value}" for key, value in event["public"].items() if not isinstance(value, list))
     missing = event["public"].get("missing")
-    public += f"; missing: {', '.join(missing)}" if missing else ""
+    if missing:
+        public += f"; missing: {', '.join(missing[:_SHOWN])}" + (" and others" if len(missing) > _SHOWN else "")
     return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
 
 
