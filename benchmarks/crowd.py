@@ -19,13 +19,13 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-import sqlalchemy as sa
 
 from federation import answering, peak, spawn, specification, vector
 from quoron.operate.control import Address, Control
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.books.database import Database
+from quoron_server.books.roster import USERS
 from quoron_server.service import RunSpecification, tokens
 
 DIMENSION, CHANNELS, TIMED = 10, 20, 1000
@@ -45,10 +45,12 @@ async def enrolled(where: str, first: int) -> float:
 
 def filled(folder: Path, users: int) -> None:
     """Everybody else, as if they had enrolled."""
-    insert = sa.text("INSERT INTO users VALUES (:user, :fingerprint, 'everyone', 'before')")
-    rows = [{"user": user, "fingerprint": f"somebody-{user:064d}"} for user in range(TIMED, users - TIMED)]
+    rows = [
+        {"user": user, "fingerprint": f"somebody-{user:064d}", "group": "everyone", "enrolled_at": "before"}
+        for user in range(TIMED, users - TIMED)
+    ]
     with Database(f"sqlite:///{folder}/coordinator.sqlite") as database, database.writing() as connection:
-        connection.execute(insert, rows)
+        connection.execute(USERS.insert(), rows)
 
 
 async def connected(where: str, number: int) -> None:

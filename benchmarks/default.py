@@ -4,6 +4,7 @@
     python benchmarks/default.py --large --into large.jsonl      # thirty named large cells: hours, and 16 GB
     python benchmarks/default.py --summary lines.jsonl large.jsonl       # the table of docs/few-users.md
     python benchmarks/default.py --part growth
+    python benchmarks/default.py --part epsilon --algorithm auto --shape plain --shape rare --columns 5
     python benchmarks/default.py --shape rare --users 3000 --columns 15 --epsilon 1 --draw 0
     python benchmarks/default.py --shape plain --users 9000 --algorithm auto --radius 30   # as if it had been declared
     python benchmarks/default.py --users 9000 --columns 10 --rounds 7 --algorithm whitened-tracking
@@ -56,6 +57,8 @@ GROWTH, RESAMPLED, POOL = (5_000, 10_000, 20_000, 50_000, 100_000), 10, 150_000
 GROWING = (("plain", 5), ("careful", 10), ("rare", 10), ("single", 10), ("correlated", 30))
 CLASSES = ("origin", "arrival", "storms", "degree", "digits")
 PARTS = ("grid", "epsilon", "growth", "classes", "mean")
+GRIDS = {"grid": (EPSILONS, ("auto", *RIVALS), LEAST_NU), "epsilon": ((HIGH,), ("auto",), SURE_NU)}
+CELLS = ("users", "columns", "epsilon", "shape", "algorithm", "radius", "rounds")  # by which cells of grids are named
 LARGE: tuple[tuple[str, int, int, float], ...] = (
     *(("plain", 100_000, 10, epsilon) for epsilon in (0.5, 1.0, 4.0)),
     *((shape, 100_000, 10, 1.0) for shape in ("careful", "rare", "heavy", "uncentred", "unequal", "noisy", "amounts")),
@@ -173,20 +176,14 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
-def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
-    """Of these parts."""
+def jobs(parts: Iterable[str], chosen: argparse.Namespace) -> Iterator[Job]:
+    """Of these parts, of what the command line names of them."""
     for part in parts:
-        if part == "grid":
-            for columns in reversed(COLUMNS):  # the longest first
-                for shape in SHAPES:
-                    yield Job(part, shape, columns, USERS, EPSILONS, draw=draw, least_nu=LEAST_NU)
-        elif part == "epsilon":
-            for columns in reversed(COLUMNS):
-                for shape in SHAPES:
-                    yield Job(part, shape, columns, USERS, (HIGH,), ("auto",), draw=draw, least_nu=SURE_NU)
+        if part in GRIDS:
+            yield from grid(part, chosen)
         elif part == "growth":
             for shape, columns in GROWING:
-                yield Job(part, shape, columns, GROWTH, (1.0,), draw=draw)
+                yield Job(part, shape, columns, GROWTH, (1.0,), draw=chosen.draw)
         elif part == "classes":
             for name in CLASSES:
                 yield Job(part, name, 0, (), (1.0, 4.0), ("auto", "one-vs-rest"), seeds=3)
@@ -194,32 +191,33 @@ def jobs(parts: Iterable[str], draw: int) -> Iterator[Job]:
             for shape in private_means.SHAPES:
                 yield Job(part, shape, 0, (), ())
         elif part == "large":
+            algorithms = tuple(chosen.algorithm or ("auto", *RIVALS))
             for shape, users, columns, epsilon in sorted(LARGE, key=lambda each: each[1] * each[2] ** 2):
-                more = {"seeds": 1, "draw": draw, "most_gradients": MANY_GRADIENTS}
-                yield Job(part, shape, columns, (users,), (epsilon,), **more)
+                more = {"seeds": 1, "draw": chosen.draw, "most_gradients": MANY_GRADIENTS}
+                yield Job(part, shape, columns, (users,), (epsilon,), algorithms, **more)
 
 
-def asked(chosen: argparse.Namespace) -> Iterator[Job]:
-    """The cells of the command line; of the grid's numbers where it names none, those with enough ν."""
-    algorithms = tuple(chosen.algorithm or ("auto", *RIVALS))
-    for shape in chosen.shape or SHAPES:
-        for columns in chosen.columns or COLUMNS:
+def grid(part: str, chosen: argparse.Namespace) -> Iterator[Job]:
+    """Of its numbers where the command line names none, those with enough ν; the longest first."""
+    epsilons, algorithms, least = GRIDS[part]
+    for columns in chosen.columns or reversed(COLUMNS):
+        for shape in chosen.shape or SHAPES:
             yield Job(
-                *("grid", shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or EPSILONS)),
-                algorithms=algorithms,
+                *(part, shape, columns, tuple(chosen.users or USERS), tuple(chosen.epsilon or epsilons)),
+                algorithms=tuple(chosen.algorithm or algorithms),
                 seeds=chosen.seeds,
                 draw=chosen.draw,
                 radius=chosen.radius,
                 rounds=chosen.rounds,
                 most_gradients=10**12 if chosen.algorithm else MOST_GRADIENTS,
-                least_nu=0.0 if chosen.users and chosen.columns else LEAST_NU,
+                least_nu=0.0 if chosen.users and chosen.columns else least,
                 memory=chosen.memory,
                 files=chosen.files,
             )
 
 
-def main() -> None:
-    """Print one JSON object for a cell and method, or the table."""
+def arguments() -> argparse.ArgumentParser:
+    """Of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", action="append", choices=PARTS)
     parser.add_argument("--large", action="store_true")
@@ -238,15 +236,24 @@ def main() -> None:
     parser.add_argument("--files", action="store_true", help="with --memory: rows in Parquet, items on disk")
     parser.add_argument("--workers", type=int, default=2, help="processes; one where a cell is asked for, and if large")
     parser.add_argument("--turn", default="0/1", help=argparse.SUPPRESS)  # every so many of the jobs, from one on
+    return parser
+
+
+def main() -> None:
+    """Print one JSON object for a cell and method, or the table."""
+    parser = arguments()
     chosen = parser.parse_args()
     if chosen.summary:
         print(summary([line for path in chosen.summary for line in read(path)]))
         return
-    named = (chosen.users, chosen.columns, chosen.epsilon, chosen.shape, chosen.algorithm)
-    single = any((*named, chosen.radius, chosen.rounds)) and not chosen.large
-    todo = list(asked(chosen) if single else jobs(["large"] if chosen.large else chosen.part or PARTS, chosen.draw))
-    if chosen.large and chosen.algorithm:
-        todo = [replace(job, algorithms=tuple(chosen.algorithm)) for job in todo]
+    named = [name for name in CELLS if getattr(chosen, name)]
+    single = bool(named) and not chosen.large
+    parts = ["large"] if chosen.large else chosen.part or (["grid"] if single else PARTS)
+    for part in parts:
+        known = CELLS if part in GRIDS else ("algorithm",) if part == "large" else ()
+        if wrong := [f"--{name}" for name in named if name not in known]:
+            parser.error(f"Part {part} has no {', '.join(wrong)}. Leave that out, or take --part {' or '.join(GRIDS)}.")
+    todo = list(jobs(parts, chosen))
     if single or chosen.large or chosen.workers == 1:
         first, many = map(int, chosen.turn.split("/"))
         done = frozenset(map(name_of, read(chosen.into))) if chosen.into and chosen.into.exists() else frozenset()

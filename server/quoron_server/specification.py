@@ -37,7 +37,7 @@ class _Section(BaseModel):
 
 
 class RunSpecification(_Section):
-    """One run over the first `problem.users` enrolled users."""
+    """One run over `problem.users` active users, drawn of their group."""
 
     run: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
     algorithm: str

@@ -228,11 +228,11 @@ def _named(source: Any, user: str, *declared: Sequence[str]) -> list[list[str]]:
 
 
 def read(
-    source: Any, user: str, names: Sequence[str], dates: Collection[str] = ()
+    source: Any, user: str, names: Sequence[str], dates: Collection[str] = (), *, empty: bool = False
 ) -> tuple[pa.Table, NDArray[np.int64], int]:
     """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
 
-    Of a user as many count as of one item that is declared: `most_rows`.
+    Of a user as many count as of one item that is declared: `most_rows`. Nobody may be there where it may be `empty`.
     """
     most = most_rows(1, len(names), weighted=False)
     table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
@@ -243,7 +243,7 @@ def read(
             columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())
     users, owners = group(table, user, without_rows=True)
-    if not users:
+    if not (users or empty):
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
     return *only_first(table, owners, most), users
 

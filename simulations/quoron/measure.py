@@ -50,37 +50,27 @@ def evaluate(
     Raises:
         QuoronError: with the thing, its value and the fix; Infeasible where so few users would tell nothing.
     """
-    prepared = _prepared(model, source, user, epsilon, delta, privacy, items_per_user, users)
+    prepared = _prepared(model, source, user, privacy, epsilon, delta, items_per_user, users)
     kept = keep or Keep()
     only("evaluate", ("group", "ledger"), kept)
     seed = None if privacy is None else privacy.simulation_seed
     return measured.carry_out(prepared, group=kept.group, ledger=kept.ledger, simulation_seed=seed)
 
 
-def foretold(
-    model: Model | str | Path,
-    source: Any,
-    *,
-    user: str,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    privacy: Privacy | None = None,
-    items_per_user: int = 1,
-    users: int | None = None,
-) -> str:
+def foretold(model: Model | str | Path, source: Any, *, user: str, privacy: Privacy, **more: Any) -> str:
     """How wide the intervals of `evaluate`, called so, would be, in words. Nothing is charged or looked at."""
-    return _prepared(model, source, user, epsilon, delta, privacy, items_per_user, users).foretold()
+    return _prepared(model, source, user, privacy, **more).foretold()
 
 
 def _prepared(
     model: Model | str | Path,
     source: Any,
     user: str,
-    epsilon: float | None,
-    delta: float | None,
     privacy: Privacy | None,
-    items_per_user: int,
-    users: int | None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    items_per_user: int = 1,
+    users: int | None = None,
 ) -> measured.Prepared:
     said = privacy or Privacy()
     only("evaluate", _MEANT, said)

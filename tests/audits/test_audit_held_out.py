@@ -7,12 +7,13 @@ import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.held_out import CELLS, HeldOut
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 EPSILON, DELTA, USERS = 1.0, 0.01, 5
 DRAWS = 10_000
 HONEST = HeldOut.calibrate(users=USERS, classes=2, epsilon=EPSILON, delta=DELTA)
+CELLS = HONEST.cells
 NUMBERS = HeldOut.calibrate(users=USERS, classes=0, epsilon=EPSILON, delta=DELTA)
 
 
@@ -24,7 +25,7 @@ def corner(class_: int, cell: int, right: int) -> np.ndarray:
 
 def farthest() -> tuple[np.ndarray, np.ndarray]:
     """The two rows whose vectors are farthest apart."""
-    cells = room._cells().T
+    cells = room.two_classes(CELLS).T
     apart = ((cells[:, None] - cells[None]) ** 2).sum(axis=2)
     one, other = np.unravel_index(apart.argmax(), apart.shape)
     return np.eye(4 * CELLS)[[one]], np.eye(4 * CELLS)[[other]]
@@ -97,9 +98,23 @@ def test_errors_that_are_clipped_row_by_row_and_summed_are_caught():
 
 
 def test_noise_for_the_distance_from_zero_alone_is_caught():
-    """The twin's noise is made as if a user could only be left out, at a quarter of what two users are apart."""
+    """The twin's noise is made as if a user's row were in the same cell whoever it is: for right or wrong alone."""
     first, second = HONEST.scales
-    assert audit(replace(HONEST, scales=(first, second * 0.4))) > EPSILON
+    assert audit(replace(HONEST, scales=(first, second * room.CORRECT**0.5))) > EPSILON
+
+
+def test_cells_of_which_each_class_is_charged_alone_are_caught():
+    """The twin takes the classes for two histograms of different users: but a user's rows may change their class.
+
+    By the likelihood ratio of two users in other classes, of both releases: false alarm below 1e-8.
+    """
+    stream, steps = SeededNoise(45).stream("classes"), []
+    apart = np.linalg.norm(np.subtract(*(mean(HONEST, corner(class_, 0, class_)) for class_ in (0, 1))))
+    for scale in (HONEST.scales[1], HONEST.scales[1] / 2**0.5):
+        far = np.hypot(HONEST.noises[0].sensitivity / HONEST.scales[0], apart / scale)
+        steps.append(far * stream.gaussian_steps(100_000) * 2.0**-30 + far**2 / 2)
+    assert delta_bounds(steps[0], epsilon=EPSILON)[0] <= DELTA
+    assert delta_bounds(steps[1], epsilon=EPSILON)[0] > DELTA
 
 
 def test_an_evaluation_on_training_users_is_caught_by_its_sum_and_by_no_part():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quoron.evaluating.split import held_out, held_users
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import held_out as room
-from quoron_privacy.counts.held_out import CELLS, LABELS, PLACES, STEPS, HeldOut
+from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 
@@ -45,7 +45,7 @@ def vectors(draw, held: HeldOut):
         return made
 
     first = held.first_vectors(*(row(size) for size in blocks(held.classes)))
-    size = 4 * CELLS if held.classes == 2 else held.classes + 2 if held.classes else 3
+    size = 4 * held.cells if held.classes == 2 else held.classes + 2 if held.classes else 3
     items = row(2) if held.cap > 1 else None
     return first, held.second_vectors(row(size), items)
 
@@ -68,7 +68,7 @@ def test_no_user_moves_a_release_by_more_than_its_sensitivity(data, kind, adjace
 def test_the_farthest_two_users_use_all_of_it(classes, cap, adjacency):
     """Of all corners, pair by pair: what a release is calibrated to is what two users can be apart."""
     held = a_release(classes, cap, adjacency=adjacency)
-    for which, made in enumerate(([*room._first(classes)], room._vertices(classes))):
+    for which, made in enumerate(([*room._first(classes)], room._vertices(classes, held.cells))):
         far = 0.0
         for block in made:
             corners = [np.zeros(len(block)), *block.T]
@@ -77,6 +77,19 @@ def test_the_farthest_two_users_use_all_of_it(classes, cap, adjacency):
         if which and cap > 1:
             far = 0.8 * far + 0.2
         assert held.noises[which].sensitivity * held.users == pytest.approx(far**0.5, rel=1e-6)
+
+
+def test_any_two_cells_are_as_far_apart_and_more_of_them_cost_nothing():
+    """So how many there are is free: what a user moves is the same, and the most is a public number's."""
+    moved = set()
+    for cells in (2, 3, 20):
+        held = replace(a_release(2), cells=cells)
+        corners = room.two_classes(cells)[2:].T[::2]
+        apart = np.linalg.norm(corners[:, None] - corners[None], axis=2)[~np.eye(2 * cells, dtype=bool)]
+        np.testing.assert_allclose(apart, (1 - room.CORRECT) ** 0.5)
+        moved.add(round(held.noises[1].sensitivity * held.users, 9))
+    assert moved == {1.0}
+    assert [room.cells_for(each) for each in (1, 124, 1e3, 1e9)] == [2, 2, 5, 20]
 
 
 def test_a_user_of_a_thousand_rows_weighs_as_much_as_one_of_one():

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
+from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.model import LabelShares, Model
@@ -46,11 +47,8 @@ QUICK: dict[str, Any] = {"epsilon": 2.0, "algorithm": "one-pass-dp-sgd", "settin
 @pytest.fixture(scope="module")
 def people() -> pd.DataFrame:
     """A tenth is ill."""
-    draw = np.random.Generator(np.random.Philox(3))
-    who = np.repeat(np.arange(USERS), 2)
-    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
-    ill = age + 10 * dose + draw.normal(0, 10, len(who)) > 120
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": np.where(ill, "yes", "no")})
+    made = patients(USERS, spread=10.0, above=120.0)
+    return made.assign(ill=np.where(made.ill, "yes", "no"))
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:

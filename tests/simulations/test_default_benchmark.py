@@ -120,5 +120,20 @@ def test_there_are_thirty_large_cells_of_known_shapes():
     names = default.LARGE
     assert len(set(names)) == len(names) >= 30
     assert {shape for shape, *_ in names} <= {*shapes.SHAPES, "family"}
-    parts = {job.part for job in default.jobs([*default.PARTS, "large"], 1)}
+    parts = {job.part for job in default.jobs([*default.PARTS, "large"], default.arguments().parse_args([]))}
     assert parts == {*default.PARTS, "large"}
+
+
+def test_a_part_carries_out_the_cells_that_are_named_and_refuses_what_it_does_not_have(monkeypatch, capsys):
+    named = ["default.py", "--part", "epsilon", "--algorithm", "auto", "--shape", "plain", "--columns", "3"]
+    (job,) = default.jobs(["epsilon"], default.arguments().parse_args(named[1:]))
+    assert (job.part, job.shape, job.columns, job.users) == ("epsilon", "plain", 3, default.USERS)
+    assert (job.epsilons, job.algorithms, job.least_nu) == ((default.HIGH,), ("auto",), default.SURE_NU)
+    monkeypatch.setattr(sys, "argv", [*named, "--users", "300", "--seeds", "1"])
+    default.main()
+    (found,) = map(default.json.loads, capsys.readouterr().out.splitlines())
+    assert (found["part"], found["users"], found["epsilon"]) == ("epsilon", 300, default.HIGH)
+    monkeypatch.setattr(sys, "argv", ["default.py", "--part", "growth", "--algorithm", "auto"])
+    with pytest.raises(SystemExit):
+        default.main()
+    assert "Part growth has no --algorithm" in capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from patients import patients
 from quoron.cli.app import invoke
 from quoron.evaluating.evaluation import Evaluation, Figure
 from quoron.evaluating.scores import Scorer, means, usable
@@ -35,11 +36,7 @@ QUICK: dict[str, Any] = {"epsilon": 4.0, "algorithm": "one-pass-dp-sgd", "settin
 
 @pytest.fixture(scope="module")
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    who = np.repeat(np.arange(USERS), 2)
-    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
-    ill = age + 10 * dose + draw.normal(0, 20, len(who)) > 75
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
+    return patients(USERS, spread=20.0)
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:

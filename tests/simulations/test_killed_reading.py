@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
@@ -16,6 +15,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from patients import patients
 from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron_server.books.ledger import Ledger
@@ -37,10 +37,8 @@ options = {{ rounds = 3 }}
 
 
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(5))
-    who = np.repeat(np.arange(USERS), 3)
-    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": (age + 10 * dose > 75).astype(int)})
+    made = patients(USERS, rows=3, seed=5)
+    return made.assign(ill=made.ill.astype(int))
 
 
 def as_folder(path: Path) -> None:

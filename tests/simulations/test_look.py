@@ -15,6 +15,7 @@ import pytest
 import dying
 import quoron
 from dying import Moment
+from patients import patients
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.sections import Keep
@@ -52,10 +53,7 @@ rounds = 3
 
 @pytest.fixture
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    who = np.repeat(np.arange(USERS), 2)
-    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": age + 10 * dose > 75})
+    return patients(USERS)
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:

@@ -106,16 +106,19 @@ def test_details_and_json_say_everything(
     assert told["problem"]["users"] == USERS
 
 
+SAID: dict[str, Any] = {
+    "user": "who",
+    "label": "ill",
+    "numeric": {"x0": (0, 100)},
+    "privacy": Privacy(2.0, 1e-6, health=0),
+    "method": Method("one-pass-dp-sgd", {"rounds": 4}),
+}
+
+
 @pytest.mark.parametrize("source", ["people.csv", "folder", "frame"])
 def test_columns_that_nobody_spoke_of_are_named_by_every_door(place: Path, source: str) -> None:
     table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
-    said: dict[str, Any] = {
-        "user": "who",
-        "label": "ill",
-        "numeric": {"x0": (0, 100)},
-        "privacy": Privacy(2.0, 1e-6, health=0),
-        "method": Method("one-pass-dp-sgd", {"rounds": 4}),
-    }
+    said = SAID
 
     def told(**more: Any) -> list[list[str]]:
         every = said | more
@@ -136,13 +139,7 @@ def test_columns_that_nobody_spoke_of_are_named_by_every_door(place: Path, sourc
 @pytest.mark.parametrize("source", ["people.csv", "people.parquet", "folder", "frame"])
 def test_every_door_counts_the_same_users(place: Path, source: str) -> None:
     table: Any = pd.read_parquet(place / "people.parquet") if source == "frame" else source
-    said: dict[str, Any] = {
-        "user": "who",
-        "label": "ill",
-        "numeric": {"x0": (0, 100)},
-        "privacy": Privacy(2.0, 1e-6, health=0),
-        "method": Method("one-pass-dp-sgd", {"rounds": 4}),
-    }
+    said = SAID
     simulated = quoron.simulate(table, **said | {"privacy": Privacy(2.0, 1e-6)}, keep=Keep("simulated")).summary
     counted = {
         "plan": quoron.plan(table, **said).plan.problem.users,

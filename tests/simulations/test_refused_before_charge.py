@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 import quoron
+from patients import patients
 from quoron.declare import declare
 from quoron.sections import Privacy
 from quoron_privacy.errors import ConfigError, DataError
@@ -16,10 +17,7 @@ USERS = 1000
 
 @pytest.fixture
 def people() -> pd.DataFrame:
-    draw = np.random.Generator(np.random.Philox(3))
-    who = np.repeat(np.arange(USERS), 2)
-    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
-    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": age + 10 * dose > 75})
+    return patients(USERS)
 
 
 PLAIN = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}

@@ -192,7 +192,14 @@ def test_questions_are_read_as_they_are_written():
         ({"questions": ["count by ward", "count by ward"]}, "got one twice"),
         ({"questions": "count by who"}, "it tells who is there"),
         ({"questions": "quantiles of cost at 1.5"}, "between 0 and 1"),
-        ({"privacy": Privacy(adjacency="zero-out")}, "no adjacency"),
+        ({"privacy": Privacy(adjacency="zero-out")}, "Expected users"),
+        ({"users": 5000}, "with adjacency zero-out and only there"),
+        ({"dates": {"cost": ("2020-01-01", "2019-01-01")}}, r"dates\['cost'\]"),
+        ({"dates": {"cost": ("yesterday", "today")}}, r"dates\['cost'\]"),
+        ({"dates": ["cost"], "numeric": {"cost": (0, 1)}}, "as both"),
+        ({"questions": "histogram of cost in months"}, "which months there are is public"),
+        ({"questions": "histogram of cost in years", "dates": ["cost"]}, "which years there are is public"),
+        ({"questions": "histogram of cost in months", "dates": {"cost": ("0001-01-01", "9999-01-01")}}, "up to 4096"),
         ({"privacy": Privacy(delta=0.01)}, "delta <= 1/n"),
     ],
 )
@@ -235,6 +242,114 @@ def test_a_quantile_beyond_what_was_bought_is_null_in_json():
     assert json.loads(json.dumps(made.as_json(), allow_nan=False))["rows"][0]["low"] is None
 
 
+def stays(**more) -> pd.DataFrame:
+    """Half of the users came in January 2023, a third in March, and the others never; each three times."""
+    when = np.array(["2023-01-15", "2023-01-15", "2023-01-15", "2023-03-02", "2023-03-02", "?"])[np.arange(USERS) % 6]
+    return pd.DataFrame({"who": np.repeat(np.arange(USERS), 3), "came": np.repeat(when, 3)} | more)
+
+
+@pytest.mark.parametrize("stored", [str, pd.to_datetime], ids=["text", "dates"])
+def test_dates_are_counted_by_months_and_have_quantiles(stored):
+    visits = stays()
+    visits["came"] = pd.to_datetime(visits["came"], errors="coerce") if stored is pd.to_datetime else visits["came"]
+    asked = [
+        "histogram of came in months",
+        "quantiles of came at 0.2, 0.9",
+        "mean of came",
+        "histogram of came in 2 bins",
+    ]
+    known = {"came": ("2022-12-20", "2023-04-02")}
+    found = statistics(visits, asked, user="who", epsilon=8.0, dates=known, privacy=SEEDED)
+    months = found.of(asked[0])
+    assert [row.cell for row in months] == ["2022-12", "2023-01", "2023-02", "2023-03", "2023-04"]
+    assert [round(row.value / 500) for row in months] == [0, 3, 0, 2, 0]
+    early, late = found.of(asked[1])
+    assert early.text().startswith("0.2: 2023-01-1")
+    assert "95 %: 2023-0" in late.text()
+    said = {row["question"]: row for row in found.as_json()["rows"]}
+    assert said[asked[1]]["value"] in ("2023-03-01", "2023-03-02")
+    assert said["mean of came"]["low"] <= "2023-02-02" <= said["mean of came"]["high"]  # 31 and 64 days, 3 to 2
+    assert [row.cell for row in found.of(asked[3])] == ["2022-12-20 to 2023-02-09", "2023-02-09 to 2023-04-02"]
+
+
+def test_ranges_of_dates_are_bought_where_nobody_says_them():
+    found = statistics(stays(), "median of came", user="who", epsilon=4.0, dates=["came"], privacy=SEEDED)
+    assert "came from 20" in found.remarks[0]
+    assert found.rows[0].dated
+    assert found.as_json()["rows"][0]["value"].startswith("2023-0")
+
+
+@pytest.mark.parametrize("known", [DECLARED, {}])
+def test_under_zero_out_whether_somebody_is_there_is_private(known, own_ledger):
+    """Noise is less by the root of two than with replace-one, and how many there are is told with noise."""
+    private = Privacy(adjacency="zero-out")
+    found = statistics(frame(), ["count", *ALL], user="who", epsilon=4.0, privacy=private, users=5000, **known)
+    assert found.users == 5000
+    assert "adjacency zero-out" in found.statement
+    everybody = found.of("count")[0]
+    assert everybody.low < USERS < everybody.high < USERS + 200
+    assert told(own_ledger)[0]["payload"]["adjacency"] == "zero-out"
+    one, other = (
+        statistics(frame(), "count by ward", user="who", epsilon=4.0, **DECLARED, **more)
+        for more in ({"privacy": SEEDED}, {"privacy": Privacy(simulation_seed=3, adjacency="zero-out"), "users": USERS})
+    )
+    there = frame().drop_duplicates("who").ward.value_counts()
+    first, second = ([row.value - there[row.group] for row in each.rows] for each in (one, other))
+    assert np.divide(first, second) == pytest.approx(2**0.5, rel=1e-3)
+    nobody = frame().assign(who=None)
+    assert statistics(nobody, "count", user="who", epsilon=4.0, privacy=private, users=5000).rows[0].value < 50
+    with pytest.raises(DataError, match="at most users=100"):
+        statistics(frame(), "count", user="who", epsilon=4.0, privacy=private, users=100)
+
+
+HOSTILE = {
+    "nobody": ({"who": [None] * 500, "x": range(500)}, "a user in some row"),
+    "no rows": ({"who": [], "x": []}, "a table with rows"),
+    "spans of time": ({"who": range(500), "x": pd.to_timedelta(range(500), "h")}, "numbers or text"),
+    "no such column": ({"who": range(500)}, "'x'"),
+    "one user": ({"who": ["a"] * 500, "x": range(500)}, "users"),
+    "no numbers": ({"who": range(500), "x": [math.nan] * 500}, None),
+    "all kinds": ({"who": range(600), "x": [1, "a", None, 2.5, True, b"\xff"] * 100}, None),
+    "huge integers": ({"who": range(600), "x": [10**400, -(10**30), 2**63] * 200}, None),
+    "imaginary": ({"who": range(500), "x": np.arange(500) * 1j}, None),
+    "users that are lists": ({"who": [[each] for each in range(500)], "x": range(500)}, None),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_table_is_refused_before_the_charge_or_answered(name, own_ledger):
+    made, said = HOSTILE[name]
+    known = {"user": "who", "epsilon": 2.0, "numeric": {"x": (0, 10)}}
+    if said is None:
+        found = statistics(pd.DataFrame(made), ["mean of x", "median of x"], **known)
+        assert all(0 <= row.low <= row.high <= 10 for row in found.rows)
+        return
+    with pytest.raises((DataError, Infeasible), match=said):
+        statistics(pd.DataFrame(made), ["mean of x", "median of x"], **known)
+    assert not own_ledger.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("latin", b"who,x\n" + b"".join(b"p%d,\xe9%d\n" % (each, each) for each in range(500)), None),
+        ("twice", b"who,x,x\n" + b"p,1,2\n" * 500, "one column 'x'"),
+        ("empty", b"", "begin with the names"),
+        ("binary", b"\x89\xfe\x00" * 500, "UTF-8"),
+    ],
+)
+def test_a_hostile_file_is_refused_before_the_charge_or_answered(name, text, said, tmp_path, own_ledger):
+    path = tmp_path / f"{name}.csv"
+    path.write_bytes(text)
+    known = {"user": "who", "epsilon": 2.0, "numeric": {"x": (0, 10)}}
+    if said is None:
+        assert len(statistics(path, "mean of x", **known).rows) == 1
+        return
+    with pytest.raises(DataError, match=said):
+        statistics(path, "mean of x", **known)
+    assert not own_ledger.exists()
+
+
 def test_a_missing_column_is_a_data_error():
     with pytest.raises(DataError, match="'price'"):
         statistics(frame(), "mean of price", user="who", epsilon=1.0)
@@ -257,3 +372,10 @@ def test_the_command_says_what_python_says(tmp_path, capsys, own_ledger):
     assert found["remarks"]
     assert invoke(["statistics", str(path), "mean of cost", "--user", "who", "--epsilon", "0.02"]) == 2
     assert "users" in capsys.readouterr().err
+    stays().to_csv(path, index=False)
+    words = ["--user", "who", "--epsilon", "4", "--adjacency", "zero-out", "--users", "5000"]
+    asked = ["count", "histogram of came in years"]
+    assert invoke(["statistics", str(path), *asked, *words, "--dates", "came=2022-01-01:2023-12-31"]) == 0
+    said = capsys.readouterr().out
+    assert "\n  2023: 2" in said
+    assert "adjacency zero-out" in said

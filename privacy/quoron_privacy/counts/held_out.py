@@ -28,14 +28,14 @@ from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
-PLACES, CELLS = 128, 20  # places of scores that the first release tells apart; cells of each class in the second
+PLACES = 128  # of scores that the first release tells apart
+FEWEST, MOST_CELLS = 2, 20  # cells of scores of each class in the second: as many as the noise leaves worth telling
 STEPS, LABELS = 28, 32  # steps of errors, each half as large in square as the next; places of labels that are numbers
-FIRST = 0.12  # of μ², for the first release
+FIRST = 0.1  # of μ², for the first release
 ERRORS = 0.7  # of norm², of a number's first release; the rest is places of labels
 STEEP, SMOOTH = 1.0, 1.25  # how fast weights of waves fall, for steps and for figures that change slowly
-CORRECT = 0.08  # squared weights of two classes: right or wrong
-_BOTH = (0.2, 0.07, 1.36)  # what both classes' rows add alike: presence, the first wave, how fast others fall
-_BETWEEN = (0.043, 0.127, 1.76)  # and with opposite signs
+CORRECT = 0.1  # squared distance that right and wrong are apart, of two classes; the rest is cells
+PRESENT = 0.25  # and presence, in which no two rows differ
 _NUMBER = (0.2, 0.85, 0.15)  # presence, squares of errors, and of the baseline's
 _MANY = (0.3, 0.3, 0.4)  # classes, right or wrong, log loss
 _USUAL = {0: (0.2, 0.3), 1: (0.5, 0.3)}  # of a number, of many classes: what is told of a row, of which it is released
@@ -63,9 +63,10 @@ class HeldOut:
     adjacency: Adjacency
     scales: tuple[float, float]  # standard deviations of a coordinate of the mean, of each release
     cap: int = 1  # rows of a user that count where each row weighs alike; 1: no figures per item
+    cells: int = FEWEST  # B, of scores of each class, where there are two
 
     def __post_init__(self) -> None:
-        count(users=self.users, cap=self.cap)
+        count(users=self.users, cap=self.cap, cells=self.cells)
         if isinstance(self.classes, bool) or not isinstance(self.classes, int) or self.classes < 0 or self.classes == 1:
             raise ConfigError(f"Expected classes to be 0, for a number, or 2 and more, got classes={self.classes!r}.")
         if self.adjacency not in ("replace-one", "zero-out"):
@@ -88,27 +89,28 @@ class HeldOut:
     ) -> "HeldOut":
         """The least noise for (ε, δ); Infeasible where rounding or the samplers alone cost that."""
         count(users=users, cap=cap)
-        sizes = _sizes(classes, cap)
+        sizes = _sizes(classes, cap, MOST_CELLS)
         left = delta - (1 + math.exp(epsilon)) * _variation(sizes) * (1 + 1e-9)
         if left <= 0:
             raise Infeasible("evaluation", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
         whole = gdp.mu_for(epsilon, left) * (1 - 1e-9)  # verified by other arithmetic
-        far = _sensitivities(users, classes, adjacency, cap)
+        cells = cells_for(users * whole)
+        far = _sensitivities(users, classes, adjacency, cap, cells)
         first, second = (
             GaussianNoise.for_mu(sensitivity=each, mu=whole * math.sqrt(share), dimension=size).scale
-            for each, share, size in zip(far, (FIRST, 1 - FIRST), sizes, strict=True)
+            for each, share, size in zip(far, (FIRST, 1 - FIRST), _sizes(classes, cap, cells), strict=True)
         )
-        return cls(users, classes, adjacency, (first, second), cap)
+        return cls(users, classes, adjacency, (first, second), cap, cells)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """Numbers that each release has."""
-        return _sizes(self.classes, self.cap)
+        return _sizes(self.classes, self.cap, self.cells)
 
     @property
     def noises(self) -> tuple[GaussianNoise, GaussianNoise]:
         """The mechanisms."""
-        far = _sensitivities(self.users, self.classes, self.adjacency, self.cap)
+        far = _sensitivities(self.users, self.classes, self.adjacency, self.cap, self.cells)
         return GaussianNoise(far[0], self.scales[0]), GaussianNoise(far[1], self.scales[1])
 
     @property
@@ -124,7 +126,7 @@ class HeldOut:
     @property
     def pair(self) -> Pair:
         """What they cost a user who is held out, by their scales and a distance that is written out again."""
-        apart = _apart(self.classes, self.cap, self.adjacency)
+        apart = _apart(self.classes, self.cap, self.adjacency, self.cells)
         each = (
             moved.mu(_over(far, size, self.users), scale, size)
             for far, scale, size in zip(apart, self.scales, self.sizes, strict=True)
@@ -145,14 +147,14 @@ class HeldOut:
 
         | label       | `parts`                                                                                |
         | ----------- | -------------------------------------------------------------------------------------- |
-        | two classes | (k, 4 CELLS): shares of rows by class, cell and whether the model is right             |
+        | two classes | (k, 4 B): shares of rows by class, cell and whether the model is right                 |
         | a number    | (k, 3): 1 if there are rows, means of squares of errors and of the baseline's, in [0, 1] |
         | K classes   | (k, K + 2): shares of rows by class, of right ones, mean loss, in [0, 1]               |
 
         `items` (k, 2), with `cap` above 1: rows, and what is told of them, each divided by the cap.
         """
         if self.classes == 2:
-            own = _simplex(parts) @ _cells().T
+            own = _simplex(parts) @ two_classes(self.cells).T
         else:
             held = _unit(parts)
             own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
@@ -186,7 +188,7 @@ class HeldOut:
         return tuple(zip(self.entries(), mus, strict=True))
 
     def _reduction(self, which: int) -> ClippedSum:
-        return ClippedSum(_norm(self.classes, self.cap)[which], self.users)
+        return ClippedSum(_norm(self.classes, self.cap, self.cells)[which], self.users)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,35 +278,28 @@ def _waves(cells: int) -> Matrix:
     return np.asarray(np.cos(np.pi * k * b / cells))
 
 
+def cells_for(signal: float) -> int:
+    """Cells of scores of each class, of a public number: held-out users times μ.
+
+    More tell the shape of a curve, each with noise of its own: the square of what so few hide falls as B^-4 or faster,
+    that of the noise rises as B; halving that is what users in the tables of the benchmark are best served by.
+    """
+    return int(min(max(round(0.5 * signal ** (1 / 3)), FEWEST), MOST_CELLS))
+
+
 @cache
-def _cells() -> Matrix:
-    """(1 + 2 CELLS, 4 CELLS): of a row of class c in cell b that is told wrong or right, at (c CELLS + b) 2 + right."""
-    made = np.zeros((1 + 2 * CELLS, 2, CELLS, 2))
+def two_classes(cells: int) -> Matrix:
+    """(2 + 2 B, 4 B): of a row of class c in cell b that is told wrong or right, at (c B + b) 2 + right.
+
+    Which class and cell, any two as far apart; right or wrong; and that there is a row.
+    """
+    made = np.zeros((2 + 2 * cells, 2 * cells, 2))
     made[0] = math.sqrt(CORRECT) * np.array([-0.5, 0.5])  # so that how many are there matters little
-    made[1:] = two_classes().reshape(2 * CELLS, 2, CELLS)[..., None]
-    found: Matrix = made.reshape(1 + 2 * CELLS, 4 * CELLS)
+    made[1] = math.sqrt(PRESENT)
+    made[2:] = math.sqrt((1 - CORRECT) / 2) * np.eye(2 * cells)[:, :, None]
+    found: Matrix = made.reshape(2 + 2 * cells, 4 * cells)
     found.setflags(write=False)
     return found
-
-
-def two_classes() -> Matrix:
-    """(2 CELLS, 2 CELLS): what the second release tells of two classes, this times shares of rows by class and cell.
-
-    Waves that rows of both classes add alike, and waves that those of the first subtract: the AUC is nearly the first
-    of the latter alone, where classes are even.
-    """
-    cells, k = _waves(CELLS), np.arange(1.0, CELLS)
-    both, between = (
-        np.sqrt(np.append(whole, first * k**-fall))[:, None] * cells for whole, first, fall in (_BOTH, _BETWEEN)
-    )
-    return np.vstack([np.hstack([both, both]), np.hstack([-between, between])])
-
-
-def slow_waves(many: int) -> Matrix:
-    """(CELLS, CELLS): the projection of shares of cells on the first so many waves."""
-    kept = _waves(CELLS)[:many]
-    kept = kept / np.linalg.norm(kept, axis=1, keepdims=True)
-    return np.asarray(kept.T @ kept)
 
 
 def parts_told(classes: int) -> Matrix:
@@ -340,9 +335,9 @@ def _weights(classes: int) -> Vector:
     return np.array([_MANY[0]] * classes + [*_MANY[1:]])
 
 
-def _sizes(classes: int, cap: int) -> tuple[int, int]:
+def _sizes(classes: int, cap: int, cells: int) -> tuple[int, int]:
     first = sum(len(block) for block in _first(classes))
-    own = 1 + 2 * CELLS if classes == 2 else len(_weights(classes))
+    own = 2 + 2 * cells if classes == 2 else len(_weights(classes))
     return first, own + 2 * (cap > 1)
 
 
@@ -352,9 +347,9 @@ def _variation(sizes: tuple[int, int]) -> float:
 
 
 @cache
-def _diameters(classes: int, cap: int) -> tuple[tuple[float, float], tuple[float, float]]:
+def _diameters(classes: int, cap: int, cells: int) -> tuple[tuple[float, float], tuple[float, float]]:
     """(replaced, left out) of each release: the farthest two vertices are apart, and the farthest from zero."""
-    first, second = _far([*_first(classes)]), _far(_vertices(classes))
+    first, second = _far([*_first(classes)]), _far(_vertices(classes, cells))
     if cap > 1:
         told = _far([np.sqrt(np.array(_ITEMS))[:, None] * np.array([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])])
         own = 1 - sum(_ITEMS)
@@ -365,10 +360,10 @@ def _diameters(classes: int, cap: int) -> tuple[tuple[float, float], tuple[float
     return first, second
 
 
-def _vertices(classes: int) -> list[Matrix]:
+def _vertices(classes: int, cells: int) -> list[Matrix]:
     """Blocks of columns, each the corners of what one user's part can be."""
     if classes == 2:
-        return [_cells()]
+        return [two_classes(cells)]
     if classes == 0:
         corners = np.array([[1.0, 1, 1, 1], [0, 1, 0, 1], [0, 0, 1, 1]])
         return [parts_told(0) @ corners]
@@ -388,25 +383,26 @@ def _far(blocks: list[Matrix]) -> tuple[float, float]:
     return math.sqrt(apart) * (1 + 1e-12), math.sqrt(norm) * (1 + 1e-12)
 
 
-def _norm(classes: int, cap: int) -> tuple[float, float]:
+def _norm(classes: int, cap: int, cells: int) -> tuple[float, float]:
     """At what vectors are clipped, which shortens none: no vertex is longer."""
-    return tuple(each[1] * (1 + 1e-9) for each in _diameters(classes, cap))  # type: ignore[return-value]
+    return tuple(each[1] * (1 + 1e-9) for each in _diameters(classes, cap, cells))  # type: ignore[return-value]
 
 
-def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int) -> tuple[float, float]:
+def _sensitivities(users: int, classes: int, adjacency: Adjacency, cap: int, cells: int) -> tuple[float, float]:
     """How far one user moves each mean, products, the grid of the sum and the quotient included (evaluation#ev2)."""
     found = []
-    for far, norm, size in zip(_diameters(classes, cap), _norm(classes, cap), _sizes(classes, cap), strict=True):
+    room = classes, cap, cells
+    for far, norm, size in zip(_diameters(*room), _norm(*room), _sizes(*room), strict=True):
         rounded = 2 * math.sqrt(size) * norm * (2.0 ** -sum_bits(0, users) + 2.0**-40)
         reach = far[0] if adjacency == "replace-one" else far[1]
         found.append((reach + rounded) / users * (1 + mean_slack(users)))
     return found[0], found[1]
 
 
-def _apart(classes: int, cap: int, adjacency: Adjacency) -> tuple[float, float]:
+def _apart(classes: int, cap: int, adjacency: Adjacency, cells: int) -> tuple[float, float]:
     """The same distances by the law of cosines, of Gram matrices: for whoever verifies."""
     found = []
-    for which, blocks in enumerate(([*_first(classes)], _vertices(classes))):
+    for which, blocks in enumerate(([*_first(classes)], _vertices(classes, cells))):
         square = 0.0
         for block in blocks:
             gram = block.T @ block

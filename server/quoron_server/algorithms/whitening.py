@@ -56,39 +56,49 @@ def whitening(moment: Moment, share: float, deviation: float, typical: float, *,
     whole = moment.mean / share
     base = max(float(np.trace(whole)), typical, 1e-6) / d  # a trace is at least the Frobenius norm
     if not constant or d == 1:
-        values, basis, edge = _resolved(whole, s, base, ROOM * base)
+        values, basis, edge = _resolved(whole, s, base, ROOM * base, np.zeros(d))
         doubt, heard = np.minimum(edge / values, MOST_DOUBT), float(np.trace(whole)) / max(s * math.sqrt(d), 1e-300)
         return Whitening(basis / np.sqrt(values), doubt, heard)
     mass = max(float(whole[-1, -1]), s, 1e-6 / d)
     row, noise = whole[:-1, -1], 0.5 * (d - 1) * s * s
-    row = row * max(0.0, 1 - noise / max(float(row @ row), noise))  # means that may all be noise are taken for 0
-    means = row / mass
-    around = whole[:-1, :-1] - np.outer(means, row)
-    own = max(float(np.trace(around)), s * math.sqrt(d - 1), 1e-6) / (d - 1)
-    values, basis, edge = _resolved(0.5 * (around + around.T), s, own, max(AROUND * base - own, ROOM * own))
+    means = row / mass * max(0.0, 1 - noise / max(float(row @ row), noise))  # that may all be noise are taken for 0
+    from_means = np.concatenate([np.eye(d - 1), -means[:, None]], axis=1)
+    around = from_means @ whole @ from_means.T
+    spread = math.sqrt(d - 2 + (1 + float(means @ means)) ** 2)  # of the trace, over s
+    own = max(float(np.trace(around)), s * spread, 1e-6) / (d - 1)
+    room = max(AROUND * base - own, ROOM * own)
+    values, basis, edges = _resolved(0.5 * (around + around.T), s, own, room, means)
     transform, scaled = np.zeros((d, d)), basis / np.sqrt(values)
     transform[:-1, :-1], transform[-1, :-1] = scaled, -means @ scaled
     transform[-1, -1] = 1 / math.sqrt((1 + FLOOR) * mass)
-    heard = float(np.trace(around)) / max(s * math.sqrt(d - 1), 1e-300)
-    return Whitening(transform, np.minimum(edge / np.append(values, mass), MOST_DOUBT), heard)
+    doubt = np.append(edges / values, math.sqrt(2 * (d - 1)) * s / mass)
+    return Whitening(transform, np.minimum(doubt, MOST_DOUBT), float(np.trace(around)) / max(s * spread, 1e-300))
 
 
-def _resolved(whole: Matrix, s: float, base: float, room: float) -> tuple[Vector, Matrix, float]:
-    """Eigenvalues of mean `base` with their vectors, freed of noise s (d, d), and the edge of the noise's spectrum.
+def _resolved(whole: Matrix, s: float, base: float, room: float, means: Vector) -> tuple[Vector, Matrix, Vector]:
+    """Eigenvalues of mean `base` with their vectors, freed of noise, and the edge of the noise's spectrum along each.
 
-    Pairs of eigenvalues are pushed apart by noise; the sum over pairs takes that back. What is below the edge of the
-    noise's spectrum cannot be told from nothing, and takes a share of the mean eigenvalue instead.
+    The noise is (I + m mᵀ)^½ G (I + m mᵀ)^½, m the `means` and G of deviation s on its diagonal. Where it is made
+    alike in every direction, pairs of eigenvalues are pushed apart by it; the sum over pairs takes that back. What is
+    below the edge cannot be told from nothing, and takes a share of the mean eigenvalue instead.
     """
-    d, edge = len(whole), math.sqrt(2 * len(whole)) * s
-    around = whole - float(np.trace(whole)) / d * np.eye(d)
+    d, edge, square = len(whole), math.sqrt(2 * len(whole)) * s, float(means @ means)
+    along = np.outer(means, means) / max(square, 1e-300)
+    calm, rough = (np.eye(d) + (math.pow(1 + square, power) - 1) * along for power in (-0.5, 0.5))
+    around = calm @ (whole - float(np.trace(whole)) / d * np.eye(d)) @ calm
     values, basis = np.linalg.eigh(around)
     if d > 1 and np.sum(around * around) > 0.5 * (d * (d + 1) - 2) * s * s:
         gaps, width = values[:, None] - values[None, :], 0.5 * edge / math.sqrt(d)
-        values = np.maximum.accumulate(values - s * s * np.sum(gaps / (gaps**2 + width**2), axis=1))
-        values = values - values.mean()
+        freed = np.maximum.accumulate(values - s * s * np.sum(gaps / (gaps**2 + width**2), axis=1))
+        values = freed - freed.mean() + values.mean()
     else:
         values = np.zeros(d)
-    return np.maximum(base + values, 0.0) + max(min(FLOOR * edge, room), FLOOR * base), basis, edge
+    sides = rough @ basis
+    values, basis = np.linalg.eigh(base * np.eye(d) + (sides * values) @ sides.T)
+    floors = [max(min(FLOOR * edge * times, room), FLOOR * base) for times in (1.0, 1 + square)]
+    floor = floors[0] * np.eye(d) + (floors[1] - floors[0]) * along
+    values, basis = np.linalg.eigh((basis * np.maximum(values, 0.0)) @ basis.T + floor)
+    return values, basis, edge * (1 + (means @ basis) ** 2)
 
 
 def aligned(transform: Matrix, doubt: Vector, *, constant: bool) -> tuple[Matrix, Vector]:

@@ -140,7 +140,7 @@ def train(
         books.enter(training, plan, "flower-app")
         complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
         if not complete:
-            enrol(books, training.group, plan.problem.users, waiting, there)
+            enrol(books, training.group, 0 if books.registry.seated(run) else plan.problem.users, waiting, there)
         with declined_are_told(run) as declined:
             return to_the_end(books, training, plan, lambda members: engine(members, declined))
 

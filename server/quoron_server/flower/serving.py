@@ -74,7 +74,7 @@ def serve(
 ) -> Ended:
     """Carry out the run of a specification's text, from wherever the books of `database` stand.
 
-    It begins once enough users are enrolled, and goes on once all members are there or `waiting` seconds are over.
+    It begins once enough users are active, and goes on once all members are there or `waiting` seconds are over.
     Whoever comes is enrolled in `group`, and a run that names another is refused: its submitter would choose whose
     lifetime budget is drawn on. Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError as
     the coordinator's `submit` does; RunError if too few users come, or the run has ended without a model;
@@ -103,7 +103,8 @@ def serve(
 
 
 def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
-    enrol(books, specification.group, specification.problem.users, waiting, _Newcomers(grid))
+    seats = 0 if books.registry.seated(specification.run) else specification.problem.users
+    enrol(books, specification.group, seats, waiting, _Newcomers(grid))
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
@@ -173,7 +174,7 @@ class _Waiting:
 
 
 def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greeter) -> None:
-    """Enrol whoever says hello, once there are enough to begin; RunError if there are not in time.
+    """Enrol whoever says hello, once enough are active to begin; RunError if there are not in time.
 
     By partition first, so that the users of a simulation have the same numbers every time. NobodyUnderstands, soon, if
     there is no use in waiting.

@@ -55,8 +55,10 @@ class GrpcEngine:
 
     def _note(self) -> None:
         """Before the round's commit: whoever has given an answer that counts has agreed."""
+        if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
+            return
         new = set(self.session.agreed) - self._noted
-        if new and self.note_agreed is not None:
+        if new:
             self.note_agreed(new)
             self._noted |= new
 

@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from quoron.reports.progress import Display
+    from quoron.sections import Keep
 
 INTERRUPTED = 130
 
@@ -70,6 +72,45 @@ Quoting = Annotated[
     Literal["double", "none"],
     typer.Option(metavar="double|none", help="Whether cells of the table's text may stand in quotes."),
 ]
+Adjacency = Annotated[Literal["replace-one", "zero-out"], typer.Option(help="Whom the promise tells apart.")]
+MostUsers = Annotated[int | None, typer.Option(help="With zero-out: the most users that the table may hold.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """How a table's text is written."""
+
+    separator: Separator = None
+    decimal: Decimal = "."
+    encoding: Encoding = None
+    quoting: Quoting = "double"
+
+    def opened(self, table: str) -> Any:
+        """The table; nothing of it is read yet."""
+        from quoron import opened
+
+        return opened(table, **asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """Whom a promise is charged to, and whether its δ may be large."""
+
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
+    ] = False
+    group: Annotated[str | None, typer.Option(metavar="NAME", help="Whose lifetime account is charged.")] = None
+    ledger: Annotated[
+        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
+    ] = None
+
+    def keep(self, out: Path | None = None) -> "Keep":
+        """The same as Python says it."""
+        from quoron.sections import Keep
+
+        return Keep(out, group=self.group, ledger=self.ledger)
+
+
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]

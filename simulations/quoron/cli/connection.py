@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -76,15 +76,19 @@ class Connection:
 
 
 def shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with options of its own in place of its first parameter: the fields of that dataclass."""
-    first, *own = inspect.signature(command, eval_str=True).parameters.values()
-    shared = inspect.signature(first.annotation, eval_str=True).parameters
+    """The command, with options of its own in place of each parameter that is a dataclass: the fields of that."""
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
+    kinds: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
+    shared = {name: inspect.signature(kind, eval_str=True).parameters for name, kind in kinds.items()}
 
     @functools.wraps(command)
     def given(**options: Any) -> None:
-        command(first.annotation(**{name: options.pop(name) for name in shared}), **options)
+        said = {name: kinds[name](**{each: options.pop(each) for each in fields}) for name, fields in shared.items()}
+        command(**said, **options)
 
-    given.__dict__["__signature__"] = inspect.Signature([*own, *shared.values()])  # what typer reads
+    own = [each for each in parameters if each.name not in kinds]
+    all_of_them = [*own, *(each for fields in shared.values() for each in fields.values())]
+    given.__dict__["__signature__"] = inspect.Signature(all_of_them)  # what typer reads
     return given
 
 

@@ -1,16 +1,19 @@
 """`quoron declare`: ranges, categories and items per user that nobody knows, released for a stated ε."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+from quoron.cli.common import Charged, Text
+from quoron.cli.connection import shared_options
 
 Columns = list[str] | None
 
 
+@shared_options
 def declare(
+    charged: Charged,
+    text: Text,
     table: Annotated[
         str, typer.Argument(metavar="TABLE", help="A table with one item a row: a file, a folder or a URL.")
     ],
@@ -33,19 +36,6 @@ def declare(
     most_votes: Annotated[
         int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
     ] = 1,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
-    ] = False,
-    group: Annotated[
-        str | None, typer.Option("--group", metavar="NAME", help="Whose lifetime account is charged.")
-    ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
-    ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
@@ -53,19 +43,18 @@ def declare(
     costs again.
     """
     from quoron import declare as declaring
-    from quoron import opened
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Privacy
 
     declared = declaring.declare(
-        opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting),
+        text.opened(table),
         user=user,
-        privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
+        privacy=Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
         items=items,
         numeric=_names(numeric),
         dates=_names(dates),
         categorical=_names(categorical),
         most_votes=most_votes,
-        keep=Keep(group=group, ledger=ledger),
+        keep=charged.keep(),
     )
     typer.echo(declared.toml())
 

@@ -1,14 +1,18 @@
 """`quoron evaluate MODEL TABLE`: how good a model is for the users of a table, privately, with intervals."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Decimal, Encoding, Json, Quoting, Separator
+from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Text
+from quoron.cli.connection import shared_options
 
 
+@shared_options
 def evaluate(
+    charged: Charged,
+    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows with labels: a file, a folder or a URL.")],
     user: Annotated[str, typer.Option(help="The column that says whose a row is.")],
@@ -17,35 +21,26 @@ def evaluate(
     items_per_user: Annotated[
         int, typer.Option(help="Above 1: figures per item as well, of so many rows of a user at most.")
     ] = 1,
-    adjacency: Annotated[
-        Literal["replace-one", "zero-out"], typer.Option(help="Whom the promise tells apart.")
-    ] = "replace-one",
-    users: Annotated[int | None, typer.Option(help="With zero-out: the most users that the table may hold.")] = None,
-    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged.")] = None,
-    ledger: Annotated[Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger.")] = None,
-    allow_large_delta: Annotated[bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n.")] = False,
+    adjacency: Adjacency = "replace-one",
+    users: MostUsers = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say how wide intervals will be; charge nothing, and look at no value.")
     ] = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
     as_json: Json = False,
 ) -> None:
     """Say how good a model is for the users of a table, with 95 % intervals, private for every user as a whole."""
-    from quoron import measure, opened
+    from quoron import measure
     from quoron.cli import showing
-    from quoron.sections import Keep, Privacy
+    from quoron.sections import Privacy
     from quoron_client.data.formats import is_folder
 
-    text = {"separator": separator, "decimal": decimal, "encoding": encoding, "quoting": quoting}
-    rows = table if is_folder(table) else opened(table, **text)  # type: ignore[arg-type]
-    privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=allow_large_delta)
+    rows = table if is_folder(table) else text.opened(table)
+    privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)
     asked: dict[str, Any] = {"user": user, "privacy": privacy, "items_per_user": items_per_user, "users": users}
     if dry_run:
         print(f"{measure.foretold(model, rows, **asked)}. Nothing is charged, and no value was looked at.")
         return
     showing.show_evaluation(
-        measure.evaluate(model, rows, keep=Keep(group=group, ledger=ledger), **asked), as_json=as_json
+        measure.evaluate(model, rows, keep=charged.keep(), **asked),
+        as_json=as_json,
     )

@@ -8,21 +8,20 @@ import typer
 from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
-    Decimal,
-    Encoding,
+    Charged,
     Epsilon,
     ItemsPerUser,
     Json,
     Out,
     Quiet,
-    Quoting,
-    Separator,
     Settings,
+    Text,
     Workers,
     interruptible,
     progress,
     sources,
 )
+from quoron.cli.connection import shared_options
 from quoron.table_columns import TableColumns
 
 Table = Annotated[
@@ -35,16 +34,14 @@ Table = Annotated[
 ]
 
 
+@shared_options
 @table_options
 def train(
+    charged: Charged,
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
     items_per_user: ItemsPerUser = None,
-    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
-    ] = None,
     health: Annotated[
         float | None,
         typer.Option(metavar="SHARE", help="Of μ², for a look at the table; 0: nobody looks. Short for train.health."),
@@ -53,9 +50,6 @@ def train(
         float | None,
         typer.Option(metavar="SHARE", help="Of the users, held out to say how good the model is, for the same ε."),
     ] = None,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
-    ] = False,
     out: Out = None,
     settings: Settings = None,
     dry_run: Annotated[
@@ -76,11 +70,12 @@ def train(
     from quoron import api
     from quoron.cli import showing
     from quoron.engines import EngineChoice
-    from quoron.sections import Keep, Method, Privacy
+    from quoron.sections import Method, Privacy
 
     choice = EngineChoice.of(engine, workers=workers, address=address)
-    privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
-    method, keep, given = Method(items_per_user=items_per_user), Keep(out, group=group, ledger=ledger), settings or ()
+    privacy = Privacy(epsilon, health=health, allow_large_delta=charged.allow_large_delta)
+    keep = charged.keep(out)
+    method, given = Method(items_per_user=items_per_user), settings or ()
     if dry_run:
         asked: dict[str, Any] = {
             "privacy": privacy,
@@ -108,7 +103,9 @@ def train(
     showing.show_trained(trained, as_json=as_json, details=details)
 
 
+@shared_options
 def predict(
+    text: Text,
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Rows to predict for: a file, a folder or a URL.")],
     file: Annotated[
@@ -125,17 +122,13 @@ def predict(
             "default: the model's, which is 0.5.",
         ),
     ] = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
 ) -> None:
     """Predict the label of every row of a table with a model that was trained, in the label's own values."""
-    from quoron import api, opened
+    from quoron import api
     from quoron.training.predicting import one_for_all, predictions, threshold_of, write_predictions
 
     trained, decided = api.load(model), threshold_of(threshold)
-    rows = opened(table, separator=separator, decimal=decimal, encoding=encoding, quoting=quoting)
+    rows = text.opened(table)
     found = predictions(trained, rows, scores=scores, threshold=decided)
     write_predictions(found, file)
     if trained.evaluation is not None:

@@ -1,18 +1,20 @@
 """`quoron tune`: the best of several settings by a private score, for little more than the price of one run."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from quoron.cli.columns import table_options
-from quoron.cli.common import Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.common import Charged, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import TableColumns
 
 
+@shared_options
 @table_options
 def tune(
+    charged: Charged,
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
@@ -39,13 +41,6 @@ def tune(
     ] = False,
     evaluate: Annotated[float, typer.Option(metavar="SHARE", help="Of users, held out to score every trial.")] = 0.1,
     items_per_user: ItemsPerUser = None,
-    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
-    ] = None,
-    allow_large_delta: Annotated[
-        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
-    ] = False,
     out: Out = None,
     settings: Settings = None,
     dry_run: Annotated[
@@ -56,7 +51,7 @@ def tune(
     """Train with several settings and release the best by a private score: one price, told before it begins."""
     from quoron.cli import searches
     from quoron.comparing.request import sweep
-    from quoron.sections import Keep, Method, Privacy
+    from quoron.sections import Method, Privacy
     from quoron.tuning import doors
     from quoron.tuning.effort import Effort
 
@@ -65,9 +60,9 @@ def tune(
         "vary": sweep(vary or ()),
         "algorithms": names,
         "effort": Effort(trials, law, most, padded, evaluate),
-        "privacy": Privacy(epsilon, allow_large_delta=allow_large_delta),
+        "privacy": Privacy(epsilon, allow_large_delta=charged.allow_large_delta),
         "method": Method(items_per_user=items_per_user),
-        "keep": Keep(out, group=group, ledger=ledger),
+        "keep": charged.keep(out),
         "settings": settings or (),
     }
     if dry_run:

@@ -17,35 +17,38 @@ the same promise. Statement, proof and intervals: docs/privacy/statistics.md.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
 
+from quoron.counting import calendar
 from quoron.counting.questions import Question, asked_of
 from quoron.counting.told import Row, Statistics, rows_of
-from quoron.counting.weighing import Facts, Integers, declared, held, of_arrays
+from quoron.counting.weighing import Asked, Facts, Integers, declared, held, of_arrays
 from quoron.declare import read
 from quoron.sections import DELTA, Keep, Privacy, door, only
 from quoron.training import lifetime, votes
 from quoron.training.votes import Want
-from quoron_client.data import tables
+from quoron_client.data import columns, tables
+from quoron_client.data.row_kinds import is_day
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import bought, estimates, spread
 from quoron_privacy.counts.bought import Bought
-from quoron_privacy.counts.marks import NUMBER
+from quoron_privacy.counts.marks import KINDS, NUMBER
 from quoron_privacy.counts.spread import Spread
 from quoron_privacy.counts.table_health import looked_at
-from quoron_privacy.errors import ConfigError, Infeasible, count
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, count
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Release
+from quoron_privacy.release import Adjacency, Release
 from quoron_server import plan as plans
 from quoron_server.budget import check_delta
 from quoron_server.wording import SEEDED
 
 _SAMPLES = 2**40  # that a call may draw: far more than any does
+_DATE = KINDS.index("date")
 
 
 @door
@@ -57,7 +60,9 @@ def statistics(
     epsilon: float | None = None,
     numeric: Mapping[str, tuple[float, float]] = {},  # read only
     categorical: Mapping[str, Sequence[str | int]] = {},
+    dates: Mapping[str, Any] | Sequence[str] = (),
     items_per_user: int | None = None,
+    users: int | None = None,
     privacy: Privacy = Privacy(),  # noqa: B008  # frozen
     keep: Keep = Keep(),  # noqa: B008
 ) -> Statistics:
@@ -67,15 +72,21 @@ def statistics(
         source: a table with one item a row (a file, a DataFrame, whatever `quoron.opened` gives), or a list with an
             array of each user's own items, which are then the column `value`.
         questions: one, or several that share the price: `count by ward`, `histogram of age in 10 bins`, `quantiles of
-            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`; or `Question`s.
+            cost at 0.1, 0.9 by ward`, `median of cost`, `mean of cost by ward`, of dates `histogram of admitted in
+            months`; or `Question`s.
         user: column that says whose item a row is; of a table alone. How many users there are is public.
         epsilon: short for `privacy`'s.
         numeric: public range of a column. Items beyond it count as at its end. Without, the range is bought, out of
             the same promise.
         categorical: public values of a column of groups; without, they are bought. Items of others do not count.
+        dates: columns of dates, as they are stored or in ISO 8601, each with its public first and last day, or None: it
+            is bought. A column of a type that holds dates alone need not be named.
         items_per_user: what weighs one: None, a user, whatever it holds; K, each of its items, but all of them K.
-        privacy: `delta`: 1e-6 unless told. `simulation_seed`: SIMULATED: the noise comes from it, comes again, and
-            protects nobody; charged to a given ledger only. A `delta` above 1/n is refused without `allow_large_delta`.
+        users: under zero-out the most users that the table may hold: whether somebody is in it is private then, and a
+            plain `count` is of users.
+        privacy: `delta`: 1e-6 unless told; `adjacency`. `simulation_seed`: SIMULATED: the noise comes from it, comes
+            again, and protects nobody; charged to a given ledger only. A `delta` above 1/n is refused without
+            `allow_large_delta`.
         keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
 
     Items that are missing, or no numbers where a number is asked for, do not count: a user's weight is on those that
@@ -87,61 +98,90 @@ def statistics(
         Infeasible: too few users to tell what is asked from noise, before anything is charged, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
     """
-    only("statistics", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
+    only("statistics", ("epsilon", "delta", "adjacency", "allow_large_delta", "simulation_seed"), privacy)
     only("statistics", ("group", "ledger"), keep)
     asked = asked_of(questions)
     items = 1 if items_per_user is None else items_per_user
     count(items_per_user=items)
-    if items == 1 and any(each.what == "count" and each.by is None for each in asked):
+    adjacency: Adjacency = privacy.adjacency or "replace-one"
+    if (adjacency == "zero-out") != (users is not None):
+        raise ConfigError(
+            f"Expected users, the most that the table may hold, with adjacency zero-out and only there, got "
+            f"users={users} with {adjacency}."
+        )
+    if items == 1 and users is None and any(each.what == "count" and each.by is None for each in asked):
         raise ConfigError(
             "Expected groups for a count of users, got 'count': how many there are is public. Say 'count by COLUMN', "
             "or items_per_user, which counts items."
         )
     promise = plans.Privacy(*privacy.needed("statistics", epsilon=epsilon, usual=DELTA))
     source, user = of_arrays(source, user)
-    facts = declared(numeric, categorical)
+    facts = declared(numeric, categorical, dates)
+    numbers = dict.fromkeys(each.of for each in asked if each.of)
     names = list(dict.fromkeys(name for each in asked for name in (each.of, each.by) if name))
     if user in names:
         raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
-    table, owners, users = read(source, user, names)
-    check_delta(promise.delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
-    wants = [Want(each, "number") for each in dict.fromkeys(q.of for q in asked if q.of) if each not in facts.ranges]
+    source = tables.opened(source)
+    typed = {name for name in numbers if is_day(columns.kind(source.empty([name]), name))}
+    facts = replace(facts, dates=facts.dates | typed)
+    table, owners, found = read(source, user, names, facts.dates, empty=users is not None)
+    if users is not None and found > users:
+        raise DataError(f"Expected at most users={users} users in the table, got more. Declare more.")
+    shared = Asked(found if users is None else users, items, adjacency)
+    check_delta(promise.delta, shared.users, allowed=privacy.allow_large_delta, key="allow_large_delta")
+    _check_kinds(asked, facts)
+    wants = [Want(each, "date" if each in facts.dates else "number") for each in numbers if each not in facts.ranges]
     wants += [Want(each, "category") for each in dict.fromkeys(q.by for q in asked if q.by) if each not in facts.words]
     if len({want.column for want in wants}) < len(wants):
         raise ConfigError("Expected a column of numbers or of groups, got one that is asked as both. Declare it.")
-    paid = _purchases(wants, users, promise) if wants else None
+    paid = _purchases(wants, shared, promise) if wants else None
     left = (promise.epsilon, promise.delta) if paid is None else (paid.rest_epsilon, paid.rest_delta)
     mu = gdp.mu_for(*left, gaussians=_SAMPLES) * (1 - 1e-9)
-    _check_users(asked, facts, users, mu, items)
+    _check_users(asked, facts, shared, mu)
     variation = total_variation(gaussians=_SAMPLES)
-    _verify(paid, promise, users, (mu, variation))
+    _verify(paid, promise, shared, (mu, variation))
 
-    seed, statement = privacy.simulation_seed, _sentence(promise, paid)
+    seed, statement = privacy.simulation_seed, _sentence(promise, adjacency, paid)
     if seed is not None:
         statement = f"{SEEDED} With secret noise: {statement}"
     charged = None
     if seed is None or keep.ledger is not None:
-        cost = dict(zip(("mu", "variation"), (mu, variation) if paid is None else paid.charged, strict=True))
-        cost |= {"epsilon": promise.epsilon, "delta": promise.delta}
+        spent = (mu, variation) if paid is None else paid.charged
+        cost: dict[str, Any] = dict(zip(("mu", "variation"), spent, strict=True))
+        cost |= {"epsilon": promise.epsilon, "delta": promise.delta, "adjacency": adjacency}
         charged = lifetime.Charge.made("statistics", keep.ledger, keep.group, statement=statement, **cost)
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     remarks: tuple[str, ...] = ()
     entries: tuple[Release, ...] = ()
     if paid is not None:
-        found, entries = votes.release(paid, wants, tables.opened(table), owners, users, noise)
-        facts, remarks = _found(facts, found, paid)
-    parts = _parts(asked, facts, users, mu, items)
+        bought_, entries = votes.release(paid, wants, tables.opened(table), owners, shared.users, noise)
+        facts, remarks = _found(facts, bought_, paid)
+    parts = _parts(asked, facts, shared, mu)
     spread.verify([part for _, part in parts], *left)
-    rows = _released(parts, facts, table, owners, users, noise)
+    rows = _released(parts, facts, table, owners, shared.users, noise)
     if charged is not None:
         charged.end({"statistics": [asdict(entry) for entry in (*entries, *(part.entry() for _, part in parts))]})
-    return Statistics(rows, users, promise.epsilon, promise.delta, statement, remarks)
+    return Statistics(rows, shared.users, promise.epsilon, promise.delta, statement, remarks)
 
 
-def _parts(asked: Sequence[Question], facts: Facts, users: int, mu: float, items: int) -> list[tuple[Question, Spread]]:
+def _check_kinds(asked: Sequence[Question], facts: Facts) -> None:
+    """ConfigError for months of what is no date, or of a range that nobody knows; and for more of them than cells."""
+    for each in asked:
+        if isinstance(each.bins, int) or each.what != "histogram":
+            continue
+        if each.of not in facts.dates or each.of not in facts.ranges:
+            raise ConfigError(
+                f"Expected dates={{{each.of!r}: (first day, last day)}} for {each.words!r}, got none: which "
+                f"{each.bins} there are is public. Say them, or ask for bins."
+            )
+        if facts.cells(each) > spread.MOST_CELLS:
+            raise ConfigError(f"Expected up to {spread.MOST_CELLS} {each.bins}, got {facts.cells(each):,}. Say fewer.")
+
+
+def _parts(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> list[tuple[Question, Spread]]:
     """What answers each question, all for μ; a column in which nobody found a group has no answer."""
     each = mu / math.sqrt(len(asked)) * (1 - 1e-12)
-    found = [(question, facts.spread(question, users, each, items)) for question in asked]
+    found = [(question, facts.spread(question, each, shared)) for question in asked]
     return [(question, part) for question, part in found if part is not None]
 
 
@@ -161,49 +201,49 @@ def _released(
     return tuple(rows)
 
 
-def _purchases(wants: Sequence[Want], users: int, promise: plans.Privacy) -> Bought:
+def _purchases(wants: Sequence[Want], shared: Asked, promise: plans.Privacy) -> Bought:
     """What buys the facts that nobody declared; Infeasible where that tells nothing."""
     sizes: dict[str, Any] = {
         "columns": sum(want.may_be_number for want in wants),
         "names": sum(want.may_be_text for want in wants),
         "epsilon": promise.epsilon,
         "delta": promise.delta,
+        "adjacency": shared.adjacency,
     }
-    share = bought.share_for(users=users, **sizes)
-    paid = Bought.calibrate(users=looked_at(users), share=share, **sizes)
+    share = bought.share_for(users=shared.users, **sizes)
+    paid = Bought.calibrate(users=looked_at(shared.users), share=share, **sizes)
     if paid.rest_epsilon < plans.LEAST_EPSILON:
         raise Infeasible("statistics", f"epsilon={promise.epsilon:g} leaves nothing to buy ranges", "a larger epsilon")
     return paid
 
 
-def _check_users(asked: Sequence[Question], facts: Facts, users: int, mu: float, items: int) -> None:
+def _check_users(asked: Sequence[Question], facts: Facts, shared: Asked, mu: float) -> None:
     """Infeasible where noise alone hides what is asked; of groups that nobody knows yet as if there was one."""
     each = mu / math.sqrt(len(asked))
     for question in asked:
         many = len(facts.groups(question)) if question.by is None or question.by in facts.words else 1
-        running = question.what == "quantiles"
-        part = Spread.for_mu(users=users, groups=many, cells=question.cells, mu=each, running=running, most=items)
-        unit = float(part.against(0.0)[-1]) if running else part.scale
-        shares = question.at if running else (0.5,)
+        part, cells = facts.spread(question, each, shared, many), facts.cells(question)
+        assert part is not None
+        unit = float(part.against(0.0)[-1]) if part.running else part.scale
+        shares = question.at if part.running else (0.5,)
         least = max(
-            estimates.needed(question.what, groups=many, cells=question.cells, unit=unit, share=share)
-            for share in shares
+            estimates.needed(question.what, groups=many, cells=cells, unit=unit, share=share) for share in shares
         )
-        if users < least:
+        if shared.users < least:
             beside = "" if len(asked) == 1 else f", fewer than {len(asked)} questions"
-            fewer = "" if many * question.cells == 1 else ", fewer groups or bins"
+            fewer = "" if many * cells == 1 else ", fewer groups or bins"
             raise Infeasible(
                 "statistics",
-                f"{users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
+                f"{shared.users:,} users do not tell {question.words!r} from noise at mu={each:.3g}",
                 f"{least:,} users, a larger epsilon{fewer}{beside}",
             )
 
 
-def _verify(paid: Bought | None, promise: plans.Privacy, users: int, own: tuple[float, float]) -> None:
+def _verify(paid: Bought | None, promise: plans.Privacy, shared: Asked, own: tuple[float, float]) -> None:
     """All of it together is the promise, by the second account."""
     if paid is not None:
         epsilon, delta = promise.epsilon, promise.delta
-        bought.verify(paid, epsilon, delta, users=users, adjacency="replace-one", own=own)
+        bought.verify(paid, epsilon, delta, users=shared.users, adjacency=shared.adjacency, own=own)
     elif not Pair.gaussian(*own).delta(promise.epsilon, promise.delta) <= promise.delta:
         raise Infeasible("statistics", f"delta={promise.delta:g} is below what arithmetic resolves", "a larger delta")
 
@@ -221,24 +261,28 @@ def _found(facts: Facts, found: Mapping[str, Any], paid: Bought) -> tuple[Facts,
             words[name] = tuple(str(word) for word, _ in told.get("names", ()))
             few = f" that {paid.threshold(paid.names):,.0f} users' votes are for"
             said.append(f"{len(words[name]) or 'no'} values of {name}{few}, and items of others do not count")
-        elif told["votes"][NUMBER] < least:
+        elif told["votes"][_DATE if name in facts.dates else NUMBER] < least:
             said.append(f"nothing of {name}, where fewer than {least:,.0f} users have a number as far as noise tells")
         else:
             low, high = told["range"]
             half = (high - low) / 2
             ends = low - half if low < 0 else max(0.0, low - half), high + half if high > 0 else min(0.0, high + half)
+            shown = f"{ends[0]:g}", f"{ends[1]:g}"
+            if name in facts.dates:
+                ends = calendar.of_years(low - half, high + half)
+                shown = calendar.day(ends[0]), calendar.day(ends[1])
             ranges[name] = ends
-            said.append(f"{name} from {ends[0]:g} to {ends[1]:g}, and items beyond count as at its end")
+            said.append(f"{name} from {shown[0]} to {shown[1]}, and items beyond count as at its end")
     share = f"{100 * paid.share:.2g} % of μ²"
-    return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges)), (
+    return Facts(ranges, words, frozenset(ranges) - frozenset(facts.ranges), facts.dates), (
         f"Bought, for {share}: {'; '.join(said)}.",
     )
 
 
-def _sentence(promise: plans.Privacy, paid: Bought | None) -> str:
+def _sentence(promise: plans.Privacy, adjacency: Adjacency, paid: Bought | None) -> str:
     share = "" if paid is None else f", and docs/privacy/bought-run.md#b1 for {paid.share:.2g} of μ², which buys facts"
     return (
         f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one user at once, "
-        "adjacency replace-one: protects against whoever sees these figures (the machine that holds the table is "
+        f"adjacency {adjacency}: protects against whoever sees these figures (the machine that holds the table is "
         f"trusted); by docs/privacy/statistics.md#st1{share}."
     )

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
+from quoron.counting import calendar
+from quoron.counting.calendar import Calendar
 from quoron.sections import shortened
 from quoron_privacy.counts import spread
 from quoron_privacy.errors import ConfigError, count
@@ -17,7 +19,8 @@ What = Literal["count", "histogram", "quantiles", "mean"]
 CELLS = 1 << 10  # of a range, whose running sums tell quantiles
 QUARTILES = 0.25, 0.5, 0.75
 _GRAMMAR = re.compile(
-    r"(?P<what>count|histogram|quantiles|median|mean)(?: of (?P<of>.+?))?(?: in (?P<bins>\d+) bins)?"
+    r"(?P<what>count|histogram|quantiles|median|mean)(?: of (?P<of>.+?))?"
+    r"(?: in (?:(?P<bins>\d+) bins|(?P<unit>months|years)))?"
     r"(?: at (?P<at>[\d., ]+))?(?: by (?P<by>.+))?"
 )
 
@@ -29,17 +32,20 @@ class Question:
     what: What
     of: str | None = None  # the column of numbers; none for a count
     by: str | None = None  # the column of groups; None: everybody
-    bins: int = 10  # of a histogram, of equal width
+    bins: int | Calendar = 10  # of a histogram, of equal width; or the months or years of dates
     at: tuple[float, ...] = QUARTILES  # of quantiles
 
     def __post_init__(self) -> None:
-        count(bins=self.bins)
+        if self.bins not in get_args(Calendar):
+            count(bins=self.bins)  # type: ignore[arg-type]
         if self.what not in get_args(What) or (self.of is None) != (self.what == "count"):
             raise ConfigError(
                 f"Expected a count, or a histogram, quantiles or a mean of a column, got {self.words!r}. Say "
                 "'count by COLUMN' or 'mean of COLUMN'."
             )
-        if self.bins > spread.MOST_CELLS or not (self.at and all(0 < each < 1 for each in self.at)):
+        if (isinstance(self.bins, int) and self.bins > spread.MOST_CELLS) or not (
+            self.at and all(0 < each < 1 for each in self.at)
+        ):
             raise ConfigError(
                 f"Expected up to {spread.MOST_CELLS} bins and quantiles between 0 and 1, got {self.words!r}."
             )
@@ -53,11 +59,12 @@ class Question:
         if found is None:
             raise ConfigError(
                 f"Expected a question such as 'count by ward', 'histogram of age in 10 bins', 'quantiles of cost at "
-                f"0.1, 0.9', 'median of cost by ward' or 'mean of cost', got {text!r}."
+                f"0.1, 0.9', 'median of cost by ward', 'histogram of admitted in months' or 'mean of cost', got "
+                f"{text!r}."
             )
         said: dict[str, Any] = {name: found[name] for name in ("of", "by") if found[name]}
-        if found["bins"]:
-            said["bins"] = int(found["bins"])
+        if found["bins"] or found["unit"]:
+            said["bins"] = found["unit"] or int(found["bins"])
         try:
             levels = tuple(float(each) for each in found["at"].split(",")) if found["at"] else QUARTILES
         except ValueError:
@@ -69,14 +76,15 @@ class Question:
     @property
     def words(self) -> str:
         """As a text, by which its answer is found."""
-        bins = f" in {self.bins} bins" if self.what == "histogram" else ""
+        bins = f" in {self.bins}{' bins' if isinstance(self.bins, int) else ''}" if self.what == "histogram" else ""
         levels = f" at {', '.join(f'{each:g}' for each in self.at)}" if self.what == "quantiles" else ""
         return f"{self.what}{f' of {self.of}' if self.of else ''}{bins}{levels}{f' by {self.by}' if self.by else ''}"
 
-    @property
-    def cells(self) -> int:
-        """Of each group."""
-        return {"count": 1, "histogram": self.bins, "quantiles": CELLS, "mean": 3}[self.what]
+    def cells(self, ends: tuple[float, float]) -> int:
+        """Of each group, where the column has this range."""
+        if self.what == "histogram":
+            return self.bins if isinstance(self.bins, int) else len(calendar.names(self.bins, *ends))
+        return {"count": 1, "quantiles": CELLS, "mean": 3}[self.what]
 
 
 def asked_of(questions: Any) -> list[Question]:

@@ -3,11 +3,13 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.counting import calendar
 from quoron.counting.questions import CELLS, Question
 from quoron.counting.weighing import Facts
 from quoron_privacy.counts import estimates
@@ -20,7 +22,8 @@ from quoron_privacy.errors import ConfigError
 class Row:
     """One released figure, its standard error, and where it lies with 95 %: noise and sampling of users.
 
-    A quantile that may lie beyond a range that was bought has an infinite end.
+    A quantile that may lie beyond a range that was bought has an infinite end. Of dates a value and its ends are days
+    since 1970-01-01, and the error is in days.
     """
 
     question: str
@@ -30,11 +33,15 @@ class Row:
     error: float
     low: float
     high: float
+    dated: bool = False  # a date
 
     def text(self) -> str:
         """For people."""
         named = " ".join(filter(None, (self.group, self.cell)))
-        return f"{named or 'all'}: {self.value:.6g}  (95 %: {self.low:.6g} to {self.high:.6g})"
+        value, low, high = (
+            calendar.day(each) if self.dated else f"{each:.6g}" for each in (self.value, self.low, self.high)
+        )
+        return f"{named or 'all'}: {value}  (95 %: {low} to {high})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +64,8 @@ class Statistics:
         return found
 
     def as_json(self) -> dict[str, Any]:
-        """Plain numbers and strings; None for an end that is infinite."""
-        rows = [{name: _plain(value) for name, value in asdict(row).items()} for row in self.rows]
-        return asdict(self) | {"rows": rows}
+        """Plain numbers and strings, dates in ISO 8601; None for an end that is infinite."""
+        return asdict(self) | {"rows": [_plain(row) for row in self.rows]}
 
     def text(self) -> str:
         """For people: each question and its figures."""
@@ -69,8 +75,11 @@ class Statistics:
         return "\n".join([*lines, *self.remarks, self.statement])
 
 
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isinf(value) else value
+def _plain(row: Row) -> dict[str, Any]:
+    said, shown = asdict(row), calendar.day if row.dated else float
+    del said["dated"]
+    ends = {"value": row.value, "low": row.low, "high": row.high}
+    return said | {name: None if math.isinf(value) else shown(value) for name, value in ends.items()}
 
 
 def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np.float64], users: int) -> Iterable[Row]:
@@ -78,10 +87,11 @@ def rows_of(part: Spread, question: Question, facts: Facts, released: NDArray[np
     low, high = facts.ranges[question.of] if question.of is not None else (0.0, 1.0)
     for group, own in zip(facts.groups(question), released, strict=True):
         name = None if group is None else str(group)
-        for cell, found in _estimates(part, question, own, users, (low, high)):
+        for cell, found in _estimates(part, question, own, users, (low, high), dates=question.of in facts.dates):
             if question.what == "quantiles" and question.of in facts.bought:
                 found = _open(found, low, high)
-            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high)
+            dated = question.of in facts.dates and question.what in ("quantiles", "mean")
+            yield Row(question.words, name, cell, found.value, found.error, found.low, found.high, dated)
 
 
 def _open(found: Estimate, low: float, high: float) -> Estimate:
@@ -92,7 +102,13 @@ def _open(found: Estimate, low: float, high: float) -> Estimate:
 
 
 def _estimates(
-    part: Spread, question: Question, own: NDArray[np.float64], users: int, ends: tuple[float, float]
+    part: Spread,
+    question: Question,
+    own: NDArray[np.float64],
+    users: int,
+    ends: tuple[float, float],
+    *,
+    dates: bool,
 ) -> Iterable[tuple[str, Estimate]]:
     low, width = ends[0], ends[1] - ends[0]
     if question.what == "mean":
@@ -100,6 +116,9 @@ def _estimates(
     if question.what == "quantiles":
         return [(f"{each:g}", estimates.quantile_of(own, each, part).in_units(low, width)) for each in question.at]
     counts = [estimates.count_of(each, users=users, scale=part.scale).in_units(0.0, part.most) for each in own.tolist()]
+    if not isinstance(question.bins, int):
+        return zip(calendar.names(question.bins, *ends), counts, strict=True)
     edges = [low + width * place / part.cells for place in range(part.cells + 1)]
-    bins = [f"{edges[each]:g} to {edges[each + 1]:g}" for each in range(part.cells)]
+    named = [calendar.day(each) if dates else f"{each:g}" for each in edges]
+    bins = [f"{one} to {other}" for one, other in pairwise(named)]
     return zip(bins if question.what == "histogram" else [""], counts, strict=True)

@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron.counting import calendar
 from quoron.counting.questions import Question
 from quoron.sections import shortened
 from quoron_client.data import columns
+from quoron_client.data.dates import DateNumber
 from quoron_privacy.counts.spread import Spread, thirds
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.release import Adjacency
 
 Integers = NDArray[np.int64]
 ITEMS = "value"  # the column of users' own arrays
@@ -25,24 +28,51 @@ class Facts:
     ranges: Mapping[str, tuple[float, float]]
     words: Mapping[str, Sequence[str | int]]
     bought: frozenset[str] = frozenset()  # columns whose range was bought: some numbers lie beyond it
+    dates: frozenset[str] = frozenset()  # columns of dates, which are days since 1970-01-01
 
     def groups(self, question: Question) -> Sequence[str | int | None]:
         """Of a question; of a column in which enough users have none there is none."""
         return (None,) if question.by is None else self.words[question.by]
 
-    def spread(self, question: Question, users: int, mu: float, items: int) -> Spread | None:
-        """What answers it; None where there is no group, or no number."""
-        many, running = len(self.groups(question)), question.what == "quantiles"
-        if not many or (question.of is not None and question.of not in self.ranges):
+    def cells(self, question: Question) -> int:
+        """Of each group; where no range is known yet as of any."""
+        return question.cells(self.ranges.get(question.of or "", (0.0, 1.0)))
+
+    def spread(self, question: Question, mu: float, asked: "Asked", groups: int | None = None) -> Spread | None:
+        """What answers it, of so many groups, or of those that there are; None where there is none, or no number."""
+        many = len(self.groups(question)) if groups is None else groups
+        if not many or (groups is None and question.of is not None and question.of not in self.ranges):
             return None
-        return Spread.for_mu(users=users, groups=many, cells=question.cells, mu=mu, running=running, most=items)
+        return Spread.for_mu(
+            users=asked.users,
+            groups=many,
+            cells=self.cells(question),
+            mu=mu,
+            running=question.what == "quantiles",
+            most=asked.items,
+            adjacency=asked.adjacency,
+        )
 
 
-def declared(numeric: Mapping[str, Any], categorical: Mapping[str, Any]) -> Facts:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all questions share."""
+
+    users: int  # that there are; under zero-out the most that there may be
+    items: int  # K, that weigh as much as one user
+    adjacency: Adjacency
+
+
+def declared(
+    numeric: Mapping[str, Any], categorical: Mapping[str, Any], dates: Mapping[str, Any] | Sequence[str]
+) -> Facts:
     """What whoever asks says of columns. ConfigError for what cannot be meant."""
+    dates = dates if isinstance(dates, Mapping) else dict.fromkeys([dates] if isinstance(dates, str) else dates)
     if not (isinstance(numeric, Mapping) and isinstance(categorical, Mapping)):
         raise ConfigError("Expected numeric and categorical as mappings of columns, got something else.")
-    ranges, words = {}, {}
+    if twice := set(numeric) & set(dates):
+        raise ConfigError(f"Expected each column as numbers or as dates, got {sorted(twice)[0]!r} as both.")
+    ranges, words = {name: calendar.range_of(name, ends) for name, ends in dates.items() if ends is not None}, {}
     for name, ends in numeric.items():
         try:
             low, high = map(float, ends)
@@ -56,7 +86,7 @@ def declared(numeric: Mapping[str, Any], categorical: Mapping[str, Any]) -> Fact
         if not (kinds <= {str, int} and values and len(set(map(str, values))) == len(values)):
             raise ConfigError(f"Expected categorical[{name!r}] as a list of words, each once, got {shortened(values)}.")
         words[name] = tuple(values) if len(kinds) == 1 else tuple(map(str, values))
-    return Facts(ranges, words)
+    return Facts(ranges, words, dates=frozenset(dates))
 
 
 def of_arrays(source: Any, user: str) -> tuple[Any, str]:
@@ -76,6 +106,11 @@ def of_arrays(source: Any, user: str) -> tuple[Any, str]:
     return pa.table({"user": pa.DictionaryArray.from_arrays(owners, names), ITEMS: pa.array(values)}), "user"
 
 
+def days(table: pa.Table, name: str) -> NDArray[np.float64]:
+    """Days since 1970-01-01 of each row, (N,): NaN where a value is no date. Raises DataError for another type."""
+    return DateNumber(name, "days", 0, 1, since="1970-01-01").read(table)
+
+
 def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners: Integers) -> NDArray[np.float64]:
     """Everybody's weights, by cell: private."""
     groups, cells = np.zeros(len(owners), np.int64), np.zeros(len(owners), np.int64)
@@ -84,10 +119,12 @@ def held(part: Spread, question: Question, facts: Facts, table: pa.Table, owners
     counted, place = groups >= 0, np.zeros(len(owners))
     if question.of is not None:
         low, high = facts.ranges[question.of]
-        values = columns.numbers(table, question.of)
+        values = days(table, question.of) if question.of in facts.dates else columns.numbers(table, question.of)
         counted &= ~np.isnan(values)
         place = (np.clip(values, low, high) - low) / (high - low)  # in [0, 1]
         cells = np.minimum((np.where(np.isnan(place), 0.0, place) * part.cells).astype(np.int64), part.cells - 1)
+        if question.what == "histogram" and not isinstance(question.bins, int):
+            cells = calendar.places(question.bins, low, high, values)
     own, group = owners[counted], groups[counted]
     weights = part.weights(own)
     if question.what != "mean":

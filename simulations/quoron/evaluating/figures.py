@@ -15,19 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
+from quoron.evaluating.curve import FEW, Shares, fitted, score_at, usual
 from quoron.evaluating.evaluation import Bin, Evaluation, Figure, in_units
 from quoron.evaluating.measuring import Released, Where, where
 from quoron.evaluating.scores import MOST_LOSS, Scorer
 from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import CELLS, HeldMeans, HeldOut
+from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
 GROUPS = 8  # of calibration
-SLOW = 5  # waves of shares, of which an AUC has the product of both classes
 _TOLD = (0.15, 0.75)  # of which figures intervals are foretold: a mean square of errors in their bound, an accuracy
-FEW = 0.05  # of users, or slots, with rows: of fewer no figure is told
 NOBODY = (
     "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
     "hold out more users, or raise epsilon."
@@ -45,30 +44,28 @@ class Promise:
 
 def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) -> Evaluation:
     """Figures of what `measuring.release` released. Figures are never outside what they can be."""
-    found = where(held, scorer, np.array(released["places"], np.float64))
+    said = np.array(released["places"], np.float64)
+    found = where(held, scorer, said)
     told = np.array(released["figures"], np.float64)
     if scorer.classes == 2:
-        figures, bins = _of_two(held, scorer, found, told)
+        shares = fitted(held, scorer, found, said, told)
+        figures, bins = _of_two(scorer, found, shares)
+        here, noise = float(shares.held.sum()), shares.noise(np.ones_like(shares.held))
     else:
         figures, bins = [*_of_others(held, scorer, found, told)], ()
+        here, noise = _seen(_parts(held, told))
     figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
-    if not _seen(held, found, told):
+    if here <= max(FEW, WIDE * noise):
         figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
 
 
-def _seen(held: HeldOut, found: Where, told: Vector) -> bool:
-    """Whether users with rows stand out of the noise: without, means over them say nothing."""
-    if held.classes == 2:
-        shares = _shares(held, found.decides, told)
-        here, noise = float(shares.held.sum()), shares.noise(np.ones((2, CELLS)))
-    else:
-        parts = _parts(held, told)
-        here, noise = parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
-    return here > max(FEW, WIDE * noise)
+def _seen(parts: "_Parts") -> tuple[float, float]:
+    """Share of users with rows, and the noise in it: where they do not stand out, means over them say nothing."""
+    return parts.here, parts.noise(np.append(np.ones(parts.classes), [0.0, 0.0]))
 
 
 def _nothing(figure: Figure) -> Figure:
@@ -76,61 +73,18 @@ def _nothing(figure: Figure) -> Figure:
     return replace(figure, low=0.0, high=max(1.0, figure.high, figure.baseline or 0.0), useless=True)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shares:
-    """Released shares of users' rows by class and cell, (2, CELLS), with the covariance of their noise."""
-
-    held: Vector
-    covariance: Vector  # (2, CELLS, 2, CELLS)
-    users: int
-
-    @property
-    def here(self) -> float:
-        """Share of users with rows."""
-        return max(float(self.held.sum()), FEW)
-
-    def noise(self, gradient: Vector) -> float:
-        """Standard deviation of what noise adds to a figure with this gradient."""
-        return math.sqrt(float(np.einsum("ab,abcd,cd->", gradient, self.covariance, gradient)))
-
-    def error(self, gradient: Vector, more: float = 0.0) -> float:
-        """Standard error of a figure with this gradient by shares (2, CELLS): noise and the draw of the users."""
-        noise = self.noise(gradient) ** 2 + more
-        mean = float((self.held * gradient).sum())
-        drawn = max(float((self.held * gradient**2).sum()) - mean**2, 0.0) / self.users
-        return math.sqrt(noise + drawn)
-
-
-def _of_two(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> tuple[list[Figure], tuple[Bin, ...]]:
+def _of_two(scorer: Scorer, found: Where, shares: Shares) -> tuple[list[Figure], tuple[Bin, ...]]:
     """Of two classes, in the order of their scores."""
-    shares = _shares(held, found.decides, told)
-    figures = [_accuracy(found, shares), _auc(shares)]
+    figures = [_accuracy(shares), _auc(shares)]
     if not scorer.probable:
         return figures, ()
-    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(scorer, found, shares))
+    return [*figures, _log_loss(scorer, found, shares)], tuple(_calibration(shares))
 
 
-def _shares(held: HeldOut, decides: int, told: Vector) -> _Shares:
-    """By least squares: the model is right or wrong in all of a class's rows in a cell, so that is a share of cells."""
-    spare = 1 - held_out.of_items(held.cap)
-    right = math.sqrt(held_out.CORRECT) * (_right(decides).reshape(1, -1) - 0.5)
-    asked = np.vstack([right, held_out.two_classes()])
-    inverse = np.linalg.pinv(asked)
-    shares = inverse @ (told[: len(asked)] / math.sqrt(spare))
-    covariance = held.scales[1] ** 2 / spare * inverse @ inverse.T
-    return _Shares(shares.reshape(2, CELLS), covariance.reshape(2, CELLS, 2, CELLS), held.users)
-
-
-def _right(decides: int) -> Vector:
-    """Whether the model is right in rows of a class and a cell, (2, CELLS)."""
-    says = (np.arange(CELLS) >= decides).astype(np.float64)
-    return np.stack([1 - says, says])
-
-
-def _accuracy(found: Where, shares: _Shares) -> Figure:
-    right, here = _right(found.decides), shares.here
-    value = min(max(float((shares.held * right).sum()) / here, 0.0), 1.0)
-    noise = shares.noise((right - value) / here)
+def _accuracy(shares: Shares) -> Figure:
+    right, here = np.stack([~shares.says, shares.says]).astype(np.float64), shares.here
+    value = min(max((float((shares.held * right).sum()) + shares.besides) / here, 0.0), 1.0)
+    noise = shares.noise((right - value) / here, 1 / here)
     low, high = _within(value, math.hypot(noise, math.sqrt(_unit_variance(value) / (here * shares.users))))
     return _figure("accuracy", value, low, high, _majority(shares), "majority")
 
@@ -140,68 +94,59 @@ def _unit_variance(value: float) -> float:
     return max(value * (1 - value), 0.0025)
 
 
-def _majority(shares: _Shares) -> float:
+def _majority(shares: Shares) -> float:
     per_class = np.maximum(shares.held.sum(axis=1), 0.0)
     return min(1.0, max(0.5, float(per_class.max() / max(float(per_class.sum()), FEW))))
 
 
-def _auc(shares: _Shares) -> Figure:
+def _auc(shares: Shares) -> Figure:
     """The chance that a user's row of the second class has a higher score than another's of the first, ties half."""
     zero, one = shares.held
     n0, n1 = float(zero.sum()), float(one.sum())
-    noises = [shares.noise(own[:, None] * np.ones(CELLS)) for own in np.eye(2)]
+    noises = [shares.noise(own[:, None] * np.ones_like(zero)) for own in np.eye(2)]
     if n0 <= WIDE * noises[0] or n1 <= WIDE * noises[1] or min(n0, n1) <= 0:
         return _figure("AUC", 0.5, 0.0, 1.0, 0.5, "chance")
-    beyond = np.triu(np.ones((CELLS, CELLS)), 1) + 0.5 * np.eye(CELLS)  # row: cell of class 0, column: of class 1
-    quick = np.eye(CELLS) - held_out.slow_waves(SLOW)  # of these waves the product of both classes is noise alone
-    beyond = beyond - quick @ beyond @ quick
-    value = float(zero @ beyond @ one) / (n0 * n1)
-    by_zero, by_one = (beyond @ one) / (n0 * n1) - value / n0, (zero @ beyond) / (n0 * n1) - value / n1
-    both, across = (shares.covariance[0, :, 0], shares.covariance[1, :, 1]), shares.covariance[0, :, 1]
-    twice = float(np.sum((both[0] @ beyond @ both[1]) * beyond) + np.sum((across @ beyond.T @ across) * beyond))
-    error = shares.error(np.stack([by_zero, by_one]), twice / (n0 * n1) ** 2)
-    tied = 0.5 * max(float((zero * one).sum()), 0.0) / (n0 * n1)  # what cells hide, whatever is in them
-    value = min(max(value, 0.0), 1.0)
+    below, above = np.cumsum(zero) - zero / 2, n1 - np.cumsum(one) + one / 2
+    value = float(below @ one) / (n0 * n1)
+    error = shares.error(np.stack([above / (n0 * n1) - value / n0, below / (n0 * n1) - value / n1]))
+    tied = 0.5 * float(zero @ one) / (n0 * n1)  # what places hide, whatever is in them
     low, high = _within(value, error, tied)
     return _figure("AUC", value, low, high, 0.5, "chance")
 
 
-def _log_loss(scorer: Scorer, found: Where, shares: _Shares) -> Figure:
+def _log_loss(scorer: Scorer, found: Where, shares: Shares) -> Figure:
     """In nats, of chances held within the outer edges of the cells."""
-    ends = _scores(scorer, found.edges)
+    outer = found.edges[[0, -1]]
+    ends = score_at(scorer, np.clip(shares.places, *outer))
     lost = np.stack([np.logaddexp(0, ends), np.logaddexp(0, -ends)])
-    losses, reach = (lost[:, 1:] + lost[:, :-1]) / 2, np.abs(np.diff(lost)) / 2  # no loss in a cell is farther off
+    losses, reach = (lost[:, 1:] + lost[:, :-1]) / 2, np.abs(np.diff(lost)) / 2  # no loss in a place is farther off
     here = shares.here
     value = float((shares.held * losses).sum()) / here
     error = shares.error((losses - value) / here)
-    within = min(max(float((shares.held * reach).sum()) / here, 0.0), float(reach.max()))
+    within = float((shares.held * reach).sum()) / here
     rate = np.clip(shares.held.sum(axis=1) / here, 1e-9, 1)
     rate = rate / rate.sum()
-    least, most = expit(ends[0]), expit(ends[-1])
+    least, most = expit(score_at(scorer, outer))
     low, high = _within(max(value, 0.0), error, within, math.inf)
     bound = f"chances held within [{least:.3g}, {most:.3g}]"
     baseline = float(-(rate * np.log(rate)).sum())
     return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
 
 
-def _calibration(scorer: Scorer, found: Where, shares: _Shares) -> Iterator[Bin]:
+def _calibration(shares: Shares) -> Iterator[Bin]:
     """Groups of cells: the chance that the model says, and the share of the second class, with its interval."""
-    chances = expit(_scores(scorer, (found.edges[1:] + found.edges[:-1]) / 2))
-    for cells in np.array_split(np.arange(CELLS), GROUPS):
-        zero, one = (float(own[cells].sum()) for own in shares.held)
-        many, within = zero + one, np.isin(np.arange(CELLS), cells).astype(np.float64)
-        if many <= WIDE * shares.noise(np.stack([within, within])):
+    chances = expit(shares.scores)
+    for cells in np.array_split(np.arange(int(shares.cell.max()) + 1), GROUPS):
+        within = np.isin(shares.cell, cells).astype(np.float64)
+        zero, one = (float(own @ within) for own in shares.held)
+        many = zero + one
+        if not len(cells) or many <= WIDE * shares.noise(np.stack([within, within])):
             continue
         value = min(max(one / many, 0.0), 1.0)
         noise = shares.noise(np.stack([-value * within, (1 - value) * within])) / many
         error = math.hypot(noise, math.sqrt(_unit_variance(value) / (many * shares.users)))
         low, high = _within(value, error)
-        yield Bin(float(chances[cells].mean()), value, low, high)
-
-
-def _scores(scorer: Scorer, places: Vector) -> Vector:
-    middle, width = scorer.spread
-    return np.asarray(middle + width * np.clip(ndtri(np.clip(places, 1e-12, 1 - 1e-12)), -38, 38))
+        yield Bin(float((shares.held * within).sum(axis=0) @ chances) / many, value, low, high)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -372,18 +317,13 @@ def expected(held: HeldOut) -> float:
     """Half the 95 % interval of an accuracy of three quarters, or of a mean square of errors in its bound."""
     drawn = 0.1875 / held.users
     if held.classes == 2:
-        noise = _even(held).noise(_right(CELLS // 2) - 0.75)
+        shares = usual(held)
+        noise = shares.noise(np.stack([~shares.says, shares.says]) - 0.75, 1.0)
     else:
         told = np.zeros(held_out.parts_told(held.classes).shape[0])
         parts = _parts(held, told)
         noise = parts.noise(np.append(np.full(parts.classes, -_TOLD[held.classes > 0]), [1.0, 0.0]))
     return WIDE * math.sqrt(noise**2 + drawn)
-
-
-def _even(held: HeldOut) -> _Shares:
-    """What would be released of a model that knows nothing, without noise."""
-    shares = _shares(held, CELLS // 2, np.zeros(1 + 2 * CELLS))
-    return replace(shares, held=np.full((2, CELLS), 0.5 / CELLS))
 
 
 def foretold(held: HeldOut) -> str:
@@ -393,5 +333,5 @@ def foretold(held: HeldOut) -> str:
         return f"an rmse to about ± {100 * min(width / 0.15 / 2, 1):.0f} %"
     if held.classes > 2:
         return f"an accuracy to about ± {width:.2g}"
-    auc = _auc(_even(held))
+    auc = _auc(usual(held))
     return f"an accuracy to about ± {width:.2g}, an AUC to ± {(auc.high - auc.low) / 2:.2g}"

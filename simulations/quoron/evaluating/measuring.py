@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, ndtri
 
 from quoron.evaluating.scores import MOST_LOSS, Scorer, means, usable
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.counts import held_out
-from quoron_privacy.counts.held_out import CELLS, LABELS, PLACES, STEPS, HeldOut
+from quoron_privacy.counts.held_out import LABELS, PLACES, STEPS, HeldOut
 from quoron_privacy.noise.streams import NoiseSource
 
 Vector = NDArray[np.float64]
@@ -27,15 +28,15 @@ SURE = 2.0  # deviations of noise from which on a wave is seen
 TAILS = 3.0  # and a tail: of 28 steps one that is none would hold all errors at many times what they are
 MEDIANS = 3.5  # of errors, at which they are held at least: 2.4 deviations, of a bell
 TAIL = 0.02  # share of rows whose errors may be held at the bound
-ENDS = 0.01  # share of rows beyond the first and the last cell's outer edges, which count there
+ENDS = 0.01  # share of rows whose chances are held at an end, on either side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Where:
     """What the first release says; nothing else chooses the second's cells."""
 
-    edges: Vector  # (CELLS + 1,) of places of scores; (0,) of other labels
-    decides: int = 0  # the first cell in which the model says the second class
+    edges: Vector  # (B + 1,) of cells of places of scores, the outer where chances are held; (0,) of other labels
+    decides: float = 0.5  # the place of scores from which on the model says the second class
     bound: float = 1.0  # at what errors, or losses, are held, as a share of the most
     middle: float = 0.0  # what the baseline always says, in encoded units of a number
 
@@ -64,12 +65,8 @@ def places(scorer: Scorer, items: ItemBatch) -> tuple[Vector, ...]:
 def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     """What the first release says: a function of released and public numbers."""
     if scorer.classes == 2:
-        edges = _edges(said, held.scales[0])
         at = float(np.nextafter(scorer.positions(np.array([scorer.decides]))[0], 1.0))
-        cell = int(np.clip(np.searchsorted(edges, at), 1, CELLS - 1))  # whose lower edge is where the model decides
-        edges[:cell], edges[cell + 1 :] = np.minimum(edges[:cell], at), np.maximum(edges[cell + 1 :], at)
-        edges[cell] = at
-        return Where(edges, decides=cell)
+        return Where(_edges(scorer, held.cells, places_said(said, held.scales[0])[0]), decides=at)
     root = 1.0 if scorer.classes else held_out.ERRORS**0.5
     steps, error = _shares_said(said[:STEPS] / root, STEPS, held.scales[0] / root)
     tails = np.cumsum(steps)
@@ -94,8 +91,9 @@ def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vec
     if scorer.classes == 2:
         labels = scorer.labels(items)
         right = scorer.right(scores, labels)
-        cell = np.clip(np.searchsorted(found.edges, scorer.positions(scores), side="right") - 1, 0, CELLS - 1)
-        own = _shares((labels * CELLS + cell) * 2 + right, 4 * CELLS, items, rows)
+        cells = len(found.edges) - 1
+        cell = np.searchsorted(found.edges[1:-1], scorer.positions(scores))
+        own = _shares((labels * cells + cell) * 2 + right, 4 * cells, items, rows)
         told = right.astype(np.float64)
     elif scorer.classes:
         labels = scorer.labels(items)
@@ -115,20 +113,33 @@ def parts(scorer: Scorer, found: Where, cap: int, items: ItemBatch) -> tuple[Vec
     return own, np.column_stack([share, share * means(told[:, None], items, rows)[:, 0]])
 
 
-def _edges(said: Vector, scale: float) -> Vector:
-    """Of cells that hold about as many rows each: quantiles of the released places, made to ascend."""
+def places_said(said: Vector, scale: float) -> tuple[Vector, Vector]:
+    """Share of rows below each end of a place, (PLACES + 1,), made to ascend, by waves that stand out of the noise.
+
+    And what one deviation of the noise of each wave, seen or not, changes in it, (PLACES + 1, PLACES - 1).
+    """
     waves = held_out.waves(PLACES, held_out.STEEP)
     weight = waves[:, 0] / np.cos(np.pi * np.arange(PLACES) * 0.5 / PLACES)
-    seen = np.where(np.abs(said) > SURE * scale, said, 0.0)
-    seen[0] = said[0]
-    total = max(float(seen[0] / weight[0]), 1e-3)
-    k, b = np.arange(1, PLACES), np.arange(PLACES) + 0.5
-    density = 1 + 2 * np.cos(np.pi * np.outer(b, k) / PLACES) @ (seen[1:] / weight[1:] / total)
-    risen = np.concatenate([[0.0], np.cumsum(density) / PLACES])
+    total = max(float(said[0] / weight[0]), 1e-3)
+    seen = np.where(np.abs(said[1:]) > SURE * scale, said[1:], 0.0)
+    told = 2 * np.cos(np.pi * np.outer(np.arange(PLACES) + 0.5, np.arange(1, PLACES)) / PLACES)
+    told = np.vstack([np.zeros(PLACES - 1), np.cumsum(told / (PLACES * weight[1:] * total), axis=0)])
+    risen = np.arange(PLACES + 1) / PLACES + told @ seen
     up, down = np.maximum.accumulate(risen), np.minimum.accumulate(risen[::-1])[::-1]
     level = np.clip((up + down) / 2, 0.0, 1.0) + 1e-9 * np.arange(PLACES + 1)
-    wanted = ENDS + (1 - 2 * ENDS) * np.arange(CELLS + 1) / CELLS
-    return np.asarray(np.interp(wanted, level, np.arange(PLACES + 1) / PLACES))
+    return level, scale * told
+
+
+def _edges(scorer: Scorer, cells: int, level: Vector) -> Vector:
+    """Of cells that hold about as many rows each of a crowd half of which is of either class, as the model says."""
+    ends, rows = np.arange(PLACES + 1) / PLACES, np.diff(level)
+    middle, width = scorer.spread
+    chance = expit(middle + width * ndtri((ends[1:] + ends[:-1]) / 2)) if scorer.probable else np.full(PLACES, 0.5)
+    both = [rows * each + 1e-12 for each in (chance, 1 - chance)]
+    risen = np.concatenate([[0.0], np.cumsum(sum(each / each.sum() for each in both))]) / 2
+    inner = np.interp(np.arange(1, cells) / cells, risen, ends)
+    low, high = np.interp([ENDS, 1 - ENDS], level, ends)
+    return np.concatenate([[min(low, inner[0])], inner, [max(high, inner[-1])]])
 
 
 def _shares_said(said: Vector, cells: int, scale: float, *, smooth: bool = False) -> tuple[Vector, float]:

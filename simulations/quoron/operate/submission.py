@@ -42,7 +42,7 @@ def specify(
     early_ends: bool = False,
     whole: bool = False,
 ) -> tuple[RunSpecification, Plan]:
-    """The specification of a run over the first `users` enrolled users of `group`, and the plan that goes with it.
+    """The specification of a run over `users` active users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
     once everybody has answered, and the promise says what that assumes. Messages travel `whole` through Flower, and may

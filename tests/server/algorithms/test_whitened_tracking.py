@@ -327,7 +327,7 @@ class TestEstimates:
     def test_shrinking_is_the_mean_under_a_scale_mixture(self):
         z, variances = np.array([0.9, -0.2, 0.05]), np.array([0.1, 0.2, 0.05])
         scales = np.concatenate([[0.0], np.mean(z**2) * np.geomspace(1e-4, 4, 60)])
-        prior = np.concatenate([[1.0], np.full(60, np.exp(-3) / 60)])
+        prior = np.concatenate([[1.0], np.full(60, 1 / 60)])
         weights = prior * [np.prod(norm.pdf(z, scale=np.sqrt(t + variances))) for t in scales]
         expected = z * sum(w * t / (t + variances) for w, t in zip(weights / weights.sum(), scales, strict=True))
         np.testing.assert_allclose(shrunk(z, variances), expected, rtol=1e-10)
@@ -428,6 +428,19 @@ class TestEstimates:
         found = whitening(Moment(np.eye(d) * 0.01 + 0.9 * noise, 1.0), 1.0, s, 0.05)
         lengths = np.linalg.norm(found.transform, axis=0)
         np.testing.assert_allclose(lengths, lengths[0], rtol=1e-9)
+
+    def test_noise_around_means_is_as_much_more_along_them_as_is_reckoned_with(self):
+        """Of 200 draws: means two away make noise along them five times as large; `heard` is in its deviations."""
+        rng, s, far = np.random.default_rng(2), 0.01, np.array([2.0, 0, 0, 0, 0, 1])
+        moment, heard = np.outer(far, far) + 0.005 * np.diag([1, 1, 1, 1, 1, 0]), []
+        for _ in range(200):
+            half = rng.normal(size=(6, 6)) * s / 2
+            found = whitening(Moment(moment + half + half.T, 1.0), 1.0, s, 0.1, constant=True)
+            metric = np.linalg.inv(found.transform[:5, :5] @ found.transform[:5, :5].T)
+            assert metric[0, 0] > 0.3 * np.sqrt(10) * s * 5
+            heard.append(found.heard)
+        assert np.mean(heard) == pytest.approx(0.025 / (s * np.sqrt(4 + 5**2)), abs=0.4)
+        assert np.std(heard) == pytest.approx(1, abs=0.4)
 
     def test_a_length_is_between_its_bound_and_what_the_range_can_say(self):
         mechanism = LogLength.for_mu(users=10_000, mu=1.0)

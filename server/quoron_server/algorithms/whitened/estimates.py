@@ -24,7 +24,6 @@ USUAL_TAIL = 4.0, 2.0  # α of a tail r^-α of users' lengths as it is expected,
 TAIL_SCATTER = 0.3  # by which logarithms of shares are off that law
 LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
-NULL_ODDS = 3.0  # logarithm of the odds that there is nothing to learn
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
 GRID = 60  # scales of what there is to learn
 
@@ -90,7 +89,7 @@ class GradientModel:
 
 
 def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector:
-    """The mean of what z (d,) is an estimate of, whose coordinates are N(0, τ² p), τ² = 0 or one of a grid.
+    """The mean of what z (d,) is an estimate of, whose coordinates are N(0, τ² p), τ² = 0 as likely as all of a grid.
 
     p is 1, or with `signal` (d,) one of its POWERS, of a mean of 1.
     """
@@ -100,7 +99,7 @@ def shrunk(z: Vector, variances: Vector, signal: Vector | None = None) -> Vector
     scales = np.concatenate([np.zeros((1, len(shapes[0]))), *(grid * shape for shape in shapes)])
     spread = scales + variances
     logs = -0.5 * np.sum(np.log(spread) + z * z / spread, axis=1)
-    logs[1:] -= math.log(len(scales) - 1) + NULL_ODDS
+    logs[1:] -= math.log(len(scales) - 1)
     weights = np.exp(logs - logs.max())
     moved: Vector = z * ((weights / weights.sum())[:, None] * scales / spread).sum(axis=0)
     return moved

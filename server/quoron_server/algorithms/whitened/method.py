@@ -351,7 +351,7 @@ class WhitenedTracking:
             levels = following.reshape(self._contrasts.parts, -1)[:, -1]
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
-        aimed = self._target(0.25) * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
+        aimed = self._common * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
         aimed = target if p.robust or p.outputs > 1 else min(target, aimed)
         if not first:
             surprise = (beyond - aimed) / max(aimed, deviation)
@@ -409,15 +409,18 @@ class WhitenedTracking:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
         return self.parameters.start_slope * math.sqrt(self._contrasts.features)
 
+    @property
+    def _common(self) -> float:
+        """π* of a common label, were it no share: a share that its noise can be told from."""
+        nu = self.parameters.resolution
+        return BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
+
     def _target(self, variance: float) -> float:
-        """π*: a share that its noise can be told from, the smaller the rarer a label is."""
+        """π*: the smaller the rarer a label is."""
         nu, least = self.parameters.resolution, ROBUST_BEYOND if self.parameters.robust else 0.0
-        common = BEYOND / nu * math.pow(max(1.0, nu / SLOWER_FROM), 1 / 3)
         rarity = math.pow(4 * variance, min(max(COARSE / nu, 0.5), 1.0))
-        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(
-            self._contrasts.dimension
-        )  # noise grows with D, bias does not
-        return min(most, max(least, common * rarity))
+        most = MOST_BEYOND[0] - MOST_BEYOND[1] / math.sqrt(self._contrasts.dimension)  # noise grows with D, not bias
+        return min(most, max(least, self._common * rarity))
 
     def _capped(self, point: Vector) -> dict[str, float | bool]:
         """Whether the bound on predictions held the point, where there is one."""
