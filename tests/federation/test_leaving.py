@@ -193,6 +193,8 @@ class TestAUserWhoIsForgotten:
         assert registry.members("summer").tolist() == [0, 1]
         assert registry.agreed(0, 9) == []
         assert len(registry.agreed(1, 9)) == 1
+        registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)  # by a round that knew of both
+        assert registry.agreed(0, 9) == []
         assert registry.roster.active("everyone").tolist() == [1]
         assert registry.user(ada) is None
         with pytest.raises(ForgottenKey):

@@ -424,6 +424,10 @@ class Roster:
             connection.execute(_FORGOTTEN.insert(), asdict(done))
             return done
 
+    def forgotten(self, connection: sa.Connection) -> set[int]:
+        """The numbers of all who were, within a transaction."""
+        return set(connection.execute(sa.select(_FORGOTTEN.c.user)).scalars())
+
     def fold(self) -> None:
         """Leave no copy of what was erased in SQLite's journal."""
         self._database.checkpoint()
