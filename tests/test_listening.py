@@ -3,6 +3,7 @@
 Ray: tests/simulations/test_sharding_ray.py. Flower's simulation: tests/flower/test_simulation_ray.py.
 """
 
+import json
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 import typer.main
 
@@ -169,6 +171,25 @@ def test_a_coordinator_lets_nobody_in_without_a_certificate_or_a_token(federatio
     assert set(values[clients].values()) == {"UNAVAILABLE"}, "no certificate, no connection"
     assert values[control].pop("/grpc.health.v1.Health/Check") == "OK", "that it serves is what any may be told"
     assert set(values[control].values()) == {"UNAUTHENTICATED"}
+
+
+def test_who_watches_over_a_coordinator_is_let_in_where_that_was_asked_for(tmp_path: Path) -> None:
+    words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
+    command = [sys.executable, "-m", "quoron", "serve", "--insecure", *words, "--metrics", "0", "--log-format", "json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        found = re.fullmatch(r"listening: clients (\S+), control (\S+), metrics (\S+)\n", process.stdout.readline())  # type: ignore[union-attr]
+        assert found
+        here = listening(process.pid)
+        assert {each.address for each in here} == set(found.groups())
+        assert all(each.here_alone for each in here)
+        told = {path: httpx.get(f"http://{found[3]}/{path}") for path in ("metrics", "healthz", "tokens.json")}
+        assert [each.status_code for each in told.values()] == [200, 200, 404]
+        assert "\nquoron_database_up 1\n" in told["metrics"].text
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate()
+    assert [json.loads(line).get("event") for line in errors.splitlines()] == ["started", "leaving"]
 
 
 def test_a_client_listens_nowhere(federation, tmp_path: Path) -> None:

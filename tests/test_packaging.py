@@ -80,7 +80,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     wanted = {
         str(path.relative_to(ROOT / folder))
         for folder, package in FOLDERS.items()
-        for pattern in ("*.py", "py.typed", "*.toml", "*.parquet", "*.proto", "*.md")
+        for pattern in ("*.py", "py.typed", "*.toml", "*.parquet", "*.proto", "*.md", "*.yml")
         for path in (ROOT / folder / package).rglob(pattern)
     }
     assert wanted <= held

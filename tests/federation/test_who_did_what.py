@@ -42,6 +42,7 @@ async def a_day(folder: Path) -> str:
         await said(ben, "cancel", "winter")
         with pytest.raises(Exception, match="limit of group"):
             await said(ada, "submit", specification(NAME, "autumn").as_text())
+        await said(ada, "change_user", "away", "3")
         await said(ben, "charge", "counts", "everyone", epsilon=1.0, delta=0.0, note="another library")
         return json.dumps(await said(ada, "ledger"))
 
@@ -156,6 +157,7 @@ def test_the_log_says_the_same_as_fields_of_json_in_a_line_each(
         ("submitted", "ada", "winter"),
         ("cancelled", "ben", "winter"),
         ("refused", "ada", None),
+        ("user", "ada", None),
         ("charged", "ben", "counts"),
     ]
     assert {"began", "ended"} <= set(events)

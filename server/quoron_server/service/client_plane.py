@@ -19,6 +19,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.roster import ForgottenKey, OtherGroup, RotatedKey
 from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
+from quoron_server.service.counts import OTHER_PROTOCOL
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import Manager
@@ -338,8 +339,7 @@ def _parsed(data: bytes, limit: int) -> pb.ClientMessage:
 
 def _check_protocol(protocol: int) -> None:
     if protocol != wire.PROTOCOL:
-        words = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
-        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words)
+        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, OTHER_PROTOCOL)
 
 
 async def _hang_up(context: Context, conversation: Conversation) -> None:

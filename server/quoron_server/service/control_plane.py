@@ -22,7 +22,7 @@ import numpy as np
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, UsageError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
-from quoron_server.service import security, tokens
+from quoron_server.service import journal, security, tokens
 from quoron_server.service.counts import Counts
 from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
@@ -174,8 +174,10 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> pb.Document:
         """A copy of the books, on the coordinator's own machine."""
-        await self._require(context, operator=True)
-        return _document(await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context))
+        by = await self._require(context, operator=True)
+        done = await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context)
+        journal.copied(by, done["file"], secrets=request.with_secrets)
+        return _document(done)
 
     async def Users(self, request: pb.UsersRequest, context: Context) -> pb.Document:
         """A page of the roster."""
@@ -185,14 +187,17 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def ChangeUser(self, request: pb.ChangeUserRequest, context: Context) -> pb.Document:
         """What an operator says of a user; or the new key that its old one has signed."""
-        await self._require(context, operator=True)
+        by = await self._require(context, operator=True)
         if request.action in ("forget", "would-forget"):
             changed = self._manager.users.forget(request.user, sure=request.action == "forget")
         elif request.rotation:
             changed = self._manager.users.rotate(request.user, request.rotation)
         else:
             changed = self._manager.users.change(request.action, request.user, request.by)
-        return _document(await _told(self._manager.changed(changed), context))
+        told = await _told(self._manager.changed(changed), context)
+        if request.action != "would-forget":
+            journal.user(request.action or "rotate", by, told.get("said") or f"User {told['user']} is forgotten.")
+        return _document(told)
 
     async def Drawn(self, request: pb.RunReference, context: Context) -> pb.Document:
         """How a run's members were drawn."""

@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from grpc import StatusCode
 
+from quoron_client.protocol import wire
 from quoron_privacy.errors import BudgetExceeded, LedgerUnavailable, QuoronError
 from quoron_server.service import revocation, security
 from quoron_server.specification import OtherPlan
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
-CALLS = ("identity", "revoked", "expired", "other")  # a call is refused
+OTHER_PROTOCOL = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
+CALLS = ("identity", "revoked", "expired", "foreign", "other")  # a call is refused
 
 
 @dataclass(slots=True)
@@ -29,5 +31,6 @@ class Counts:
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """A call of a client or an operator ends before it is heard."""
-        known = {revocation.WORDS: "revoked", security.EXPIRED: "expired"}
-        self.calls[known.get(words, "identity" if code is StatusCode.UNAUTHENTICATED else "other")] += 1
+        known = {revocation.WORDS: "revoked", security.EXPIRED: "expired", OTHER_PROTOCOL: "foreign"}
+        kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
+        self.calls[known.get(words) or kinds.get(code, "other")] += 1

@@ -101,7 +101,7 @@ class Standing:
     done: int  # rounds that were told
     planned: int | None = None  # rounds, at most
     seconds: float | None = None  # of a round, with the pause behind it
-    idle: float | None = None  # seconds since it last moved, of one that runs
+    idle: float | None = None  # seconds since it opened or told of a round, of one that runs
     members: int | None = None
     connected: int | None = None  # of these
     quorum: float | None = None
@@ -109,8 +109,10 @@ class Standing:
 
 def standing(run: Running, sessions: Sessions) -> Standing:
     """Of a run that is carried out."""
-    wanted, session = run.specification, sessions.runs.get(run.name)
-    idle = max(0.0, asyncio.get_running_loop().time() - run.moved)
+    wanted, session, idle = run.specification, sessions.runs.get(run.name), 0.0
+    if session is not None and session.longest:  # before its first round it waits for people
+        moved = run.moved if session.open is None else max(run.moved, session.open.opened)
+        idle = max(0.0, asyncio.get_running_loop().time() - moved)
     return Standing(
         run.name,
         "running",

@@ -84,6 +84,16 @@ def charged(run: str, by: str, group: str, charge: str) -> None:
     _note("charged", words, run=run, by=by or _NOBODY, group=group, charge=charge)
 
 
+def user(action: str, by: str, said: str) -> None:
+    """Something was said of a user: that it is retired, away, back, replaced or forgotten, or has another key."""
+    _note("user", "%s, said %s: %s", action=action, by=by or _NOBODY, said=said)
+
+
+def copied(by: str, file: str, *, secrets: bool) -> None:
+    """An operator has had the books copied."""
+    _note("copied", "the books were copied by %s to %s, secrets: %s", by=by or _NOBODY, file=file, secrets=secrets)
+
+
 def _note(event: str, words: str, *, level: int = logging.INFO, **fields: Any) -> None:
     """`words` with the first of `fields`, in their order; where lines are JSON, all of them beside `event`."""
     shown = list(fields.values())[: words.count("%")]

@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -25,6 +25,7 @@ from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
+from quoron_server.budget import EVERYONE
 from quoron_server.service.feed import Standing
 from quoron_server.service.manager import Manager
 from quoron_server.service.security import Transport
@@ -33,7 +34,6 @@ PATIENCE = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
 _FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
-_DAY = 86400.0
 _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
 
@@ -81,7 +81,7 @@ class Stored:
     """What the database says, of one reading."""
 
     states: Mapping[str, int]
-    users: int
+    users: Mapping[str, Mapping[str, int]]  # by group and state
     groups: Mapping[str, tuple[float, tuple[float, float, float] | None]]  # Σ ε; of a limit its ε, and what ε, μ fit
 
 
@@ -165,7 +165,8 @@ class Metrics:
             if account is not None:
                 left = account.limit.epsilon, account.largest_epsilon(0.0), account.largest_mu(0.0)
             groups[name] = sum(charge.epsilon for charge in charges), left
-        return Stored(self._registry.states(), self._registry.users_count(), groups)
+        users = {name: asdict(self._registry.roster.standing(name)) for name in sorted({*groups, EVERYONE})}
+        return Stored(self._registry.states(), users, groups)
 
     def _of_books(self, stored: Stored | None) -> Iterator[Family]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
@@ -182,12 +183,13 @@ class Metrics:
             return
         paused = len(self._manager.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
-        yield _family("runs_ended_total", "Runs that have ended, by how.", ended, "counter")
+        yield _family("runs_ended", "Runs that have ended, by how.", ended)
         waiting = len([each for each in self._manager.standing() if each.state == "waiting"])
         going = sum(stored.states.get(state, 0) for state in OPEN) - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
         yield _family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
-        yield _family("users", "Users that have enrolled.", stored.users)
+        users = [({"group": group, "state": state}, n) for group, by in stored.users.items() for state, n in by.items()]
+        yield _family("users", "Users by state.", users)
         groups = stored.groups.items()
         yield _family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
         limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
@@ -222,7 +224,7 @@ class Metrics:
                 per_run("run_round_seconds", "What a round takes, with the pause behind it.", lambda r: r.seconds),
                 per_run(
                     "run_idle_seconds",
-                    "Since a running run began, went on, or told of a round, whichever was last.",
+                    "Since a running run opened or told of a round, or was taken up, whichever was last.",
                     lambda r: r.idle,
                 ),
                 per_run("run_members", "Users whose run it is.", lambda r: r.members),

@@ -1,4 +1,4 @@
-"""A port of plain HTTP for those who watch over a coordinator: GET /metrics and GET /healthz, and nothing else.
+"""A port of plain HTTP for those who watch over a coordinator: /metrics, /healthz, and /alarms.yml, the rules for them.
 
     server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
 
@@ -9,6 +9,7 @@ token; it reads one short request a connection, in a few seconds, of a few conne
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.service.metrics import Metrics
@@ -17,6 +18,8 @@ LOOPBACK = "127.0.0.1"
 MOST = 16  # connections at a time; others are hung up on
 LONGEST = 8 << 10  # bytes of a request
 PATIENCE = 5.0  # seconds for one
+ALARMS = Path(__file__).with_name("alarms.yml")
+_PATHS = "Expected GET /metrics, /healthz or /alarms.yml.\n"
 _KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "text/plain; charset=utf-8"}
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
@@ -64,15 +67,17 @@ async def _answered(head: bytes, metrics: Metrics, *, serving: bool) -> bytes:
     method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
     kind = _KIND.get(path, "text/plain; charset=utf-8")
     if not path:
-        code, body = 400, "Expected GET /metrics or GET /healthz.\n"
+        code, body = 400, _PATHS
     elif method not in ("GET", "HEAD"):
         code, body = 405, "Expected GET.\n"
     elif path == "/metrics":
         code, body = 200, await metrics.text()
+    elif path == "/alarms.yml":
+        code, body = 200, ALARMS.read_text(encoding="utf-8")
     elif path == "/healthz":
         code, body = (200, "serving\n") if serving else (503, "not serving: the database does not answer\n")
     else:
-        code, body = 404, "Expected /metrics or /healthz.\n"
+        code, body = 404, _PATHS
     data = body.encode()
     lines = [f"HTTP/1.1 {code} {_WORDS[code]}", f"Content-Type: {kind}", f"Content-Length: {len(data)}"]
     lines += ["Connection: close", "Cache-Control: no-store", "", ""]

@@ -4,7 +4,6 @@ Only connections and what an operator says move the roster, never an answer: doc
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.books.roster import User
 from quoron_server.books.seats import Rotated, Seats
 from quoron_server.runs import Books
+from quoron_server.service import journal
 from quoron_server.service.records import UnknownRun, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
@@ -22,7 +22,6 @@ LOOK = 3.0  # seconds between two looks at who is revoked and who is here
 MOST_TOLD = 1000  # users at a time
 ROTATED = "Another key has taken this one's place, by its own signature. Connect with that."
 GONE = "This user has left this federation, and was forgotten. Nothing is asked of it any more."
-_log = logging.getLogger("quoron")
 
 
 class Users:
@@ -52,7 +51,7 @@ class Users:
         revoked = self._now_revoked()
         if revoked != self._retired:
             for user in self._roster.retire_keys(revoked - self._retired):
-                _log.info("user %d is retired: its certificate was revoked", user)
+                journal.user("retire", "the list of revoked clients", f"User {user} is retired.")
             self._retired = revoked
 
     async def page(self, *, group: str, state: str, after: int) -> dict[str, Any]:
@@ -79,16 +78,13 @@ class Users:
         actions["replace"] = lambda user: self._replace(user, by)
         if action not in actions:
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
-        said = await retried_once(lambda: actions[action](self._roster.find(word)))
-        _log.info("%s", said)
-        return {"said": said}
+        return {"said": await retried_once(lambda: actions[action](self._roster.find(word)))}
 
     async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
         """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""
         done = await retried_once(lambda: self._seats.forget(word, sure=sure))
         if sure:
             self._sessions.hang_up([done["user"]], GONE)
-            _log.info("user %d is forgotten", done["user"])
         return done
 
     async def rotate(self, word: str, statement: str) -> dict[str, Any]:
@@ -105,7 +101,6 @@ class Users:
             f"User {done.users[0]} has a new key, which its old one has signed: the same user, in the same runs, with "
             "the same lifetime budget. The old key is refused from now on."
         )
-        _log.info("%s", said)
         return {"said": said}
 
     def _retire(self, user: User) -> str:

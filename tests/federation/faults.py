@@ -1,0 +1,474 @@
+"""Faults of a federation, rehearsed on a coordinator that runs: what it tells before, during and after each of them.
+
+    shots = carried_out(rehearsed("hang", folder))     # Scraped: well, faulty over two rounds, mended by the runbook
+
+Each rehearsal has a run under way, does the damage, and then what the runbook says. The world is small: twenty clients
+in one process, rounds of a minute whose clock is put forward where time has to pass.
+"""
+
+import asyncio
+import contextlib
+import datetime as dt
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
+from quoron.operate.control import Address, Control
+from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server import runs as books
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.service import Coordinator, Transport, certificates, metrics, tokens, trust
+from quoron_server.service.revocation import Revocations
+from quoron_server.service.sessions import Sessions
+from quoron_server.wording import plan_json
+
+NAME, USERS, SECONDS = "one-pass-dp-sgd", 20, 60.0
+ROUND = 1.1 * SECONDS
+Shot = dict[str, float]  # value by series, as it was scraped; without any but `up` where nobody answers
+Rehearsal = Callable[["Scene"], Awaitable[None]]
+REHEARSALS: dict[str, Rehearsal] = {}
+
+
+def rehearsal(fault: str) -> Callable[[Rehearsal], Rehearsal]:
+    """Of a line of the runbook."""
+
+    def named(function: Rehearsal) -> Rehearsal:
+        REHEARSALS[fault] = function
+        return function
+
+    return named
+
+
+@dataclass
+class Scene:
+    """A coordinator with its clients, its operator, and what was scraped so far."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    changes: dict[str, Any] = field(default_factory=dict)
+    running: Coordinator = field(init=False)
+    peers: list[Peer] = field(default_factory=list)
+    well: Shot = field(default_factory=dict)
+    faulty: list[tuple[float, Shot]] = field(default_factory=list)  # seconds since the fault
+    mended: Shot = field(default_factory=dict)
+    ahead: float = 0.0  # of this machine's own clock
+    _served: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    _joined: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def serve(self) -> None:
+        self.running = await self._served.enter_async_context(coordinator(self.folder, metrics="0", **self.changes))
+        self.running.metrics._clock = lambda: time.time() + self.ahead
+
+    async def leave(self) -> None:
+        await self._joined.aclose()
+        await self._served.aclose()
+
+    async def join(self, answering: Answering | None = None) -> None:
+        """All clients enrol and are at work, honestly unless told otherwise."""
+        answering = answering or Honest.of(USERS)
+        for peer in (peers := await self._joined.enter_async_context(crowd(self.running.listen, USERS))):
+            self._joined.callback(asyncio.create_task(peer.work(answering, 99)).cancel)
+        self.peers = peers
+
+    async def submit(self, run: str = "trial", **changes: Any) -> None:
+        wanted = specification(NAME, run, **{"seconds": SECONDS, "early_ends": False, **changes})
+        await self.running.manager.submit(wanted.as_text(), by="ada")
+
+    def is_open(self, run: str = "trial") -> bool:
+        """Whether a round of the run takes answers."""
+        session = self.running.sessions.runs.get(run)
+        return session is not None and session.open is not None
+
+    async def asked(self, run: str = "trial") -> None:
+        await until(lambda: self.is_open(run))
+
+    async def begun(self, **changes: Any) -> None:
+        """What is well: a run in its first round, whose clients are here."""
+        await self.serve()
+        await self.join()
+        await self.submit(**changes)
+        await self.asked()
+        self.well = await self.scraped()
+
+    async def restarted(self) -> None:
+        """The coordinator and its clients are back, and the run goes on."""
+        await self.serve()
+        await self.join()
+        await self.asked()
+
+    async def two_rounds(self) -> None:
+        """What is told over two rounds of the fault, whatever goes on meanwhile."""
+        for passed in (0.0, SECONDS, 2 * SECONDS):
+            put_clock_forward(passed - (self.faulty[-1][0] if self.faulty else 0.0))
+            self.faulty.append((passed, await self.scraped()))
+
+    async def stays(self) -> None:
+        """The same over two rounds."""
+        self.faulty.append((0.0, await self.scraped()))
+
+    async def is_mended(self) -> None:
+        self.mended = await self.scraped()
+
+    async def scraped(self) -> Shot:
+        """What Prometheus would have: times of day are told by how far they are from now."""
+        try:
+            host, port = str(self.running.metrics_address).split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+        except (OSError, IndexError):
+            return {"up": 0.0}
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n")
+        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        assert head.startswith("HTTP/1.1 200 OK"), head
+        found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", body, flags=re.MULTILINE))
+        now = time.time()
+        shot = {series: float(value) - (now if _is_time(series) else 0.0) for series, value in found.items()}
+        return {"up": 1.0} | shot
+
+    @contextlib.asynccontextmanager
+    async def operator(self, token: str | None = None) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+        """An operator's calls, with a good token unless another is given."""
+        if token is None:
+            token = tokens.add(self.folder / "tokens.json", name=f"ada-{time.monotonic_ns()}", role="operator")
+        with Control(Address(self.running.control, token, insecure=True)) as control:
+            yield lambda method, *given, **named: asyncio.to_thread(getattr(control, method), *given, **named)
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/coordinator.sqlite"
+
+
+def _is_time(series: str) -> bool:
+    return series in ("quoron_clock_seconds", "quoron_start_time_seconds")
+
+
+async def rehearsed(fault: str, folder: Path) -> Scene:
+    """All that is seen of a fault."""
+    with pytest.MonkeyPatch.context() as patch:
+        scene = Scene(folder, patch)
+        try:
+            await REHEARSALS[fault](scene)
+        finally:
+            patch.undo()
+            with contextlib.suppress(QuoronError):
+                await scene.leave()
+    return scene
+
+
+@rehearsal("hang")
+async def hang(at: Scene) -> None:
+    await at.begun()
+
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    at.patch.setattr(Sessions, "ask", never)
+    run = at.running.manager._active["trial"]
+    put_clock_forward(SECONDS)  # the first round is over, and told when it is time; the second never opens
+    await until(lambda: run.untold)
+    put_clock_forward(ROUND - SECONDS)
+    await until(lambda: run.feed.rounds == 1)
+    await at.two_rounds()
+    at.patch.undo()
+    await at.leave()
+    await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("outage")
+async def outage(at: Scene) -> None:
+    await at.begun()
+    await at.leave()
+    await at.stays()
+    await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("database-away")
+async def database_away(at: Scene) -> None:
+    await at.begun()
+
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("The connection is lost.")
+
+    at.patch.setattr(Database, "_connected", away)
+    await at.two_rounds()
+    at.patch.undo()
+    while not at.is_open():  # its next try, and the next time at which a round opens
+        put_clock_forward(ROUND - SECONDS)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+    await at.is_mended()
+
+
+@rehearsal("full-disk")
+async def full_disk(at: Scene) -> None:
+    await at.begun()
+    with at.running._database.writing() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")  # "database or disk is full" at the next page
+    usage = metrics.shutil.disk_usage(at.folder)
+    at.patch.setattr(metrics.shutil, "disk_usage", lambda _: usage._replace(free=4096))
+    await at.two_rounds()
+    at.patch.undo()
+    with at.running._database.writing() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 4294967294")
+    await at.leave()
+    await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("lost-volume")
+async def lost_volume(at: Scene) -> None:
+    await at.begun()
+    file, elsewhere = at.folder / "coordinator.sqlite", at.folder / "elsewhere.sqlite"
+    file.rename(elsewhere)
+    await at.stays()
+    await at.leave()
+    elsewhere.rename(file)  # the volume is back
+    await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("foreign-change")
+async def foreign_change(at: Scene) -> None:
+    await at.begun()
+    await at.running.metrics.verify()
+    before = at.running._database.all(_row(0))[0][0]
+    with at.running._database.writing() as connection:
+        connection.exec_driver_sql("UPDATE population SET payload = '{}' WHERE sequence = 0")
+    await at.running.metrics.verify()
+    await at.stays()
+    await at.leave()
+    with Database(at.url) as database, database.writing() as connection:  # the backup's row
+        connection.exec_driver_sql("UPDATE population SET payload = ? WHERE sequence = 0", (before,))
+    await at.restarted()
+    await at.running.metrics.verify()
+    await at.is_mended()
+
+
+def _row(sequence: int) -> Any:
+    import sqlalchemy as sa
+
+    return sa.text(f"SELECT payload FROM population WHERE sequence = {sequence}")
+
+
+@rehearsal("old-backup")
+async def old_backup(at: Scene) -> None:
+    await at.serve()
+    await at.leave()
+    old = {path: path.read_bytes() for path in at.folder.glob("coordinator.sqlite*")}
+    await at.begun()
+    rows = len(PopulationLedger(at.running._database).rows())
+    await at.leave()
+    new = {path: path.read_bytes() for path in at.folder.glob("coordinator.sqlite*")}
+    for path in new:
+        path.unlink()
+    for path, content in old.items():
+        path.write_bytes(content)
+    await at.serve()
+    async with grpc.aio.insecure_channel(at.running.listen) as channel:  # a client that has seen more, and says no more
+        stub = federation_pb2_grpc.ClientPlaneStub(channel)
+        await stub.Enrol(pb.EnrolRequest(protocol=2, seen=rows), metadata=(("quoron-client", "client-0"),))
+    await at.stays()
+    await at.leave()
+    for path in at.folder.glob("coordinator.sqlite*"):
+        path.unlink()
+    for path, content in new.items():
+        path.write_bytes(content)
+    await at.restarted()
+    await at.is_mended()
+
+
+@rehearsal("clock-jump")
+async def clock_jump(at: Scene) -> None:
+    await at.begun()
+    at.ahead = 3600.0
+    await at.stays()
+    at.ahead = 0.0
+    await at.is_mended()
+
+
+@rehearsal("wrong-plan")
+async def wrong_plan(at: Scene) -> None:
+    await at.begun()
+    async with at.operator() as call:
+        wanted = specification(NAME, "autumn", plan_digest="0" * 64)
+        with pytest.raises(QuoronError, match="the plan"):
+            await call("submit", wanted.as_text())
+        await at.stays()
+        await call("submit", wanted.model_copy(update={"plan_digest": None, "group": "others"}).as_text())
+    await at.is_mended()
+
+
+@rehearsal("wrong-key")
+async def wrong_key(at: Scene) -> None:
+    await at.begun()
+    async with at.operator("quoron_of_another_coordinator") as call:
+        with pytest.raises(QuoronError, match="Expected a token"):
+            await call("runs")
+    await at.stays()
+    async with at.operator() as call:
+        assert [run["run"] for run in await call("runs")] == ["trial"]
+    await at.is_mended()
+
+
+@rehearsal("foreign-program")
+async def foreign_program(at: Scene) -> None:
+    await at.begun()
+    async with grpc.aio.insecure_channel(at.running.listen) as channel:
+        stub = federation_pb2_grpc.ClientPlaneStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="Expected protocol"):
+            await stub.Enrol(pb.EnrolRequest(protocol=1), metadata=(("quoron-client", "client-0"),))
+        changed = channel.stream_stream("/quoron.v1.ClientPlane/Work")(metadata=(("quoron-client", "client-0"),))
+        await changed.write(b"\xff\xff")
+        with pytest.raises(grpc.aio.AioRpcError, match="Expected a message of this protocol"):
+            await changed.read()
+    await at.stays()
+    async with grpc.aio.insecure_channel(at.running.listen) as channel:
+        await Peer(channel, "client-0").enrol()
+    await at.is_mended()
+
+
+@rehearsal("limit-reached")
+async def limit_reached(at: Scene) -> None:
+    await at.begun()
+    async with at.operator() as call:
+        await call("limit", "everyone", epsilon=20.0, delta=0.5)
+        again = specification(NAME, "autumn").as_text()
+        with pytest.raises(QuoronError, match="would exceed the limit"):
+            await call("submit", again)
+        await at.stays()
+        await call("limit", "everyone", epsilon=40.0, delta=0.5)
+        await call("submit", again)
+    await at.is_mended()
+
+
+@rehearsal("cancelled-run")
+async def cancelled_run(at: Scene) -> None:
+    await at.begun()
+    async with at.operator() as call:
+        assert (await call("cancel", "trial"))["state"] == "cancelled"
+        await at.stays()
+        await call("submit", specification(NAME, "trial-2", seconds=SECONDS, early_ends=False).as_text())
+    await at.asked("trial-2")
+    await at.is_mended()
+
+
+@rehearsal("failed-run")
+async def failed_run(at: Scene) -> None:
+    await at.begun()
+
+    def failing(*_: object, **__: object) -> None:
+        raise RunError("Expected another answer.")
+
+    at.patch.setattr(books.rounds, "run", failing)
+    await at.submit("second")
+    feed = await at.running.manager.feed("second")
+    await until(lambda: any(event["kind"] == "ended" for event in feed._events))
+    await at.stays()
+    at.patch.undo()
+    await at.submit("third")
+    await at.asked("third")
+    await at.is_mended()
+
+
+@rehearsal("upgraded-code")
+async def upgraded_code(at: Scene) -> None:
+    await at.begun()
+    await at.leave()
+    at.patch.setattr(books, "plan_json", lambda plan: plan_json(plan) | {"novelty": 1})
+    await at.serve()
+    await at.join()
+    await until(lambda: at.running.manager.records.paused)
+    await at.stays()
+    assert (await at.running.manager.records.status("trial"))["state"] == "paused"
+    at.patch.undo()
+    await at.leave()
+    await at.restarted()  # the version that began it
+    await at.is_mended()
+
+
+@rehearsal("dead-clients")
+async def dead_clients(at: Scene) -> None:
+    await at.begun()
+    for peer in at.peers[:15]:
+        peer.call.cancel()
+    await until(lambda: at.running.sessions.connected == 5)
+    await at.stays()
+    await asyncio.gather(*(peer.hello() for peer in at.peers[:15]))
+    await at.is_mended()
+
+
+@contextlib.asynccontextmanager
+async def _over_tls(at: Scene) -> AsyncIterator[Path]:
+    """A coordinator whose certificate lasts, with two clients that have one."""
+    place = at.folder / "certificates"
+    certificates.make_authority(place, days=400)
+    certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=300)
+    for name in ("client-0", "client-1"):
+        certificates.issue(place, name, days=300)
+    listed = Revocations(place / "revoked.json")
+    files = [place / name for name in ("coordinator.pem", "coordinator.key", "authority.pem")]
+    at.changes = {"transport": Transport(*files, revoked=listed)}
+    await at.serve()
+    yield place
+
+
+async def _enrolled(at: Scene, place: Path, name: str) -> Peer:
+    pair = [(place / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+    credentials = grpc.ssl_channel_credentials((place / "authority.pem").read_bytes(), *pair)
+    channel = await at._joined.enter_async_context(grpc.aio.secure_channel(at.running.listen, credentials))
+    peer = Peer(channel)
+    await peer.enrol()
+    await peer.hello()
+    return peer
+
+
+@rehearsal("expiry")
+async def expiry(at: Scene) -> None:
+    async with _over_tls(at) as place:
+        await _enrolled(at, place, "client-0")
+        at.well = await at.scraped()
+        later = trust.now() + dt.timedelta(days=280)  # twenty days are left
+        at.patch.setattr(trust, "now", lambda: later)
+        await at.stays()
+        certificates.issue(place, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=365, renew=True)
+        certificates.issue(place, "client-0", days=365, renew=True)
+        await _enrolled(at, place, "client-0")  # without a restart
+        await at.is_mended()
+
+
+@rehearsal("revocation")
+async def revocation(at: Scene) -> None:
+    async with _over_tls(at) as place:
+        for name in ("client-0", "client-1"):
+            await _enrolled(at, place, name)
+        at.well = await at.scraped()
+        certificates.revoke(place, "client-1")
+        with pytest.raises(grpc.aio.AioRpcError, match="revoked"):
+            await _enrolled(at, place, "client-1")
+        await at.stays()
+        await at.is_mended()
+
+
+@rehearsal("unreadable-list")
+async def unreadable_list(at: Scene) -> None:
+    async with _over_tls(at) as place:
+        await _enrolled(at, place, "client-0")
+        at.well = await at.scraped()
+        kept = (place / "revoked.json").read_text()
+        (place / "revoked.json").write_text("{")
+        await at.stays()
+        (place / "revoked.json").write_text(kept)
+        await at.is_mended()
