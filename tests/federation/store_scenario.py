@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from sqlalchemy.engine.default import DefaultDialect
 
-from quoron_client.federation import rotation
+from quoron_client.protocol import rotation
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.release import Release

@@ -12,9 +12,11 @@ from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_server.books import roster as module
 from quoron_server.books.backup import back_up, read
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import draw, seed_of
 from quoron_server.books.registry import OtherGroup, Registry
 from quoron_server.books.restoring import restore
-from quoron_server.books.roster import DAY, RotatedKey, draw, seed_of
+from quoron_server.books.roster import DAY, RotatedKey
+from quoron_server.books.roster_tables import NAMES, STANDING
 
 T0 = 1.8e9
 
@@ -251,7 +253,7 @@ def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(reg
     database = registry._database
     enrolled(registry, "ada")
     with database.writing() as connection:
-        for index in (module._standing, module._names):
+        for index in (STANDING, NAMES):
             index.drop(connection)
         for column in ("name", "software", "state", "why", "seen"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
@@ -275,7 +277,7 @@ def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, t
     registry.fix_members("summer", 1)
     back_up(database, tmp_path / "new")
     with database.writing() as connection:
-        for index in (module._standing, module._names):
+        for index in (STANDING, NAMES):
             index.drop(connection)
         for column in ("name", "software", "state", "why", "seen"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))

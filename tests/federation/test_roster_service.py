@@ -9,18 +9,20 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from federation.crowd import Honest, Peer, carried_out, coordinator, crowd, specification, until
 from federation.tls import channel, own_authority, refused, transport
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
-from quoron_client.federation import rotation
+from quoron_client.protocol import rotation
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.drawing import draw, packed, seed_of
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.books.roster import DAY, Roster, draw, seed_of
+from quoron_server.books.roster import DAY, Roster
 from quoron_server.service import Coordinator, certificates, revocation, tokens
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
@@ -158,7 +160,7 @@ def test_a_user_who_is_retired_between_the_count_and_the_draw_makes_a_run_wait_a
             await until(lambda: not running.manager._active and running.manager._waiting)
             roster.standing = standing
             said, charged = await waits(running), PopulationLedger(running._database).rows()
-            await running.manager.changed(running.manager.users.change("back", "3"))
+            await running.manager.after(await running.manager.users.change("back", "3"))
             peers = await stack.enter_async_context(crowd(running.listen, USERS))
             honest = Honest.of(USERS)
             done = await asyncio.gather(*(peer.work(honest) for peer in peers))
@@ -225,7 +227,9 @@ def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkey
     assert after_a_run(tmp_path, "rejected")[0] != draw(seed_of("next", "{}"), np.arange(USERS), 7).tolist()
 
 
-def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(tmp_path: Path) -> None:
+def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = specification("one-pass-dp-sgd").model_copy(update={"simulation": False, "simulation_seed": None})
 
     async def scene() -> tuple[list[dict[str, object]], dict[str, object]]:
@@ -235,8 +239,25 @@ def test_who_was_charged_is_on_the_chain_with_the_draw_of_its_members(tmp_path: 
             registry(running).roster.retire([2])
             await running.manager.submit(wanted.as_text())
             await until(lambda: running.sessions.runs)
-            ledger = PopulationLedger(running._database)
-            return ledger.rows(), await running.manager.users.drawn("trial")
+            own = operator(running, tmp_path)
+            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 0
+            assert capsys.readouterr().out.startswith("trial: 20 of 24 active users, by seed ")
+            ledger, told = PopulationLedger(running._database), await running.manager.users.drawn("trial")
+            with running._database.writing() as connection:  # another was put in by hand
+                slots = {"old": told["drawn"][0], "new": 2}
+                connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
+            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 1
+            assert "to be those that its seed draws, got others" in capsys.readouterr().err
+            with running._database.writing() as connection:  # and its traces are wiped
+                slots = {"old": 2, "new": told["drawn"][0]}
+                connection.execute(sa.text('UPDATE slots SET "user" = :new WHERE "user" = :old'), slots)
+                connection.execute(sa.text("UPDATE draws SET active = :x"), {"x": packed(np.arange(USERS + 5))})
+                members = draw(told["seed"], np.arange(USERS + 5), USERS)
+                for slot, user in enumerate(members.tolist()):
+                    connection.execute(sa.text('UPDATE slots SET "user" = :u WHERE slot = :s'), {"u": user, "s": slot})
+            assert await asyncio.to_thread(invoke, ["users", "drawn", "trial", *own]) == 1
+            assert "to be those on the chain, got others" in capsys.readouterr().err
+            return ledger.rows(), told
 
     rows, told = carried_out(scene())
     (drawn,) = [row["payload"]["drawn"] for row in rows if row["kind"] == "charge"]

@@ -300,6 +300,21 @@ class Account:
             text += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run, but for t = {below(self.largest_lost)}"
         return text
 
+    def fitting(self, wanted: Charge) -> str:
+        """What of the kind of a charge still fits, in a sentence, with numbers that fit as they are written."""
+        epsilon = self.largest_epsilon(wanted.delta, wanted.adjacency)
+        if epsilon <= 0:
+            text = f"Nothing fits with δ = {wanted.delta:g}"
+        else:
+            text = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
+        if self.limit.gaussian_share:
+            adjacency = "replace-one" if wanted.near else wanted.adjacency
+            text += f", or μ = {below(self.largest_mu(wanted.variation, adjacency))} of a Gaussian run"
+            text += f", but for t = {below(self.largest_lost)}" if wanted.near else ""
+        elif wanted.gaussian:
+            text += ". A limit with a --gaussian-share would count this run by its μ"
+        return text + "."
+
     @property
     def _plain(self) -> Fraction:
         return 1 - _exact(self.limit.gaussian_share)

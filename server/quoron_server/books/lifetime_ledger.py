@@ -21,7 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, below, compose, gaussian
+from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, compose, gaussian
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.books.chain import (
     START,
@@ -169,17 +169,14 @@ class PopulationLedger:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""
         self._note("release", {"run": run, **what})
 
-    def seat(self, what: dict[str, Any]) -> None:
-        """Note that a user has another key, or another user its seat: as JSON, and nothing secret."""
-        self._note("seat", what)
-
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """One transaction of what this thread does with the ledger and with its database within the block."""
+    def seat(self, what: dict[str, Any]) -> Iterator[None]:
+        """Note that a user has another key, or another user its seat, in one transaction with what the block does."""
         with self._lock:  # before the database's, as everywhere
             try:
                 with self._database.together():
                     yield
+                    self._note("seat", what)
             except BaseException:
                 self._known = Known()  # a row that it believes it has written is not there
                 raise
@@ -393,23 +390,7 @@ def _admitted(
     if account is not None and not spent and not account.after(wanted).holds:
         raise BudgetExceeded(
             f"Run {run!r} with {wanted.words()} would exceed the limit of group {group!r}, {account.limit.words()}; "
-            f"counted so far: {account.words()}. {fitting(account, wanted)} Ask for less, or let the operator raise "
+            f"counted so far: {account.words()}. {account.fitting(wanted)} Ask for less, or let the operator raise "
             "the limit."
         )
     return wanted
-
-
-def fitting(account: Account, wanted: Charge) -> str:
-    """What of the kind of a charge still fits, in a sentence; numbers are rounded down, so that they fit as written."""
-    epsilon = account.largest_epsilon(wanted.delta, wanted.adjacency)
-    if epsilon <= 0:
-        text = f"Nothing fits with δ = {wanted.delta:g}"
-    else:
-        text = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
-    if account.limit.gaussian_share:
-        adjacency = "replace-one" if wanted.near else wanted.adjacency
-        text += f", or μ = {below(account.largest_mu(wanted.variation, adjacency))} of a Gaussian run"
-        text += f", but for t = {below(account.largest_lost)}" if wanted.near else ""
-    elif wanted.gaussian:
-        text += ". A limit with a --gaussian-share would count this run by its μ"
-    return text + "."

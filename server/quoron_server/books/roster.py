@@ -15,7 +15,6 @@ come back in the middle of a round does not show.
 import hashlib
 import math
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -28,6 +27,8 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, LedgerError, printable
 from quoron_server.books.database import Database, now
+from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
+from quoron_server.books.roster_tables import DRAWS, GONE, KEYS, LATER, NAMES, NOBODYS, SCHEMA, STANDING, USERS
 from quoron_server.budget import EVERYONE as EVERYONE
 
 T = TypeVar("T")
@@ -41,57 +42,6 @@ _SAID = "by its operator"
 _STEPS = 24  # of `away_after`, in which it is kept when somebody was seen
 _LONGEST = 128  # characters of a name, and of what its client says that it runs
 _AT_ONCE = 1000  # users in one statement
-_schema = SCHEMA = sa.MetaData()
-USERS = sa.Table(
-    "users",
-    _schema,
-    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
-    sa.Column("group", sa.Text, nullable=False),
-    sa.Column("enrolled_at", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False, server_default=""),
-    sa.Column("software", sa.Text, nullable=False, server_default=""),
-    sa.Column("state", sa.Text, nullable=False, server_default="active"),  # as was said; who was not seen is away
-    sa.Column("why", sa.Text, nullable=False, server_default=""),
-    sa.Column("seen", sa.BigInteger, nullable=False, default=lambda: int(time.time())),  # seconds since 1970
-)
-_KEYS = sa.Table(  # that were somebody's: of no use any more, and never another user
-    "rotated",
-    _schema,
-    sa.Column("fingerprint", sa.Text, primary_key=True),
-    sa.Column("user", sa.Integer, nullable=False),
-    sa.Column("statement", sa.Text, nullable=False),  # signed by it and by the key that follows it
-    sa.Column("time", sa.Text, nullable=False),
-)
-_DRAWS = sa.Table(
-    "draws",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("seed", sa.Text, nullable=False),
-    sa.Column("active", sa.LargeBinary, nullable=False),  # who was: bits by user, compressed
-)
-_FORGOTTEN = sa.Table(  # users of whom nothing is kept but that they were
-    "forgotten",
-    _schema,
-    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("time", sa.Text, nullable=False),
-    sa.Column("keys", sa.Integer, nullable=False),  # that were erased
-    sa.Column("agreements", sa.Integer, nullable=False),
-)
-_NOBODYS = sa.Table(  # digests of their keys, which say nothing of whose they were: never another user
-    "nobodys",
-    _schema,
-    sa.Column("digest", sa.Text, primary_key=True),
-)
-_standing = sa.Index("users_standing", USERS.c.group, USERS.c.state, USERS.c.seen)
-_names = sa.Index("users_names", USERS.c.name)
-_LATER = {  # columns of `users` that earlier versions lack
-    "name": "TEXT NOT NULL DEFAULT ''",
-    "software": "TEXT NOT NULL DEFAULT ''",
-    "state": "TEXT NOT NULL DEFAULT 'active'",
-    "why": "TEXT NOT NULL DEFAULT ''",
-    "seen": "BIGINT NOT NULL DEFAULT 0",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,24 +76,6 @@ class Standing:
         return f"{self.active} of {needed} users are active in group {group} ({self.away} away, {self.retired} retired)"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Draw:
-    """How the members of a run were drawn: whoever draws again gets them again."""
-
-    seed: str
-    active: NDArray[np.int64]  # whom from
-    members: NDArray[np.int64]
-
-    def as_json(self) -> dict[str, Any]:
-        """What the chain says of it."""
-        return {
-            "seed": self.seed,
-            "active": len(self.active),
-            "of": digest(self.active),
-            "members": digest(self.members),
-        }
-
-
 class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
 
@@ -170,33 +102,6 @@ class Forgotten:
     agreements: int
 
 
-def draw(seed: str, active: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """`n` of the `active` users, in order, shape (n,): those whose SHA-256("SEED USER") is least.
-
-    Public: seed and users in, members out, whoever computes it. Nothing of it is secret, and no amplification by
-    sampling may be claimed of it.
-    """
-    if n >= len(active):
-        return np.sort(active)
-    start = hashlib.sha256(f"{seed} ".encode())
-    ranks = []
-    for user in active.tolist():
-        hashed = start.copy()
-        hashed.update(b"%d" % user)
-        ranks.append((hashed.digest(), user))
-    return np.array(sorted(user for _, user in sorted(ranks)[:n]), dtype=np.int64)
-
-
-def seed_of(run: str, specification: str) -> str:
-    """Public randomness of a run's draw, 64 digits: fixed with all that makes it this run, when it is submitted."""
-    return hashlib.sha256(f"quoron members 1\n{run}\n{specification}".encode()).hexdigest()
-
-
-def digest(users: NDArray[np.int64]) -> str:
-    """SHA-256 of user numbers in order, in decimal with a comma between."""
-    return hashlib.sha256(",".join(map(str, users.tolist())).encode()).hexdigest()
-
-
 class Roster:
     """The users of one database. Every method is one transaction and may be repeated; what it says is durable."""
 
@@ -208,15 +113,15 @@ class Roster:
             raise ConfigError(f"Expected away_after of 1 second or more, got {away_after}.")
         self._database, self._clock, self._away_after = database, clock, away_after
         self._grid = max(1, int(min(away_after, 365 * DAY) / _STEPS))
-        database.ensure(_schema)
+        database.ensure(SCHEMA)
         with database.writing() as connection:
             there = {each["name"] for each in sa.inspect(connection).get_columns(USERS.name)}
-            for name, kind in _LATER.items():
+            for name, kind in LATER.items():
                 if name not in there:
                     connection.execute(sa.text(f"ALTER TABLE users ADD COLUMN {name} {kind}"))
             if "seen" not in there:  # nobody was looked for before: from now on
                 connection.execute(USERS.update().values(seen=self.step))
-            for index in (_standing, _names):
+            for index in (STANDING, NAMES):
                 index.create(connection, checkfirst=True)
 
     def enrol(self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "") -> int:
@@ -286,13 +191,13 @@ class Roster:
                 "retired). Wait for more to connect, or begin a run for fewer."
             )
         drawn = Draw(seed, active, draw(seed, active, n))
-        connection.execute(_DRAWS.insert(), {"run": run, "seed": seed, "active": _packed(active)})
+        connection.execute(DRAWS.insert(), {"run": run, "seed": seed, "active": packed(active)})
         return drawn
 
     def drawn(self, run: str) -> tuple[str, NDArray[np.int64]] | None:
         """Seed of a run's draw, and whom it was from; None before, and for runs of earlier versions."""
-        rows = self._database.all(sa.select(_DRAWS).where(_DRAWS.c.run == run))
-        return (str(rows[0].seed), _unpacked(rows[0].active)) if rows else None
+        rows = self._database.all(sa.select(DRAWS).where(DRAWS.c.run == run))
+        return (str(rows[0].seed), unpacked(rows[0].active)) if rows else None
 
     def page(self, *, group: str = "", state: str = "", after: int = 0, most: int = _AT_ONCE) -> list[User]:
         """Users from number `after` on, at most so many, of one group and state or of all. ConfigError for no state."""
@@ -377,7 +282,7 @@ class Roster:
         """
         with self._database.writing() as connection:
             user = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == old)).first()
-            before = connection.execute(sa.select(_KEYS).where(_KEYS.c.fingerprint == old)).first()
+            before = connection.execute(sa.select(KEYS).where(KEYS.c.fingerprint == old)).first()
             holder = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == new)).first()
             if before is not None and holder is not None and holder.user == before.user:
                 return int(holder.user), None
@@ -395,7 +300,7 @@ class Roster:
                 other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
                 connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
-            connection.execute(_KEYS.insert(), row)
+            connection.execute(KEYS.insert(), row)
             connection.execute(USERS.update().where(USERS.c.user == user.user).values(fingerprint=new))
             return int(user.user), None if holder is None else int(holder.user)
 
@@ -405,28 +310,28 @@ class Roster:
         agreed = sa.table("agreed", sa.column("user"))
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS.c.fingerprint).where(USERS.c.user == user)).first()
-            before = connection.execute(sa.select(_FORGOTTEN).where(_FORGOTTEN.c.user == user)).first()
+            before = connection.execute(sa.select(GONE).where(GONE.c.user == user)).first()
             if before is not None:
                 return Forgotten(before.user, before.time, before.keys, before.agreements)
             if known is None:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
-            rotated = connection.execute(sa.select(_KEYS.c.fingerprint).where(_KEYS.c.user == user)).scalars().all()
+            rotated = connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars().all()
             keys = sorted({known.fingerprint, *rotated})
             for each in map(_nobodys, keys):
-                if connection.execute(sa.select(_NOBODYS).where(_NOBODYS.c.digest == each)).first() is None:
-                    connection.execute(_NOBODYS.insert(), {"digest": each})
-            connection.execute(_KEYS.delete().where(_KEYS.c.user == user))
+                if connection.execute(sa.select(NOBODYS).where(NOBODYS.c.digest == each)).first() is None:
+                    connection.execute(NOBODYS.insert(), {"digest": each})
+            connection.execute(KEYS.delete().where(KEYS.c.user == user))
             agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
             nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
             stays = {"fingerprint": f"{FORGOTTEN} {user}", "state": "retired", "why": FORGOTTEN}
             connection.execute(USERS.update().where(USERS.c.user == user).values(nothing | stays))
             done = Forgotten(user, now(), len(keys), agreements)
-            connection.execute(_FORGOTTEN.insert(), asdict(done))
+            connection.execute(GONE.insert(), asdict(done))
             return done
 
     def forgotten(self, connection: sa.Connection) -> set[int]:
         """The numbers of all who were, within a transaction."""
-        return set(connection.execute(sa.select(_FORGOTTEN.c.user)).scalars())
+        return set(connection.execute(sa.select(GONE.c.user)).scalars())
 
     def fold(self) -> None:
         """Leave no copy of what was erased in SQLite's journal."""
@@ -434,7 +339,7 @@ class Roster:
 
     def rotations(self) -> list[dict[str, Any]]:
         """Every key that was somebody's, with the statement that put another in its place."""
-        rows = self._database.all(sa.select(_KEYS).order_by(_KEYS.c.user, _KEYS.c.time))
+        rows = self._database.all(sa.select(KEYS).order_by(KEYS.c.user, KEYS.c.time))
         return [dict(row._mapping) for row in rows]
 
     def _active(self, connection: sa.Connection, group: str) -> NDArray[np.int64]:
@@ -485,10 +390,10 @@ class Roster:
 
 
 def _require_current(connection: sa.Connection, fingerprint: str) -> None:
-    nobodys = sa.select(_NOBODYS).where(_NOBODYS.c.digest == _nobodys(fingerprint))
+    nobodys = sa.select(NOBODYS).where(NOBODYS.c.digest == _nobodys(fingerprint))
     if connection.execute(nobodys).first() is not None:
         raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
-    gone = connection.execute(sa.select(_KEYS.c.user).where(_KEYS.c.fingerprint == fingerprint)).first()
+    gone = connection.execute(sa.select(KEYS.c.user).where(KEYS.c.fingerprint == fingerprint)).first()
     if gone is not None:
         raise RotatedKey(
             f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
@@ -514,16 +419,6 @@ def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
     rest = iter(values)
     while some := list(islice(rest, most)):
         yield some
-
-
-def _packed(users: NDArray[np.int64]) -> bytes:
-    bits = np.zeros(int(users.max(initial=-1)) + 1, bool)
-    bits[users] = True
-    return zlib.compress(np.packbits(bits).tobytes())
-
-
-def _unpacked(stored: bytes) -> NDArray[np.int64]:
-    return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
 
 
 def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:

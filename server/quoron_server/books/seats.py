@@ -1,16 +1,16 @@
 """A user's seat goes to another key, or to another user: the roster and the chain in one transaction, or neither.
 
 seats = Seats(roster, population)
-seats.rotate(statement, of=3)      # signed by the old key: the same user, with the same budget
-seats.replace(3, 7)                 # another user, with a budget of its own
-seats.forget("3", sure=True)                     # it has left: nothing says who it was
+seats.rotate(statement, of=3)  # signed by the old key: the same user, with the same budget
+seats.replace(3, 7)  # another user, with a budget of its own
+seats.forget("3", sure=True)  # it has left: nothing says who it was
 """
 
 from collections.abc import Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quoron_client.federation import rotation
+from quoron_client.protocol import rotation
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.roster import Roster
@@ -41,11 +41,10 @@ class Seats:
                     f"Expected keys that were never revoked, got {fingerprint[:16]}…, the {which} one: whoever has a "
                     "lost key could sign for any other. Replace the user without a rotation; then it is another user."
                 )
-        with self.population.together():
+        with self.population.seat({"what": "rotated", "user": of, "old": old, "new": new}):
             user, joined = self.roster.rotate(old, new, statement)
             if user != of:
                 raise ConfigError(f"Expected a rotation of user {of}, got one that the key of user {user} has signed.")
-            self.population.seat({"what": "rotated", "user": user, "old": old, "new": new})
         return Rotated(old, (user,) if joined is None else (user, joined))
 
     def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
@@ -54,14 +53,12 @@ class Seats:
         user = self.roster.find(word)
         if not sure:
             return user.as_json()
-        with self.population.together():
+        with self.population.seat({"what": "forgotten", "user": user.user}):
             done = self.roster.forget(user.user)
-            self.population.seat({"what": "forgotten", "user": user.user})
         self.roster.fold()
         return {"group": user.group} | asdict(done)
 
     def replace(self, old: int, new: int) -> None:
         """As `Roster.replace`."""
-        with self.population.together():
+        with self.population.seat({"what": "replaced", "user": old, "by": new}):
             self.roster.replace(old, new)
-            self.population.seat({"what": "replaced", "user": old, "by": new})

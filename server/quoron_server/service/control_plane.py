@@ -194,7 +194,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             changed = self._manager.users.rotate(request.user, request.rotation)
         else:
             changed = self._manager.users.change(request.action, request.user, request.by)
-        told = await _told(self._manager.changed(changed), context)
+        told = await _told(self._manager.after(await _told(changed, context)), context)
         if request.action != "would-forget":
             journal.user(request.action or "rotate", by, told.get("said") or f"User {told['user']} is forgotten.")
         return _document(told)

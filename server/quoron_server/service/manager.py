@@ -11,11 +11,9 @@ import json
 import logging
 import math
 import os
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -86,9 +84,6 @@ class Manager:
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
         self._paused: dict[str, Feed] = {}
-        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
-        self._counted: dict[str, int] = {}
-        self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self.counts = Counts()  # for `metrics`
         self._stopping = asyncio.Event()
@@ -143,15 +138,11 @@ class Manager:
         user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
         if known is None:
             journal.enrolled(user, group, identity)
-        self._came[group] += 1
-        if self._waiting:
-            await self._begin_those_that_can()
-        return user
+        self.users.came(group)
+        return await self.after(user)
 
-    async def changed(self, change: Awaitable[T]) -> T:
-        """After a change of the roster, by which more may be active: a run may wait for them."""
-        result = await change
-        self._counted.clear()
+    async def after(self, result: T) -> T:
+        """What was done about users, after which more may be active: a run may wait for them."""
         if self._waiting:
             await self._begin_those_that_can()
         return result
@@ -279,9 +270,8 @@ class Manager:
         if waiting is not None:
             wanted = waiting.specification
             with suppress(LedgerUnavailable):
-                there = await retried_once(lambda: self._registry.roster.standing(wanted.group))
-                figures = asdict(there) | {"needed": wanted.problem.users, "group": wanted.group}
-                return {"kind": "awaits", "what": "users", **figures, "quorum": wanted.quorum}
+                figures = {"needed": wanted.problem.users, "group": wanted.group, "quorum": wanted.quorum}
+                return {"kind": "awaits", "what": "users", **await self.users.standing(wanted.group), **figures}
         if active is None or session is None:
             return None
         if session.open is None:
@@ -315,26 +305,12 @@ class Manager:
             for name, run in list(self._waiting.items()):
                 if len(self._active) >= MOST_RUNS:
                     return  # the others wait until one has ended
-                if run.seated:
-                    self._begin_now(name)
+                wanted = run.specification.problem.users, run.specification.group
+                if not run.seated and not (self.users.may_be(*wanted) and await self._stored(self.users.are, *wanted)):
                     continue
-                group, needed = run.specification.group, run.specification.problem.users
-                if self._counted.get(group, needed) + self._came[group] < needed:
-                    continue  # spares every enrolment a count of its whole group
-                before = self._came[group]
-                try:
-                    await self._stored(self.users.look)
-                except ConfigError:  # nobody can tell who is revoked, and nobody is let in: at the next who comes
-                    return
-                users = (await self._stored(self._registry.roster.standing, group)).active
-                self._counted[group] = users - before
-                if name in self._waiting and users >= needed:
-                    self._begin_now(name)
-
-    def _begin_now(self, name: str) -> None:
-        if not self._stopping.is_set() and not self._waiting[name].cancelled:
-            run = self._active[name] = self._waiting.pop(name)
-            run.task = asyncio.create_task(self._whole(run))
+                if name in self._waiting and not run.cancelled and not self._stopping.is_set():
+                    self._active[name] = self._waiting.pop(name)
+                    run.task = asyncio.create_task(self._whole(run))
 
     async def _whole(self, run: Running) -> None:
         """A run to its end; then whoever waited for its place."""

@@ -4,6 +4,7 @@ Only connections and what an operator says move the roster, never an answer: doc
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -32,7 +33,33 @@ class Users:
         self._seats = Seats(self._roster, books.population)
         self._revoked, self._retired = revoked, frozenset[str]()
         self._seen: tuple[int, set[int]] = (0, set())  # who is known to have been seen in this step
+        # At most `_counted + _came` users are active in a group: who was when it was last counted, and who came since.
+        self._counted: dict[str, int] = {}
+        self._came: Counter[str] = Counter()
         self.rotated = {str(each["fingerprint"]) for each in self._roster.rotations()}  # keys that are nobody's now
+
+    def came(self, group: str) -> None:
+        """One more of a group may be active."""
+        self._came[group] += 1
+
+    def may_be(self, needed: int, group: str) -> bool:
+        """Whether so many may be active: it spares every enrolment a count of its whole group."""
+        return self._counted.get(group, needed) + self._came[group] >= needed
+
+    def are(self, needed: int, group: str) -> bool:
+        """Whether so many are active, to be drawn from; blocks. Not while nobody can tell who is revoked."""
+        before = self._came[group]
+        try:
+            self.look()
+        except ConfigError:
+            return False
+        active = self._roster.standing(group).active
+        self._counted[group] = active - before
+        return active >= needed
+
+    async def standing(self, group: str) -> dict[str, int]:
+        """How many users of a group are active, away and retired."""
+        return asdict(await retried_once(lambda: self._roster.standing(group)))
 
     async def watch(self) -> None:
         """For ever, every few seconds: whoever is here is seen, and whoever was revoked is retired."""
@@ -61,16 +88,16 @@ class Users:
         found = await retried_once(
             lambda: self._roster.page(group=group, state=state, after=min(after, 2**31 - 1), most=MOST_TOLD),
         )
-        standing = await retried_once(lambda: self._roster.standing(group)) if group else None
-        told = {"users": [user.as_json() for user in found], "more": len(found) == MOST_TOLD}
-        return told | ({} if standing is None else {"standing": asdict(standing)})
+        told: dict[str, Any] = {"users": [user.as_json() for user in found], "more": len(found) == MOST_TOLD}
+        return told | ({"standing": await self.standing(group)} if group else {})
 
     async def drawn(self, run: str) -> dict[str, Any]:
         """How the members of a run were drawn, for whoever draws again. UnknownRun before."""
-        found = await retried_once(lambda: self._registry.drawn(run))
-        if found is None:
+        row, found = await retried_once(lambda: (self._registry.run(run), self._registry.drawn(run)))
+        if row is None or found is None:
             raise UnknownRun(f"Expected a run whose members were drawn, got {run!r}. `quoron runs` lists them.")
-        return {"run": run} | found.as_json() | {"users": found.active.tolist(), "drawn": found.members.tolist()}
+        told = {"run": run, "specification": row.specification} | found.as_json()
+        return told | {"users": found.active.tolist(), "drawn": found.members.tolist()}
 
     async def change(self, action: str, word: str, by: str = "") -> dict[str, Any]:
         """What an operator says of a user, and what came of it in words. ConfigError for what cannot be."""
@@ -78,7 +105,9 @@ class Users:
         actions["replace"] = lambda user: self._replace(user, by)
         if action not in actions:
             raise ConfigError(f"Expected {', '.join(actions)}, got {action!r}.")
-        return {"said": await retried_once(lambda: actions[action](self._roster.find(word)))}
+        said = await retried_once(lambda: actions[action](self._roster.find(word)))
+        self._counted.clear()
+        return {"said": said}
 
     async def forget(self, word: str, *, sure: bool) -> dict[str, Any]:
         """Erase who a user was, if `sure`; what was erased, or of whom it would be. Again is the same."""

@@ -250,7 +250,7 @@ def fits(
     """
     from quoron_privacy.accounts.lifetime import Charge, gaussian
     from quoron_privacy.errors import BudgetExceeded
-    from quoron_server.books.lifetime_ledger import fitting, known_of
+    from quoron_server.books.lifetime_ledger import known_of
 
     account = known_of(source.rows()).accounts.get(group)
     own = gaussian(mu, lost)
@@ -258,7 +258,7 @@ def fits(
     if account is None:
         typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
         return
-    counted = f"counted so far: {account.words()}. {fitting(account, wanted)}"
+    counted = f"counted so far: {account.words()}. {account.fitting(wanted)}"
     if not account.after(wanted).holds:
         raise BudgetExceeded(f"{group}: {wanted.words()} does not fit; {counted}")
     typer.echo(f"{group}: {wanted.words()} fits; {counted}")

@@ -1,5 +1,6 @@
 """`quoron users`: who takes part in a federation, who leaves, who comes in whose place, how a run drew its members."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,11 +28,9 @@ def list_users(
     as_json: Json = False,
 ) -> None:
     """Number, name, group, state and why, when last seen, and what its client runs."""
-    from quoron_server.serial import dumps
-
     with connection.open() as control:
         for each in control.users(group=group or "", state=state or ""):
-            print(dumps(each) if as_json else printable(_line(each)))
+            print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
 
 
 def _line(user: dict[str, Any]) -> str:
@@ -100,7 +99,7 @@ def rotation(
     out: Annotated[Path, typer.Option(help="Where to write what both have signed, for the operator.")],
 ) -> None:
     """Sign a new key by the old one, where both are: the same user, with the same lifetime budget."""
-    from quoron_client.federation.rotation import sign
+    from quoron_client.protocol.rotation import sign
     from quoron_server.books.durable import PUBLIC, replace_whole
 
     text = sign(key, new_key)
@@ -152,21 +151,23 @@ def drawn(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")],
     as_json: Json = False,
 ) -> None:
-    """Draw the members of a run again, here, and say whether the coordinator's are these; exit code 1 if not."""
+    """Draw the members of a run again, here; exit code 1 if the coordinator's, or those on its chain, are others."""
     import numpy as np
 
-    from quoron_server.books.roster import digest, draw
-    from quoron_server.serial import dumps
+    from quoron_server.books.drawing import Draw, draw, seed_of
 
     with connection.open() as control:
-        told = control.drawn(run)
+        told, chain = control.drawn(run), control.ledger()["rows"]
     active, members = (np.array(told[key], dtype=np.int64) for key in ("users", "drawn"))
-    again = draw(told["seed"], active, len(members))
+    seed = seed_of(run, told["specification"])
+    again = Draw(seed, active, draw(seed, active, len(members)))
+    charged = (row["payload"] for row in chain if row["kind"] == "charge" and row["payload"]["run"] == run)
+    noted = [("on the chain", each["drawn"]) for each in charged if "drawn" in each]
     if as_json:
-        print(dumps(told | {"again": again.tolist()}))
+        print(json.dumps(told | {"again": again.members.tolist()}))
     else:
-        print(f"{run}: {len(members)} of {len(active)} active users, by seed {told['seed']}")
-        print(f"active {digest(active)}\nmembers {digest(members)}")
+        print(f"{run}: {len(members)} of {len(active)} active users, by seed {seed}")
         print(" ".join(map(str, members.tolist())))
-    if again.tolist() != members.tolist() or (digest(active), digest(members)) != (told["of"], told["members"]):
-        raise RunError(f"Expected the members of run {run} to be those that its seed draws, got others.")
+    for words, wanted in (("that its seed draws", told), *noted):
+        if again.members.tolist() != members.tolist() or not again.as_json().items() <= wanted.items():
+            raise RunError(f"Expected the members of run {run} to be those {words}, got others.")
