@@ -84,7 +84,7 @@ class TestTheCoordinatorsCertificate:
                 assert {name: round(days) for name, days in left.items()} == {
                     "coordinator": 50,
                     "authority": 400,
-                    "client": 100,
+                    "clients": 100,
                 }
 
         carried_out(scene())

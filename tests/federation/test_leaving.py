@@ -193,6 +193,8 @@ class TestAUserWhoIsForgotten:
         assert registry.members("summer").tolist() == [0, 1]
         assert registry.agreed(0, 9) == []
         assert len(registry.agreed(1, 9)) == 1
+        registry.note_agreed("summer", [0, 1], epsilon=0.5, delta=1e-7)  # by a round that knew of both
+        assert registry.agreed(0, 9) == []
         assert registry.roster.active("everyone").tolist() == [1]
         assert registry.user(ada) is None
         with pytest.raises(ForgottenKey):
@@ -204,14 +206,34 @@ class TestAUserWhoIsForgotten:
         rows = [row for row in json.loads(books.population.export())["rows"] if row["kind"] == "seat"]
         assert [row["payload"] for row in rows] == [{"what": "forgotten", "user": 0}]
 
-    def test_is_forgotten_in_one_transaction_or_not_at_all(self, books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-        books.registry.enrol("a" * 64, name="Ada")
-        with monkeypatch.context() as dying:
-            dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                self.seats(books).forget("Ada", sure=True)
-        assert books.registry.roster.find("Ada").state == "active"
-        assert self.seats(books).forget("Ada", sure=True)["user"] == 0
+    def test_loses_the_keys_that_it_had_before_too(self, books: Books) -> None:
+        old, new = "a" * 64, "b" * 64
+        books.registry.enrol(old, name="Ada")
+        books.registry.roster.rotate(old, new, "signed by both")
+        assert self.seats(books).forget(new, sure=True)["keys"] == 2
+        assert books.registry.roster.rotations() == []
+        for key in (old, new):
+            with pytest.raises(ForgottenKey):
+                books.registry.enrol(key)
+        books.registry.enrol("c" * 64)
+        with pytest.raises(ForgottenKey):
+            books.registry.roster.rotate("c" * 64, old, "signed by both")
+
+    def test_is_forgotten_in_one_transaction_or_not_at_all(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with Database(database_url) as database:
+            books = Books(database)
+            books.registry.enrol("a" * 64, name="Ada")
+            with monkeypatch.context() as dying:
+                dying.setattr(books.population, "seat", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+                with pytest.raises(KeyboardInterrupt):
+                    self.seats(books).forget("Ada", sure=True)
+            assert books.registry.roster.find("Ada").state == "active"
+            for word in ("Ada", "0"):
+                assert self.seats(books).forget(word, sure=True)["keys"] == 1
+            with pytest.raises(ForgottenKey):
+                books.registry.enrol("a" * 64)
 
     @pytest.mark.parametrize("step", ["books", "erased"])
     def test_by_an_operator_who_is_interrupted_ends_the_same(

@@ -26,7 +26,8 @@ def end_connections(server, url):
 
 
 def insert(name):
-    return f"INSERT INTO users VALUES (0, '{name}', 'everyone', 'now')"
+    columns = '"user", fingerprint, "group", enrolled_at, seen'
+    return f"INSERT INTO users ({columns}) VALUES (0, '{name}', 'everyone', 'now', 0)"
 
 
 def write(database, *statements):

@@ -119,11 +119,11 @@ class Database:
     def together(self) -> Iterator[sa.Connection]:
         """One transaction, as `writing`, of all that this thread does with the database within the block."""
         with self._mutex, self.writing() as connection:
-            self._joined = connection
+            before, self._joined = self._joined, connection
             try:
                 yield connection
             finally:
-                self._joined = None
+                self._joined = before
 
     def all(self, query: Any) -> Sequence[Any]:
         """Every row of `query`."""

@@ -387,14 +387,15 @@ class Ledger:
         return rows[0]
 
     def _committed(self) -> Sequence[Any]:
-        rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
+        with self._database.together():  # or a commit between the two would look like a change
+            rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
+            last = self._of(_unreleased.c.round)
         before = [row for row in rows if row.round < -1]
         if tuple(row.round for row in before if row.round != EVALUATED) not in _BEFORE:
             raise self._changed()
         for row in before:
             self._check("commits", row._mapping)
         self._check_all("commits", rows[len(before) :], first=-1)
-        last = self._of(_unreleased.c.round)
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
             raise self._changed()
         return rows

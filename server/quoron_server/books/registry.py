@@ -220,10 +220,11 @@ class Registry:
         return [(row.run, row.state) for row in rows]
 
     def note_agreed(self, run: str, users: Sequence[int], *, epsilon: float, delta: float) -> None:
-        """Keep, for their own clients, that these users have agreed to a run, whether they were asked or not."""
+        """Keep, for their own clients, that these users have agreed to a run, whether they were asked or not; but of
+        those who were forgotten meanwhile nothing."""
         with self._database.writing() as connection:
             query = sa.select(_agreed.c.user).where(_agreed.c.run == run)
-            new = sorted(set(users) - set(connection.execute(query).scalars()))
+            new = sorted(set(users) - set(connection.execute(query).scalars()) - self.roster.forgotten(connection))
             if new:
                 row = {"run": run, "epsilon": epsilon, "delta": delta}
                 connection.execute(_agreed.insert(), [row | {"user": user} for user in new])

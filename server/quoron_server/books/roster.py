@@ -329,6 +329,10 @@ class Roster:
             connection.execute(GONE.insert(), asdict(done))
             return done
 
+    def forgotten(self, connection: sa.Connection) -> set[int]:
+        """The numbers of all who were, within a transaction."""
+        return set(connection.execute(sa.select(GONE.c.user)).scalars())
+
     def fold(self) -> None:
         """Leave no copy of what was erased in SQLite's journal."""
         self._database.checkpoint()

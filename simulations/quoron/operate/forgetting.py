@@ -19,9 +19,9 @@ from typing import Any
 
 STAYS = {
     "its number, in the runs that it was a member of": "how they were drawn stays checkable; nobody else gets it",
-    "what its group was promised, in the lifetime ledger": "it bounds what was released, to whomever it was asked of",
+    "what its group was promised, in the lifetime ledger": "it bounds what was released of each of its users",
     "rows of that ledger about its seat": "numbers, and fingerprints of keys that it rotated: a chain cannot forget",
-    "every model and statistic that was released": "it is out; the promise covers it, and no model is trained anew",
+    "every model and statistic that was released": "it is out; its promise bounds what it can say of one user",
     "what an open run has computed of its answers": "until that run ends; then it is erased as everybody's",
     "digests of its keys, and the revoked key": "so that none of them is ever a user again",
 }

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -47,6 +48,23 @@ class TestLedger:
             assert again.spent(before=0) == {"rounds": 0, "users": 0, "gradient_evaluations": 0}
             assert again.releases() == [(0, Release("gaussian", {"scale": 0.5}))]
             assert again.events() == [{"asked": 2}]
+
+    def test_whoever_reads_while_another_thread_commits_sees_no_change(self, ledger, monkeypatch):
+        ledger.commit(-1, b"start", (), {})
+        ledger.spend(question(), users=2, gradient_evaluations=40)
+        committing = threading.Thread(target=ledger.commit, args=(0, b"next", (), {"asked": 2}))
+        read = Ledger._of
+
+        def of(self, *columns):
+            if committing.ident is None:
+                committing.start()
+                committing.join(0.2)  # it waits for its turn; where it had none to wait for, it is there by now
+            return read(self, *columns)
+
+        monkeypatch.setattr(Ledger, "_of", of)
+        assert ledger.events() == []
+        committing.join()
+        assert ledger.events() == [{"asked": 2}]
 
     def test_a_spent_round_accepts_only_the_identical_question(self, ledger):
         ledger.spend(question(), users=2, gradient_evaluations=40)
