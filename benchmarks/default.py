@@ -108,7 +108,7 @@ def carried_out(job: Job, done: frozenset[Name] = frozenset()) -> Iterator[Line]
     elif job.part == "mean":
         names = {name[:5] for name in done}
         sizes = [each for each in private_means.SIZES if (job.part, job.shape, *each, 1.0) not in names]
-        yield from private_means.mean_cells((job.shape,), tuple(sizes), bounds=(FAR_BOUND,))
+        yield from private_means.mean_cells((job.shape,), tuple(sizes), bounds=(FAR_BOUND,), methods=("learnt",))
     elif job.memory:
         yield from (grown_by(job, users, epsilon) for users in job.users for epsilon in job.epsilons)
     elif job.part == "classes":

@@ -32,6 +32,7 @@ Vector = NDArray[np.float64]
 Line = dict[str, Any]
 
 DELTA, DRAWS = 1e-6, 8
+NOISES = 16  # draws of noise at least, where users are so many that few tables are drawn
 SHAPES: dict[str, Callable[[np.random.Generator, int, int], Matrix]] = {
     "normal": lambda rng, n, d: rng.normal(size=(n, d)),
     "one-large": lambda rng, n, d: rng.normal(size=(n, d)) * np.append(10.0, np.ones(d - 1)),
@@ -103,13 +104,16 @@ def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: f
             squares.append([np.sum((each * deviation - mean) ** 2) for each in found])
             continue
         try:
-            value = quoron.private_mean(
-                away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
-                method=method, simulation_seed=draw,
-            ).value  # fmt: skip
+            values = [
+                quoron.private_mean(
+                    away, epsilon, DELTA, bound=bound, spread=spread if method == "two-stage" else None,
+                    method=method, simulation_seed=draw + 1000 * again,
+                ).value
+                for again in range(max(1, NOISES // len(tables)))
+            ]  # fmt: skip
         except Infeasible:
             return math.nan
-        squares.append([np.sum((value - mean) ** 2)])
+        squares += [[np.sum((value - mean) ** 2)] for value in values]
     return math.sqrt(np.mean(squares, axis=0).min())
 
 
