@@ -221,7 +221,7 @@ def test_a_federation_that_is_kept_carries_out_a_run_for_real(tmp_path: Path) ->
         assert "stopped" in said(tmp_path, "local", "stop", *where)
         assert not place.runs
         with Database(place.books) as database:
-            assert [row["kind"] for row in PopulationLedger(database).rows()] == ["charge", "release", "end"]
+            assert [row["kind"] for row in PopulationLedger(database).rows()] == ["submit", "charge", "release", "end"]
         said(tmp_path, *start, *where, "--workers", 2)
         assert (place.client(6) / "key.pem").read_bytes() == keys
         assert json.loads(said(tmp_path, "local", "status", *where, "--json"))["processes"] == 2
@@ -295,7 +295,7 @@ def test_clients_and_coordinator_that_are_killed_in_a_row_leave_whole_books_and_
     with Database(f"sqlite:///{kept.path}/simulated/coordinator.sqlite") as database:
         ledger, population = Ledger.within(database, "simulation"), PopulationLedger(database)
         population.verify()
-        assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]
+        assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
         assert [event["round"] for event in ledger.events()] == list(range(3 * kills))
         np.testing.assert_array_equal(ledger.model, inline(text, tmp_path / "inline"))
     assert len(dead) == kills
