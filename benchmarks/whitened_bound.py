@@ -43,7 +43,7 @@ LEAST_NU = 20.0
 FIXED = ("fixed", "tables")  # groups, each of which counts alike
 SHARE = 0.94  # of fixed runs that a bound is to hold in
 SPARE = {
-    "before logistic": 1.35,
+    "before logistic": 1.6,
     "before rate": 1.9,
     "before squares": 1.25,
     "after logistic": 1.6,
