@@ -43,12 +43,15 @@ LEAST_NU = 20.0
 FIXED = ("fixed", "tables")  # groups, each of which counts alike
 SHARE = 0.94  # of fixed runs that a bound is to hold in
 SPARE = {
-    "before logistic": 1.35,
+    "before logistic": 1.6,
     "before rate": 1.9,
     "before squares": 1.25,
     "after logistic": 1.6,
     "after squares": 1.6,
 }
+# Exponents of ν and m that are not fitted: at small ν what can be left ends at the start, so a line of all ν is too
+# flat, and items of real users are more alike than those of made ones.
+HELD = {"before logistic": {2: -1.75, 3: -0.4}}
 TINY = 1e-10  # risks below are rounding
 Line = dict[str, Any]
 Vector = np.ndarray
@@ -148,12 +151,16 @@ def facts(lines: list[Line]) -> Vector:
     return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates))])
 
 
-def quantile(known: Vector, wanted: Vector, share: float, weights: Vector) -> Vector:
-    """Coefficients under which a share of `wanted` lies: a distance above them costs `share`, one below the rest."""
+def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held: Mapping[int, float]) -> Vector:
+    """Coefficients under which a share of `wanted` lies: a distance above them costs `share`, one below the rest.
+
+    Those that are `held` are as they are.
+    """
     many, columns = known.shape
     costs = np.concatenate([np.zeros(columns), share * weights, (1 - share) * weights])
     falling = [(None, None), (0, None), (None, 0), (None, 0)]  # more numbers make it no less, users and items no more
     ends = [*falling, *[(None, None)] * (columns - 4), *[(0, None)] * (2 * many)]
+    ends = [(held[k], held[k]) if k in held else end for k, end in enumerate(ends)]
     return linprog(costs, A_eq=np.hstack([known, np.eye(many), -np.eye(many)]), b_eq=wanted, bounds=ends).x[:columns]
 
 
@@ -166,7 +173,7 @@ def fit(lines: list[Line]) -> None:
         kept = [k for k in range(8) if k not in zero(kind)]
         weights = np.array([1 / many[line["group"]] for line in fixed])
         found = np.zeros(8)
-        found[kept] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights)
+        found[kept] = quantile(facts(fixed)[:, kept], wanted, SHARE, weights, HELD.get(kind, {}))
         found[0] += math.log(SPARE[kind])
         print(json.dumps({"kind": kind, "constants": [float(f"{each:.3g}") for each in found]}))
     fixed = [line for line in lines if line["group"] in FIXED]

@@ -53,14 +53,14 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (19713, 123),
     "quoron_client.federation.session": (11761, 83),
     "quoron.mean": (9307, 69),
-    "quoron.training.run": (30698, 198),
+    "quoron.training.run": (30684, 198),
     "quoron.api": (21402, 147),
-    "quoron.sklearn": (31705, 203),
+    "quoron.sklearn": (31691, 203),
     "quoron.cli.app": (3393, 24),
 }
 COUNTS = {
-    "pairs of rooms that import each other": 1,
-    "rings of rooms": 1,
+    "pairs of rooms that import each other": 0,
+    "rings of rooms": 0,
     "rings of modules": 0,
     "imports of our own inside functions": 166,
     "modules that are imported when first used": 47,
@@ -68,7 +68,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 87667,
+    "lines of the product": 87666,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (22029, 1264),

@@ -62,7 +62,7 @@ class Seen(NamedTuple):
 
 
 BEFORE = {
-    "logistic": Powers(3.17, 0.309, -1.44, -0.552),
+    "logistic": Powers(4.0, 0.55, -1.75, -0.4),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
