@@ -22,6 +22,7 @@ from quoron.evaluating.scores import MOST_LOSS, Scorer
 from quoron_client.data.labels import Range
 from quoron_privacy.counts import held_out
 from quoron_privacy.counts.held_out import HeldMeans, HeldOut
+from quoron_privacy.errors import Infeasible
 
 Vector = NDArray[np.float64]
 WIDE = -float(ndtri(0.025))  # deviations of a 95 % interval
@@ -324,6 +325,19 @@ def expected(held: HeldOut) -> float:
         parts = _parts(held, told)
         noise = parts.noise(np.append(np.full(parts.classes, -_TOLD[held.classes > 0]), [1.0, 0.0]))
     return WIDE * math.sqrt(noise**2 + drawn)
+
+
+def require_telling(held: HeldOut, epsilon: float) -> None:
+    """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
+    width = figures.expected(held)
+    if width >= 0.5:
+        needed = -(-held.users * width // 0.25)
+        raise Infeasible(
+            "evaluation",
+            f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
+            f"to ± {width:.2g}",
+            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
+        )
 
 
 def foretold(held: HeldOut) -> str:

@@ -11,7 +11,6 @@ from quoron.evaluating import figures, measuring
 from quoron.evaluating.scores import Scorer
 from quoron.evaluating.split import held_out, held_users
 from quoron.populations import Population, TablePopulation
-from quoron.training.evaluated import require_telling
 from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError
@@ -48,7 +47,7 @@ def release(config: Config, population: Population, adjacency: Adjacency) -> Hel
         adjacency=adjacency,
         cap=config.problem.items_per_user or population.items_per_user,
     )
-    require_telling(held, privacy.epsilon)
+    figures.require_telling(held, privacy.epsilon)
     return held
 
 

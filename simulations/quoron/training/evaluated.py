@@ -26,7 +26,6 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
 from quoron_privacy.counts.held_out import HeldOut
-from quoron_privacy.errors import Infeasible
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -67,7 +66,7 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
         adjacency=privacy.adjacency,
         cap=plan.problem.items_per_user,
     )
-    require_telling(held, privacy.epsilon)
+    figures.require_telling(held, privacy.epsilon)
     whole = replace(plan, guarantee=replace(privacy, held_out=held))
     ALGORITHMS[whole.algorithm].verify(whole)
     remark = (
@@ -75,19 +74,6 @@ def with_held_out(planned: Planned, config: Config, encoding: Encoding, users: i
         f"epsilon, as nobody is in both parts: {figures.foretold(held)}, 95 %."
     )
     return replace(planned, plan=whole, remarks=(*planned.remarks, remark))
-
-
-def require_telling(held: HeldOut, epsilon: float) -> None:
-    """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
-    width = figures.expected(held)
-    if width >= 0.5:
-        needed = -(-held.users * width // 0.25)
-        raise Infeasible(
-            "evaluation",
-            f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
-            f"to ± {width:.2g}",
-            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
-        )
 
 
 def parts(config: Config, noise: NoiseSource, users: int) -> tuple[Users, Users]:

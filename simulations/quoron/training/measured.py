@@ -106,7 +106,7 @@ def prepare(
         cap=cap,
     )
     verify(held, privacy.epsilon, privacy.delta, adjacency=adjacency)
-    evaluated.require_telling(held, privacy.epsilon)
+    figures.require_telling(held, privacy.epsilon)
     dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
     declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
     return Prepared(model, held, privacy, declared, items)
