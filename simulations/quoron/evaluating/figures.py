@@ -329,7 +329,7 @@ def expected(held: HeldOut) -> float:
 
 def require_telling(held: HeldOut, epsilon: float) -> None:
     """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
-    width = figures.expected(held)
+    width = expected(held)
     if width >= 0.5:
         needed = -(-held.users * width // 0.25)
         raise Infeasible(
