@@ -324,3 +324,9 @@ def test_a_program_that_is_killed_when_its_model_is_told_goes_on_to_one_evaluati
     assert found is not None
     assert found.users == 400
     assert charges(ledger) == [4.0]
+
+
+def test_an_auc_of_several_classes_is_refused_by_name_with_what_it_would_cost():
+    accuracy = Figure("accuracy", "user", 0.8, 0.7, 0.9, 0.4, "majority", useless=False)
+    with pytest.raises(DataError, match="√K times the noise"):
+        Evaluation((accuracy,), (), 100, 1.0, 1e-6, "").figure("AUC")

@@ -230,5 +230,5 @@ def _search(curve: _Curve, at: Vector, usually: Vector, sure: Vector) -> Vector:
 def _root(lines: Vector, sure: Vector) -> Vector:
     """A root of the covariance of all that is looked for, and of the doubts, each of which is one deviation."""
     known = np.append(sure, np.ones(lines.shape[1] - len(sure)))
-    lower = np.linalg.cholesky(lines.T @ lines + np.diag(known**2))
-    return np.asarray(solve_triangular(lower, np.eye(len(lower)), lower=True).T)
+    upper = np.linalg.qr(np.vstack([lines, np.diag(known)]), mode="r")  # not of squares, which large crowds exhaust
+    return np.asarray(solve_triangular(upper, np.eye(len(upper))))

@@ -12,6 +12,10 @@ from typing import Any, Literal
 from quoron_privacy.errors import DataError
 
 Per = Literal["user", "item"]
+MANY = (
+    " An AUC is of two classes, per user. Of K, each against the rest, each would have √K times the noise, and K times "
+    "that for being rare: train with a label of two, such as 'origin == 2', for one of them."
+)
 
 
 def in_units(value: float) -> str:
@@ -82,7 +86,8 @@ class Evaluation:
             if (each.name, each.per) == (name, per):
                 return each
         known = ", ".join(f"{each.name} per {each.per}" for each in self.figures)
-        raise DataError(f"Expected a figure among {known}, got {name!r} per {per}.")
+        why = MANY if name == "AUC" and {each.name for each in self.figures} & {"accuracy", "rmse"} else ""
+        raise DataError(f"Expected a figure among {known}, got {name!r} per {per}.{why}")
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each figure, for people."""
