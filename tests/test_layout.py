@@ -53,9 +53,9 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (19713, 123),
     "quoron_client.federation.session": (11761, 83),
     "quoron.mean": (9307, 69),
-    "quoron.training.run": (30684, 198),
+    "quoron.training.run": (30689, 198),
     "quoron.api": (21402, 147),
-    "quoron.sklearn": (31691, 203),
+    "quoron.sklearn": (31696, 203),
     "quoron.cli.app": (3393, 24),
 }
 COUNTS = {
@@ -68,10 +68,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 87666,
+    "lines of the product": 87671,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (22029, 1264),
+    "quoron.api.train": (22030, 1264),
     "quoron_server.algorithms.localised.method": (1148, 54),
     "quoron_server.algorithms.tracking.method": (2411, 104),
 }
