@@ -141,14 +141,15 @@ def zero(kind: str) -> tuple[int, ...]:
 
 
 def facts(lines: list[Line]) -> Vector:
-    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 8)."""
+    """Logarithms of what a bound goes by, as `Powers` has them, (lines, 9)."""
     parts = numbers(lines, "features") * np.maximum(1, numbers(lines, "outputs") - 1)
     nu = numbers(lines, "nu") * np.sqrt(numbers(lines, "features") * numbers(lines, "outputs") / parts)
     found = [np.ones(len(lines)), np.log(parts), np.log(nu), np.log(numbers(lines, "items"))]
     rates = np.nan_to_num(numbers(lines, "rate"), nan=0.5)
     powers = {"noise": 1.0, "curvature": 0.0, "radius": 0.5}
     seen = [np.log(numbers(lines, name) / units(lines) ** power) for name, power in powers.items()]
-    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates))])
+    far = np.log(np.maximum(1.0, nu / forecast.FAR))  # not fitted: where few of the lines are
+    return np.column_stack([*found, *seen, np.log(4 * rates * (1 - rates)), far])
 
 
 def quantile(known: Vector, wanted: Vector, share: float, weights: Vector, held: Mapping[int, float]) -> Vector:

@@ -108,6 +108,8 @@ MESSAGES = {
     "RunReference": federation.RunReference(run="r"),
     "ListRequest": federation.ListRequest(),
     "LedgerRequest": federation.LedgerRequest(run="r"),
+    "UsersRequest": federation.UsersRequest(group="g", state="away", after=7),
+    "ChangeUserRequest": federation.ChangeUserRequest(action="replace", user="old", by="new", rotation="signed"),
     "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5, exceeded=True),
     "ChargeRequest": federation.ChargeRequest(
         run="r",
@@ -216,6 +218,8 @@ GOLDEN: dict[str, str] = {
     "RunReference": "0a0172",
     "ListRequest": "",
     "LedgerRequest": "0a0172",
+    "UsersRequest": "0a01671204617761791807",
+    "ChangeUserRequest": "0a077265706c61636512036f6c641a036e657722067369676e6564",
     "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f2801",
     "ChargeRequest": (
         "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000e03f31000000000000d03f3a087a"

@@ -39,6 +39,7 @@ SIMULATED = "SIMULATED"
 
 # What any other seed draws. None of it is noise, but where the last lines say so.
 OTHERS = {
+    "quoron_server/books/drawing.py": "members of a run, public: whoever draws again gets them",
     "quoron/sections.py": "slots of the plan, public: of Flower's plug-in too, whose noise is secret",
     "quoron/cli/app.py": "slots of the plan, public",
     "quoron/config.py": "slots of the plan, public; made-up users",

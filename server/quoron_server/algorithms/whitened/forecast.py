@@ -16,6 +16,7 @@ from quoron_server.algorithms.forecast import constant_risk, start_risk
 from quoron_server.problem import Problem
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
+FAR = 1000.0  # ν, up to which made and real tables fixed the bounds; rare labels fall slower beyond
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
 
 
@@ -33,6 +34,7 @@ class Powers(NamedTuple):
     curvature: float = 0.0  # of the mean curvature at the model
     radius: float = 0.0  # C that the last release left
     rarity: float = 0.0  # of 4p(1 - p), p a known label rate
+    flatter: float = 0.0  # added to the exponent of ν beyond `FAR`
 
     def of(self, problem: Problem, resolution: float, seen: "Seen | None" = None) -> float:
         """The bound, at most what not training leaves, and what a known label rate leaves to learn."""
@@ -40,7 +42,7 @@ class Powers(NamedTuple):
         public = (parts, resolution * math.sqrt(problem.dimension / parts), problem.items_per_user)
         unit = scale(problem)
         released = (1.0, 1.0, 1.0) if seen is None else (seen.noise / unit, seen.curvature, seen.radius / unit**0.5)
-        facts = (*public, *released, 4 * rate * (1 - rate))
+        facts = (*public, *released, 4 * rate * (1 - rate), max(1.0, public[1] / FAR))
         powers = zip(self[1:], facts, strict=True)
         logarithm = self.constant + sum(power * math.log(fact) for power, fact in powers if power)
         most, constant = start_risk(problem), constant_risk(problem)
@@ -62,7 +64,7 @@ class Seen(NamedTuple):
 
 
 BEFORE = {
-    "logistic": Powers(4.0, 0.55, -1.75, -0.4),
+    "logistic": Powers(4.0, 0.55, -1.75, -0.4, flatter=0.31),
     "rate": Powers(3.88, 0.364, -1.61, -0.611, rarity=-0.836),  # where a label rate is known
     "squares": Powers(1.65, 0.0, -1.63, -0.268),
 }
