@@ -194,7 +194,7 @@ def test_one_that_would_look_at_its_file_before_it_comes_up_is_refused(data):
         converse(data, script, **(OWNER | {"one_user": False}))
 
 
-@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}])
+@pytest.mark.parametrize("changes", [{"seconds": None}, {"adjacency": "zero-out"}, {"exposure": "local"}])
 def test_terms_that_cannot_be_kept_are_no_terms(changes):
     with pytest.raises(WireError, match="public attendance"):
         read_terms("r", terms(**(PUBLIC | changes)))

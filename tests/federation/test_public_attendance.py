@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,6 +31,9 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
+from quoron_server.service.attending import Gathering
+from quoron_server.service.engine import RunStopped
+from quoron_server.service.sessions import Sessions
 from quoron_server.specification import (
     RunSpecification,
     describe,
@@ -187,6 +192,61 @@ def test_a_run_that_waits_for_willing_clients_can_be_cancelled_and_comes_back_af
     assert charged(tmp_path) == []
     assert carried_out(second()) == "cancelled"
     assert charged(tmp_path) == []
+
+
+def test_a_run_that_is_cancelled_while_its_members_are_drawn_waits_for_nobody(tmp_path: Path) -> None:
+    async def scene() -> str:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 3):
+            drawing, go_on, books = asyncio.Event(), threading.Event(), running.manager._books
+            loop, drawn = asyncio.get_running_loop(), books.members
+
+            def members(*given: Any) -> Any:
+                loop.call_soon_threadsafe(drawing.set)
+                go_on.wait()
+                return drawn(*given)
+
+            books.members = members
+            await running.manager.submit(wanted(3, waiting=86400.0).as_text())
+            await drawing.wait()
+            ends = asyncio.create_task(running.manager.cancel("trial"))
+            await asyncio.sleep(0)
+            go_on.set()
+            return (await ends)["state"]
+
+    assert carried_out(scene()) == "cancelled"
+    assert charged(tmp_path) == []
+
+
+def test_when_each_client_agrees_shows_only_at_the_looks_at_all() -> None:
+    """How long a client with private attendance reads its file is a function of the file."""
+
+    async def scene() -> None:
+        session = Sessions().open("trial", "{}", np.arange(3))
+        gathering = Gathering(wanted(3, quorum=1.0, seconds=3600.0, early_ends=False), session)
+        waiting = asyncio.create_task(gathering.wait(asyncio.get_running_loop().time()))
+        await asyncio.sleep(0)
+        session.present |= {0, 2}
+        assert gathering.figures()["willing"] == 0
+        gathering.stop()
+        with pytest.raises(RunStopped):
+            await waiting
+
+    asyncio.run(scene())
+
+
+def test_who_is_here_is_told_while_others_come() -> None:
+    """The roster asks in a thread of its own."""
+    sessions = Sessions()
+    session = sessions.open("trial", "{}", np.arange(3))
+    sessions._here = {0: Mock()}
+
+    class Coming(frozenset[int]):
+        def __contains__(self, user: object) -> bool:
+            sessions._here[len(sessions._here)] = Mock()
+            return True
+
+    session.users = Coming()
+    assert sessions.here(session) == [0]
 
 
 def test_a_quorum_of_all_members_has_to_be_willing_and_without_one_nobody_is_waited_for() -> None:

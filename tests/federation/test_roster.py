@@ -5,9 +5,18 @@ import hashlib
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_public_key,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quoron_client.protocol import rotation
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_server.books import roster as module
 from quoron_server.books.backup import back_up, read
@@ -192,6 +201,19 @@ def test_a_seat_goes_to_another_user_of_the_group_and_does_not_come_back(registr
             registry.roster.replace(*wrong)
 
 
+@one_kind
+def test_whoever_lost_a_seat_or_was_revoked_is_not_active_again_by_a_second_word(registry):
+    replaced, new, revoked = enrolled(registry, "old", "new", "lost")
+    registry.roster.replace(replaced, new)
+    registry.roster.retire_keys(["key of lost"])
+    registry.roster.retire([replaced, revoked])
+    with pytest.raises(ConfigError, match="replaced by user 1"):
+        registry.roster.back(replaced)
+    with pytest.raises(ConfigError, match="a key that was never revoked"):
+        registry.roster.rotate("key of lost", "thief", "{}")
+    assert registry.roster.active("everyone").tolist() == [new]
+
+
 def test_a_rotated_key_is_the_same_user_and_the_old_one_is_nobodys(registry):
     old, _ = enrolled(registry, "ada", "ben")
     registry.add_run("summer", "{}")
@@ -220,6 +242,23 @@ def test_a_revoked_key_signs_for_nobody(registry):
     with pytest.raises(ConfigError, match="a key that was never revoked, got that of user 0"):
         registry.roster.rotate("key of ada", "thief", "{}")
     assert registry.user("key of ada") == 0
+
+
+def test_one_key_written_in_two_ways_is_no_rotation(tmp_path, monkeypatch):
+    """A point of a curve may be written short; certificates are told apart by the long form."""
+    key, path = ec.generate_private_key(ec.SECP256R1()), tmp_path / "ada.key"
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    whole = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    kind = whole[2 : 4 + whole[3]] + b"\x03" + bytes([1 + len(point)]) + b"\0" + point
+    short = b"\x30" + bytes([len(kind)]) + kind
+    assert load_der_public_key(short) == key.public_key()
+    written = iter((whole, short))
+    with monkeypatch.context() as patched:
+        patched.setattr(rotation, "_encoded", lambda _: next(written))
+        text = rotation.sign(path, path)
+    with pytest.raises(ConfigError, match="Expected a rotation"):
+        rotation.check(text)
 
 
 def test_a_new_key_that_was_enrolled_already_is_joined_unless_it_was_in_a_run(registry):

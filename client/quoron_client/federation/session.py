@@ -47,6 +47,7 @@ _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
 _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
 SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
+_READY = 0.9  # of that time: when it is looked at whether there is an answer, so that zeros leave no later than one
 _MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
@@ -256,14 +257,13 @@ class _Session:
     async def _attend(self, call: _Call, said: asyncio.Lock, question: federation.Question, seconds: float) -> None:
         """Answer when it is time, neither sooner nor later, whatever there is by then."""
         clock, worker = asyncio.get_running_loop().time, self._worker
-        due = clock() + SENDS * seconds
+        asked, took = clock(), SENDS * seconds
         computed = self._computing.submit(worker.reply, question)
-        await asyncio.sleep(due - clock())
-        if computed.cancel() or not computed.done():
-            answer = await asyncio.to_thread(worker.zero_row, question)
-        else:
-            answer = computed.result()
-        await _say(call, said, _messages(answer))
+        await asyncio.sleep(asked + _READY * took - clock())
+        late = computed.cancel() or not computed.done()
+        messages = _messages(await asyncio.to_thread(worker.zero_row, question) if late else computed.result())
+        await asyncio.sleep(asked + took - clock())
+        await _say(call, said, messages)
 
     async def _react(
         self, message: federation.ServerMessage | parts.Long, user: int

@@ -44,8 +44,11 @@ class Promised(_Part):
 
     @model_validator(mode="after")
     def _timely(self) -> Self:
-        if self.attendance == "public" and (self.seconds is None or self.adjacency == "zero-out"):
-            raise ValueError("to be of another adjacency than zero-out, and to say its seconds, with public attendance")
+        if self.public and (self.seconds is None or self.adjacency == "zero-out" or self.exposure == "local"):
+            raise ValueError(
+                "to be neither of adjacency zero-out nor of exposure local, and to say its seconds, with public "
+                "attendance"
+            )
         return self
 
     @property

@@ -34,10 +34,7 @@ def sign(old: Path, new: Path) -> str:
     """The statement that the key in `new` follows that in `old`, as JSON. IdentityError for a file that is no key,
     ConfigError for one key twice."""
     keys = {"old": _private(old), "new": _private(new)}
-    public = {
-        name: key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        for name, key in keys.items()
-    }
+    public = {name: _encoded(key.public_key()) for name, key in keys.items()}
     if public["old"] == public["new"]:
         raise ConfigError(f"Expected two keys, got one: {new} holds that of {old}. Make a new one.")
     said = _said(*map(_fingerprint, public.values()))
@@ -62,7 +59,10 @@ def check(text: str) -> tuple[str, str]:
         public = {name: base64.b64decode(stated[name], validate=True) for name in ("old", "new")}
         said = _said(*map(_fingerprint, public.values()))
         for name, der in public.items():
-            _verify(load_der_public_key(der), base64.b64decode(stated["signatures"][name], validate=True), said)
+            key = load_der_public_key(der)
+            if _encoded(key) != der:  # one key, written in another way, would have another fingerprint
+                raise wrong
+            _verify(key, base64.b64decode(stated["signatures"][name], validate=True), said)
     except (ValueError, KeyError, TypeError, RecursionError, UnsupportedAlgorithm, InvalidSignature):
         raise wrong from None
     old, new = map(_fingerprint, public.values())
@@ -73,6 +73,10 @@ def check(text: str) -> tuple[str, str]:
 
 def _said(old: str, new: str) -> bytes:
     return f"{KIND}\n{old}\n{new}\n".encode()
+
+
+def _encoded(public: Any) -> bytes:
+    return bytes(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))
 
 
 def _fingerprint(public: bytes) -> str:

@@ -229,7 +229,10 @@ class Roster:
         raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
 
     def retire(self, users: Iterable[int], why: str = _SAID) -> None:
-        """They are members of no run that begins from now on; of those that have begun they stay members."""
+        """They are members of no run that begins from now on; of those that have begun they stay members.
+
+        Why somebody is retired already stays: who lost a seat, or a key, does not get it back by a second word.
+        """
         self._say(users, "retired", why)
 
     def retire_keys(self, fingerprints: Iterable[str], why: str = REVOKED) -> list[int]:
@@ -358,7 +361,8 @@ class Roster:
     def _say(self, users: Iterable[int], state: State, why: str) -> None:
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
-                connection.execute(USERS.update().where(USERS.c.user.in_(some)).values(state=state, why=why))
+                which = USERS.c.user.in_(some), *([USERS.c.state != "retired"] if state == "retired" else [])
+                connection.execute(USERS.update().where(*which).values(state=state, why=why))
 
     def _require(self, user: int, what: str, states: set[str]) -> User:
         found = self._by_number(user)

@@ -31,6 +31,7 @@ class Gathering:
     session: RunSession
     until: float = 0.0  # loop time to which they may
     over: bool = False  # enough have, or the run has begun before
+    willing: int = 0  # have agreed, when that was last looked at: when each does so may tell how long its file is
     _left: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -51,23 +52,25 @@ class Gathering:
         loop, wanted = asyncio.get_running_loop(), self.wanted
         self.until = begins + wanted.waiting
         look = _SOON if wanted.early_ends else min(_LOOK, PAUSE * wanted.seconds)
-        while not self.over and (willing := len(self.session.present)) < self.needed:
-            if self._left.is_set():
-                raise RunStopped(f"Run {wanted.run} was stopped before it began.")
+        while not self._left.is_set():
+            self.willing = len(self.session.present)
+            self.over = self.over or self.willing >= self.needed
+            if self.over:
+                return
             if loop.time() >= self.until:
                 raise WithoutQuorum(
-                    f"No quorum of willing clients: {willing} of {len(self.session.members)} were connected and had "
-                    f"agreed to take part after {wanted.waiting:g} seconds, {self.needed} were needed. Nobody was "
+                    f"No quorum of willing clients: {self.willing} of {len(self.session.members)} were connected and "
+                    f"had agreed to take part after {wanted.waiting:g} seconds, {self.needed} were needed. Nobody was "
                     "asked and nothing was charged. See that clients run and that their owners' limits leave room, "
                     "then submit another run."
                 )
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._left.wait(), min(look, self.until - loop.time()))
-        self.over = True
+        raise RunStopped(f"Run {wanted.run} was stopped before it began.")
 
     def figures(self) -> dict[str, int]:
         """How it stands, as whoever watches is told."""
-        return {"willing": len(self.session.present), "needed": self.needed, "members": len(self.session.members)}
+        return {"willing": self.willing, "needed": self.needed, "members": len(self.session.members)}
 
     def unwilling(self) -> list[int]:
         """Members who are not here, or have not agreed; as many as are named."""

@@ -220,16 +220,16 @@ class ClientPlane:
 
     async def _hello(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
         caller = self._caller(context)
-        try:
+        first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
+        if first.WhichOneof("kind") != "hello":
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
+        _check_protocol(first.hello.protocol)
+        try:  # whose key it is now: it may have changed, or been forgotten, while the hello was waited for
             user = await self._manager.user(caller.identity)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         if user is None:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
-        first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
-        if first.WhichOneof("kind") != "hello":
-            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
-        _check_protocol(first.hello.protocol)
         return user, caller
 
     def _put_together(

@@ -344,6 +344,8 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             session = self.sessions.open(run.name, description, members, gathered=self._gathered)
         run.gathering = attending.Gathering(wanted, session, over=begun)
+        if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
+            run.gathering.stop()
         await run.gathering.wait(max(loop.time(), self._gathered))
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
