@@ -61,7 +61,7 @@ class Scorer:
 
     def scores(self, items: ItemBatch) -> Vector:
         """(N,), or (N, K) with more than two classes."""
-        found: Vector = items.features.astype(np.float64) @ self.weights.reshape(self.loss.outputs, -1).T
+        found = products(items, self.weights, self.loss.outputs)
         return found[:, 0] if self.loss.outputs == 1 else found
 
     def positions(self, scores: Vector) -> Vector:
@@ -95,6 +95,17 @@ class Scorer:
     def errors(self, scores: Vector, items: ItemBatch) -> Vector:
         """Absolute errors (N,) as shares of the label's range, held at 1."""
         return np.minimum(np.abs(scores - items.labels) / self.unit, 1.0)
+
+
+def products(items: ItemBatch, weights: Vector, outputs: int) -> Vector:
+    """(N, K): every row with every output of a model, each by itself.
+
+    Not with `@`, whose last bits depend on which rows lie beside: a user with a row more would move others' rows from
+    one side of a cell's edge to the other.
+    """
+    features, each = items.features.astype(np.float64), weights.reshape(outputs, -1)
+    with np.errstate(all="ignore"):  # a model beyond all numbers: what that does to whose row is told to nobody
+        return np.asarray(np.einsum("nd,kd->nk", features, each))
 
 
 def usable(items: ItemBatch) -> NDArray[np.bool_]:
