@@ -32,6 +32,7 @@ NOBODY = (
     "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
     "hold out more users, or raise epsilon."
 )
+NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, and no figure says anything of it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) ->
         here, noise = _seen(_parts(held, told))
     figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
-    if here <= max(FEW, WIDE * noise):
-        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
+    if not scorer.finite or here <= max(FEW, WIDE * noise):
+        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
