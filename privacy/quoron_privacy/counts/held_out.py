@@ -2,7 +2,7 @@
 
     >>> held = HeldOut.calibrate(users=1000, classes=2, epsilon=0.5, delta=1e-6)
     >>> round(held.mu, 3), [round(scale, 4) for scale in held.scales]
-    (0.124, [0.028, 0.009])
+    (0.124, [0.0396, 0.0083])
 
 The first release says where users' scores lie (or how far errors go), the second is what figures are made of, in cells
 that the first chose. A user's vector is the mean of its rows' vectors, which come from a set that is public before

@@ -332,13 +332,23 @@ def require_telling(held: HeldOut, epsilon: float) -> None:
     """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
     width = expected(held)
     if width >= 0.5:
-        needed = -(-held.users * width // 0.25)
+        needed = _enough(held)
         raise Infeasible(
             "evaluation",
             f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
             f"to ± {width:.2g}",
-            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
+            f"about {needed:,} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
         )
+
+
+def _enough(held: HeldOut) -> int:
+    """Users of whom an accuracy would be known to ± 0.25, for the same promise: noise of a mean falls as they rise."""
+    users = held.users
+    while True:
+        first, second = (scale * held.users / users for scale in held.scales)
+        if (width := expected(replace(held, users=users, scales=(first, second)))) <= 0.25:
+            return users
+        users = math.ceil(users * min(width / 0.25, 2.0))
 
 
 def foretold(held: HeldOut) -> str:
