@@ -279,6 +279,27 @@ def test_a_model_that_is_none_is_called_useless_and_one_beyond_squares_is_measur
     assert all(each.useless for each in found.figures) or not none
 
 
+@pytest.mark.parametrize(("epsilon", "classes"), [(1.0, 2), (0.01, 2), (0.1, 0), (0.1, 12)])
+def test_as_many_users_as_a_refusal_asks_for_are_enough(epsilon, classes):
+    of = lambda users: HeldOut.calibrate(users=users, classes=classes, epsilon=epsilon, delta=1e-6)  # noqa: E731
+    with pytest.raises(Infeasible, match="needs about") as refused:
+        figures.require_telling(of(5), epsilon)
+    enough = int(str(refused.value).split("needs about ")[1].split(" ")[0].replace(",", ""))
+    assert figures.expected(of(enough)) < 0.26
+    assert figures.expected(of(enough * 9 // 10)) > 0.25
+
+
+def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):
+    """All rows of one class, 5,000 users, a model that tosses coins: known to a hundredth, so not useless."""
+    scorer, random = scored[0], np.random.default_rng(0)
+    items = ItemBatch(random.uniform(-1, 1, (5000, 1)), np.ones(5000), np.arange(5001))
+    held = HeldOut.calibrate(users=5000, classes=2, epsilon=2.0, delta=1e-6)
+    released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
+    accuracy = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, "")).figure("accuracy")
+    assert accuracy.high < 0.55 < accuracy.baseline
+    assert not accuracy.useless
+
+
 def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path):
     alike = train(people.assign(ill=True), tmp_path / "alike").evaluation
     assert alike.figure("AUC").useless

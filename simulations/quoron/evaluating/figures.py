@@ -131,7 +131,7 @@ def _log_loss(scorer: Scorer, found: Where, shares: Shares) -> Figure:
     least, most = expit(score_at(scorer, outer))
     low, high = _within(max(value, 0.0), error, within, math.inf)
     bound = f"chances held within [{least:.3g}, {most:.3g}]"
-    baseline = float(-(rate * np.log(rate)).sum())
+    baseline = 0.0 - float((rate * np.log(rate)).sum())
     return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
 
 
@@ -202,7 +202,7 @@ def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Ite
         value, error = parts.mean(1)
         seen = rate[rate > 0]
         low, high = (most * each for each in _within(value, error))
-        baseline = float(-(seen * np.log(seen)).sum())
+        baseline = 0.0 - float((seen * np.log(seen)).sum())
         bound = f"losses held at {most:.3g}"
         yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
 
@@ -241,19 +241,8 @@ def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures
     bound = f"at most {held.cap:,} rows of a user count"
     if not scorer.classes:
         made = _root(scorer, found, (value, error), 0.0, per="item")
-        return [
-            Figure(
-                made.name,
-                "item",
-                made.value,
-                made.low,
-                made.high,
-                first.baseline,
-                first.baseline_name,
-                _useless(made.low, made.high, first.baseline, 0.0),
-                f"{made.bound}; {bound}",
-            )
-        ]
+        useless = _useless(made.low, made.high, first.baseline, 0.0)
+        return [replace(made, baseline=first.baseline, useless=useless, bound=f"{made.bound}; {bound}")]
     low, high = _within(value, error)
     return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
 
@@ -275,8 +264,8 @@ def _figure(
 
 
 def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
-    """Whether an interval is as wide as all that lies between the baseline and a perfect model."""
-    return baseline is not None and high - low >= abs(perfect - baseline)
+    """Whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
+    return baseline is not None and low <= baseline <= high and high - low >= abs(perfect - baseline)
 
 
 def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) -> tuple[float, float]:
