@@ -15,6 +15,7 @@ import quoron
 from dying import Moment
 from patients import patients
 from quoron.cli.app import invoke
+from quoron.evaluating import figures, measuring
 from quoron.evaluating.evaluation import Evaluation, Figure
 from quoron.evaluating.scores import Scorer, means, usable
 from quoron.run_folder import RunFolder
@@ -22,8 +23,13 @@ from quoron.sklearn import PrivateLogisticRegression
 from quoron.training import evaluated, lifetime
 from quoron.training.curator import CuratorEngine
 from quoron.training.rows import HoldOut
+from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import Classes, Range, Signs
+from quoron_client.losses import make_loss
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible, RunError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import EVALUATED
@@ -239,10 +245,6 @@ def test_the_estimators_hold_users_out_too(people, ledger):
 @pytest.fixture(scope="module")
 def scored() -> tuple[Scorer, ItemBatch]:
     """Three users: two rows, one of them right; one row that is wrong; and no row that can be used."""
-    from quoron_client.data.encoding import Encoding
-    from quoron_client.data.labels import Signs
-    from quoron_client.losses import make_loss
-
     encoding = Encoding((), Signs("y"), intercept=True, feature_norm=1.0)
     items = ItemBatch(np.array([[1.0], [1.0], [1.0], [0.0]]), np.array([1.0, -1.0, -1.0, 0.0]), np.array([0, 2, 3, 4]))
     return Scorer(np.array([2.0]), make_loss("logistic"), encoding), items
@@ -253,6 +255,49 @@ def test_a_user_weighs_one_whatever_it_holds(scored):
     assert usable(items).tolist() == [True, True, True, False]
     right = scorer.right(scorer.scores(items), scorer.labels(items))
     assert means(right[:, None], items, usable(items))[:, 0].tolist() == [0.5, 0.0, 0.0]
+
+
+NUMBER = (Range("y", 0, 100), make_loss("least_squares"))
+TWO = (Signs("y"), make_loss("logistic"))
+THREE = (Classes("y", ("a", "b", "c")), make_loss("softmax", classes=3))
+
+
+@pytest.mark.parametrize("weights", [[np.nan, 1.0], [np.inf, -np.inf], [1.5e308, -1.7e308]])
+@pytest.mark.parametrize(("label", "loss"), [NUMBER, TWO, THREE], ids=["number", "two", "three"])
+def test_a_model_that_is_none_is_called_useless_and_one_beyond_squares_is_measured(label, loss, weights):
+    """Errors of NaN fell out of sums, so such a model looked perfect."""
+    scorer = Scorer(np.tile(weights, loss.outputs), loss, Encoding((), label, intercept=True, feature_norm=1.0))
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 3, 900) if scorer.classes == 3 else random.choice([-1.0, 1.0], 900)
+    items = ItemBatch(random.uniform(-0.5, 0.5, (900, 2)), labels.astype(np.float64), np.arange(901))
+    held = HeldOut.calibrate(users=900, classes=scorer.classes, epsilon=2.0, delta=1e-6)
+    released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
+    found = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, ""))
+    assert all(np.isfinite([each.value, each.low, each.high]).all() for each in found.figures)
+    none = not np.isfinite(weights).all()
+    assert (figures.NO_MODEL in found.remarks) == none
+    assert all(each.useless for each in found.figures) or not none
+
+
+@pytest.mark.parametrize(("epsilon", "classes"), [(1.0, 2), (0.01, 2), (0.1, 0), (0.1, 12)])
+def test_as_many_users_as_a_refusal_asks_for_are_enough(epsilon, classes):
+    of = lambda users: HeldOut.calibrate(users=users, classes=classes, epsilon=epsilon, delta=1e-6)  # noqa: E731
+    with pytest.raises(Infeasible, match="needs about") as refused:
+        figures.require_telling(of(5), epsilon)
+    enough = int(str(refused.value).split("needs about ")[1].split(" ")[0].replace(",", ""))
+    assert figures.expected(of(enough)) < 0.26
+    assert figures.expected(of(enough * 9 // 10)) > 0.25
+
+
+def test_a_model_that_is_worse_than_always_saying_the_same_is_told_so(scored):
+    """All rows of one class, 5,000 users, a model that tosses coins: known to a hundredth, so not useless."""
+    scorer, random = scored[0], np.random.default_rng(0)
+    items = ItemBatch(random.uniform(-1, 1, (5000, 1)), np.ones(5000), np.arange(5001))
+    held = HeldOut.calibrate(users=5000, classes=2, epsilon=2.0, delta=1e-6)
+    released = measuring.release(held, scorer, lambda: [items], SeededNoise(1))
+    accuracy = figures.read(held, scorer, released, figures.Promise(2.0, 1e-6, "")).figure("accuracy")
+    assert accuracy.high < 0.55 < accuracy.baseline
+    assert not accuracy.useless
 
 
 def test_a_label_of_one_class_and_rows_of_no_use_are_told_and_raise_nothing(people, ledger, tmp_path):

@@ -1,5 +1,7 @@
 """What items of held-out users say of a model of a framework, one user after the other."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,19 @@ def test_an_error_of_one_users_items_is_told_to_nobody_and_moves_no_other_user(b
 
     found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
     np.testing.assert_array_equal(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [np.nan]])
+
+
+def test_a_warning_of_one_users_items_is_shown_to_nobody():
+    def figures(model, x, y):
+        if 3.0 in x:
+            warnings.warn(f"{x}", stacklevel=1)
+        return y
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        found = figures_of(ITEMS, HoldOut(0.5, figures, ("y",)), lambda point: None, lambda *parts: parts)
+        np.testing.assert_allclose(found(np.arange(3), np.zeros(1)), [[0.5], [np.nan], [2 / 3]])
+    assert not shown
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`quoron.select`: one charge for trials that a program carries out, and what a trial is judged by."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 import quoron
 from quoron import Effort, Keep, Method, Privacy
+from quoron.evaluating.scores import products
 from quoron.training import lifetime
 from quoron.tuning.private_state import Known, PrivateState
 from quoron.tuning.scoring import noise_for, pair_of, private_mean, user_scores
@@ -55,6 +57,16 @@ class TestTheScore:
     def test_few_users_score_with_more_of_them(self, users: int, mu: float, share: float) -> None:
         assert Effort().held(users, mu) == pytest.approx(share * users, abs=1)
         assert Effort(evaluate=0.2).held(users, mu) == users // 5
+
+    def test_of_a_row_is_the_same_bit_for_bit_whatever_lies_beside(self) -> None:
+        """Else a user's own number of rows would move others'."""
+        random, counts = np.random.default_rng(3), np.arange(202)
+        for outputs in (1, 3):
+            features, weights = random.normal(size=(201, 17)), random.normal(size=17 * outputs)
+            whole = products(ItemBatch(features, np.ones(201), counts), weights, outputs)
+            for first, last in ((1, 201), (7, 8), (100, 103)):
+                some = ItemBatch(features[first:last], np.ones(last - first), counts[: last - first + 1])
+                assert np.array_equal(products(some, weights, outputs), whole[first:last])
 
     def test_noise_is_worth_what_the_second_account_says_and_no_more(self) -> None:
         noise = noise_for(0.3, 200)
@@ -132,6 +144,7 @@ class TestSelectionOfAnything:
             ({"methods": Method(clip_norm=1.0, radius=1.0), "users": None, "base": Pair.gaussian(0.1)}, "beside base"),
             ({"dimensions": 0}, "dimensions"),
             ({"data": [object()]}, "data as arrays"),
+            ({"data": "visits.csv"}, "data as arrays"),
         ],
     )
     def test_what_cannot_be_is_refused_before_any_charge(self, tmp_path: Path, more: Any, said: str) -> None:
@@ -145,6 +158,8 @@ class TestSelectionOfAnything:
 
         def trial(setting: Any, at: quoron.Trial) -> tuple[float, np.ndarray]:
             score = at.score(np.full(len(at.held_out), 0.2))
+            np.exp(np.array([1e4]))  # whose warning would tell of this trial
+            warnings.warn("so would this", stacklevel=1)
             broken = [(np.nan, np.ones(2)), (np.inf, np.ones(2)), (score, np.array([0.0, np.nan]))]
             seen.append(setting["clip"])
             return broken[len(seen) % 3] if setting["clip"] == 1.0 else (score, np.full(2, 7.0))
@@ -171,6 +186,8 @@ class TestSelectionOfAnything:
             self.of(tmp_path, stopped, methods=self.by_clip, data=data)
         with pytest.raises(OtherVersion, match="same data"):
             self.of(tmp_path, self.trial, methods=self.by_clip, data=data + 1)
+        with pytest.raises(OtherVersion, match="settings to try"):  # its promise would be another
+            self.of(tmp_path, self.trial, methods=self.by_clip)
         with pytest.raises(OtherVersion, match="settings to try"):
             self.of(tmp_path, self.trial, methods=Method(clip_norm=0.5, radius=2.0), data=data)
         done = self.of(tmp_path, self.trial, methods=self.by_clip, data=data)

@@ -37,7 +37,7 @@ class Figure:
     high: float
     baseline: float | None  # the same figure of the baseline, as released; None: unknown
     baseline_name: str  # always saying so: "chance", "majority", "label shares", "mean"
-    useless: bool  # whether the interval is as wide as all that there is between the baseline and a perfect model
+    useless: bool  # whether the interval holds the baseline and is as wide as all between it and a perfect model
     bound: str = ""  # at what it is clipped, in words; "" for nothing
 
     @property

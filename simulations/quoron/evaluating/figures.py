@@ -32,6 +32,7 @@ NOBODY = (
     "users with a row that can be used do not stand out of the noise: no figure says anything. Check the declarations, "
     "hold out more users, or raise epsilon."
 )
+NO_MODEL = "the model's numbers are not all finite: it says nothing of any row, and no figure says anything of it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ def read(held: HeldOut, scorer: Scorer, released: Released, promise: Promise) ->
         here, noise = _seen(_parts(held, told))
     figures += _per_item(held, scorer, found, told, figures)
     remarks = [*_remarks(figures)]
-    if here <= max(FEW, WIDE * noise):
-        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY]
+    if not scorer.finite or here <= max(FEW, WIDE * noise):
+        figures, bins, remarks = [_nothing(each) for each in figures], (), [NOBODY if scorer.finite else NO_MODEL]
     return Evaluation(
         tuple(figures), bins, held.users, promise.epsilon, promise.delta, promise.statement, tuple(remarks)
     )
@@ -130,7 +131,7 @@ def _log_loss(scorer: Scorer, found: Where, shares: Shares) -> Figure:
     least, most = expit(score_at(scorer, outer))
     low, high = _within(max(value, 0.0), error, within, math.inf)
     bound = f"chances held within [{least:.3g}, {most:.3g}]"
-    baseline = float(-(rate * np.log(rate)).sum())
+    baseline = 0.0 - float((rate * np.log(rate)).sum())
     return _figure("log loss", max(value, 0.0), low, high, baseline, "label shares", bound=bound)
 
 
@@ -201,7 +202,7 @@ def _of_others(held: HeldOut, scorer: Scorer, found: Where, told: Vector) -> Ite
         value, error = parts.mean(1)
         seen = rate[rate > 0]
         low, high = (most * each for each in _within(value, error))
-        baseline = float(-(seen * np.log(seen)).sum())
+        baseline = 0.0 - float((seen * np.log(seen)).sum())
         bound = f"losses held at {most:.3g}"
         yield _figure("log loss", most * value, low, high, baseline, "label shares", bound=bound)
 
@@ -240,19 +241,8 @@ def _per_item(held: HeldOut, scorer: Scorer, found: Where, told: Vector, figures
     bound = f"at most {held.cap:,} rows of a user count"
     if not scorer.classes:
         made = _root(scorer, found, (value, error), 0.0, per="item")
-        return [
-            Figure(
-                made.name,
-                "item",
-                made.value,
-                made.low,
-                made.high,
-                first.baseline,
-                first.baseline_name,
-                _useless(made.low, made.high, first.baseline, 0.0),
-                f"{made.bound}; {bound}",
-            )
-        ]
+        useless = _useless(made.low, made.high, first.baseline, 0.0)
+        return [replace(made, baseline=first.baseline, useless=useless, bound=f"{made.bound}; {bound}")]
     low, high = _within(value, error)
     return [_figure("accuracy", value, low, high, first.baseline, first.baseline_name, bound=bound, per="item")]
 
@@ -274,8 +264,8 @@ def _figure(
 
 
 def _useless(low: float, high: float, baseline: float | None, perfect: float) -> bool:
-    """Whether an interval is as wide as all that lies between the baseline and a perfect model."""
-    return baseline is not None and high - low >= abs(perfect - baseline)
+    """Whether an interval holds the baseline, and is as wide as all that lies between it and a perfect model."""
+    return baseline is not None and low <= baseline <= high and high - low >= abs(perfect - baseline)
 
 
 def _within(value: float, error: float, more: float = 0.0, most: float = 1.0) -> tuple[float, float]:
@@ -331,13 +321,23 @@ def require_telling(held: HeldOut, epsilon: float) -> None:
     """Infeasible where intervals would be as wide as all that there is, with how many users would do."""
     width = expected(held)
     if width >= 0.5:
-        needed = -(-held.users * width // 0.25)
+        needed = _enough(held)
         raise Infeasible(
             "evaluation",
             f"{held.users:,} users to measure a model tell nothing at epsilon={epsilon:g}: an accuracy would be known "
             f"to ± {width:.2g}",
-            f"about {needed:,.0f} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
+            f"about {needed:,} of them (train.evaluate is their share of a run's), for ± 0.25, or a larger epsilon",
         )
+
+
+def _enough(held: HeldOut) -> int:
+    """Users of whom an accuracy would be known to ± 0.25, for the same promise: noise of a mean falls as they rise."""
+    users = held.users
+    while True:
+        first, second = (scale * held.users / users for scale in held.scales)
+        if (width := expected(replace(held, users=users, scales=(first, second)))) <= 0.25:
+            return users
+        users = math.ceil(users * min(width / 0.25, 2.0))
 
 
 def foretold(held: HeldOut) -> str:

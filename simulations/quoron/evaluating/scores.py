@@ -18,6 +18,7 @@ from quoron_client.losses import Loss
 
 Vector = NDArray[np.float64]
 MOST_LOSS = 20.0  # nats of one row that are told apart
+_LARGEST = 1e100  # of a weight: squares of scores are numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +47,21 @@ class Scorer:
         assert isinstance(label, Range)
         return 2 * label.bound
 
+    @property
+    def finite(self) -> bool:
+        """Whether it is a model."""
+        return bool(np.isfinite(self.weights).all())
+
+    @cached_property
+    def _own(self) -> Vector:
+        """Its weights as they are reckoned with: zeros where it is none, of which `figures` tells nothing."""
+        held = np.clip(self.weights, -_LARGEST, _LARGEST) if self.finite else np.zeros(self.weights.shape)
+        return np.asarray(held, np.float64)
+
     @cached_property
     def spread(self) -> tuple[float, float]:
         """Where scores of two classes are looked for, by the weights alone: a middle and a width."""
-        own, scale = self.weights, float(self.encoding.scale)
+        own, scale = self._own, float(self.encoding.scale)
         if not self.encoding.intercept:
             return 0.0, max(scale * float(np.linalg.norm(own)) / 3**0.5, 1e-9)
         return scale * float(own[-1]), max(scale * float(np.linalg.norm(own[:-1])) / 3**0.5, 1e-9)
@@ -61,7 +73,7 @@ class Scorer:
 
     def scores(self, items: ItemBatch) -> Vector:
         """(N,), or (N, K) with more than two classes."""
-        found: Vector = items.features.astype(np.float64) @ self.weights.reshape(self.loss.outputs, -1).T
+        found = products(items, self._own, self.loss.outputs)
         return found[:, 0] if self.loss.outputs == 1 else found
 
     def positions(self, scores: Vector) -> Vector:
@@ -95,6 +107,17 @@ class Scorer:
     def errors(self, scores: Vector, items: ItemBatch) -> Vector:
         """Absolute errors (N,) as shares of the label's range, held at 1."""
         return np.minimum(np.abs(scores - items.labels) / self.unit, 1.0)
+
+
+def products(items: ItemBatch, weights: Vector, outputs: int) -> Vector:
+    """(N, K): every row with every output of a model, each by itself.
+
+    Not with `@`, whose last bits depend on which rows lie beside: a user with a row more would move others' rows from
+    one side of a cell's edge to the other.
+    """
+    features, each = items.features.astype(np.float64), weights.reshape(outputs, -1)
+    with np.errstate(all="ignore"):  # a model beyond all numbers: what that does to whose row is told to nobody
+        return np.asarray(np.einsum("nd,kd->nk", features, each))
 
 
 def usable(items: ItemBatch) -> NDArray[np.bool_]:

@@ -1,5 +1,6 @@
 """What items of held-out users say of a model of some framework, one user after the other, as numbers of each user."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,18 +20,20 @@ def figures_of(items: Items, held: HoldOut, model_at: Callable[[Vector], Any], p
 
     `model_at` makes the model of a point (d,), `parts_of` what it takes of arrays of items (m, ...). A user is shown to
     it alone, and what it says of others does not depend on it. Where it raises for a user's items, or says something of
-    another shape, that user is one without items: an error would tell of them.
+    another shape, that user is one without items: an error would tell of them, and so would a warning.
     """
 
     def figures(users: Users, point: Vector) -> Any:
         model, rows = model_at(point), np.full((len(users), len(held.names)), np.nan)
-        for place, user in enumerate(users):
-            own = slice(items.offsets[user], items.offsets[user + 1])
-            if own.stop > own.start:
-                try:
-                    rows[place] = _said(held, model, parts_of(*(part[own] for part in items.parts))).mean(axis=0)
-                except Exception:  # whatever it is, it is of private items
-                    continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # whatever one is of, it is of private items
+            for place, user in enumerate(users):
+                own = slice(items.offsets[user], items.offsets[user + 1])
+                if own.stop > own.start:
+                    try:
+                        rows[place] = _said(held, model, parts_of(*(part[own] for part in items.parts))).mean(axis=0)
+                    except Exception:  # as an error
+                        continue
         return rows
 
     return figures

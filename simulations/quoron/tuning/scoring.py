@@ -9,7 +9,7 @@ whole range. The mean over a user's rows, so that nobody counts by how many ther
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.evaluating.scores import means, usable
+from quoron.evaluating.scores import means, products, usable
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss, Regression, Softmax
 from quoron_privacy.accounts import gdp, moved
@@ -76,7 +76,7 @@ def private_mean(scores: Vector, noise: GaussianNoise, source: NoiseSource) -> f
 
 def _rows(weights: Vector, loss: Loss, items: ItemBatch) -> Vector:
     """(N,)."""
-    scores = items.features.astype(np.float64) @ weights.reshape(loss.outputs, -1).T
+    scores = products(items, weights, loss.outputs)
     if loss.outputs > 1:
         labels = items.labels.astype(np.int64)
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))

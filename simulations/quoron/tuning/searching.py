@@ -14,12 +14,15 @@ depends on the key and on the trial alone, so that a trial which was cut off com
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from quoron.tuning.private_state import WORST, Known, Outcome, PrivateState, erase
 from quoron_privacy.accounts.pair import Pair
@@ -144,13 +147,15 @@ def search(price: Price, noise: NoiseSource, perform: Perform, state: PrivateSta
     """Carry out the trials that are left, and return the best of all.
 
     Nothing is raised, told or written of single trials but to `state`: one whose numbers are not finite has the worst
-    score. What `perform` raises is passed on: it must not depend on anybody's values.
+    score, and no warning of it is shown. What `perform` raises is passed on: it must not depend on anybody's values.
     """
     known = Known() if state is None else state.read()
     number = price.trials.draw(noise)
     for trial in range(known.done, price.trials.most if price.padded else number):
         candidate = drawn(noise, trial, price.candidates)
-        outcome = perform(candidate, StartedNoise(TrialNoise(noise, trial), "search"))
+        with np.errstate(all="ignore"), warnings.catch_warnings():  # a warning tells of the trial that it is of
+            warnings.simplefilter("ignore")
+            outcome = perform(candidate, StartedNoise(TrialNoise(noise, trial), "search"))
         known = known.after(candidate, outcome.settled, counts=trial < number)
         if state is not None:
             state.write(known)

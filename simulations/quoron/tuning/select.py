@@ -201,6 +201,7 @@ def select(
         "users": users,
         "effort": effort.as_json(),
         "dimensions": widths,
+        "data": private is not None,
         "methods": None if given is None else [asdict(each) for each in given],
     }
     text = json.dumps(asked, sort_keys=True, default=str)
@@ -309,7 +310,7 @@ def _digest(data: Any) -> bytes:
     found = hashlib.blake2b(digest_size=32, person=b"quoron-select")
     for each in data if isinstance(data, list | tuple) else [data]:
         array = np.frombuffer(each, np.uint8) if isinstance(each, bytes) else np.asarray(each)
-        if array.dtype.hasobject:
+        if array.dtype.hasobject or isinstance(each, str):  # a text would be the name of a file, not what is in it
             raise ConfigError(f"Expected data as arrays, bytes or a list of them, got {shortened(each)}.")
         found.update(f"{array.dtype.str} {array.shape}".encode())
         found.update(np.ascontiguousarray(array).view(np.uint8).data)

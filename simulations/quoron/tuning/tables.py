@@ -5,6 +5,7 @@ every trial. A user is in one of both, so a trial costs the worse of what traini
 (docs/privacy/selection.md#se3).
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -281,11 +282,16 @@ class _Rows:
         self._base, self._frame = base, frame
         self._held: dict[str, HeldRows] = {}
 
+    @staticmethod
+    def key(config: Config) -> str:
+        """Alike for settings that encode rows alike."""
+        encoding = encoding_of(check_section(config), loss_of(config.loss))
+        return json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
+
     def of(self, config: Config) -> HeldRows:
         """As `config` encodes and declares them. Raises what `hold` raises."""
-        loss = loss_of(config.loss)
+        loss, key = loss_of(config.loss), self.key(config)
         encoding = encoding_of(check_section(config), loss)
-        key = json.dumps([encoding.as_json(), config.problem.items_per_user], sort_keys=True, default=str)
         if key not in self._held:
             self._held.clear()  # before others are read
             held = hold(config, self._base, self._frame)
@@ -309,8 +315,13 @@ class Table:
         return self._search.rows_of.of(candidate.config)
 
     def digest(self) -> bytes:
-        """Of what trials compute with; private, and erased at the end."""
-        return digest_of(self.of(self._search.candidates[0]).items())
+        """Of what trials compute with, under every setting; private, and erased at the end."""
+        others = {self._search.rows_of.key(each.config): each for each in self._search.candidates}
+        return hashlib.blake2b(
+            b"".join(digest_of(self.of(each).items()) for each in others.values()),
+            digest_size=32,
+            person=b"quoron-tuning",
+        ).digest()
 
     def perform(self, place: int, noise: NoiseSource, source: NoiseSource) -> Outcome:
         """One trial: the candidate at this place, trained and scored with the noise of the trial."""
