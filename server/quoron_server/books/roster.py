@@ -229,8 +229,9 @@ class Roster:
         raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
 
     def retire(self, users: Iterable[int], why: str = _SAID) -> None:
-        """They are members of no run that begins from now on; of those that have begun they stay members."""
-        self._say(users, "retired", why)
+        """They are members of no run that begins from now on; of those that have begun they stay members. Who is retired
+        stays so for the reason that was first: a seat that is another's is not given back for it."""
+        self._say(users, "retired", why, USERS.c.state != "retired")
 
     def retire_keys(self, fingerprints: Iterable[str], why: str = REVOKED) -> list[int]:
         """The same, by their keys; those who were not retired so before."""
@@ -297,7 +298,7 @@ class Roster:
             _require_current(connection, new)
             if holder is not None:
                 _require_unused(connection, holder.user, user.user)
-                other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
+                other = {"fingerprint": _joined(user.user, new), "state": "retired", "why": ROTATED}
                 connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
             connection.execute(KEYS.insert(), row)
@@ -315,19 +316,25 @@ class Roster:
                 return Forgotten(before.user, before.time, before.keys, before.agreements)
             if known is None:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
-            rotated = connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars().all()
-            keys = sorted({known.fingerprint, *rotated})
+            keys = sorted({known.fingerprint, *_keys_before(connection, user)})
             for each in map(_nobodys, keys):
                 if connection.execute(sa.select(NOBODYS).where(NOBODYS.c.digest == each)).first() is None:
                     connection.execute(NOBODYS.insert(), {"digest": each})
             connection.execute(KEYS.delete().where(KEYS.c.user == user))
             agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
-            nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
-            stays = {"fingerprint": f"{FORGOTTEN} {user}", "state": "retired", "why": FORGOTTEN}
-            connection.execute(USERS.update().where(USERS.c.user == user).values(nothing | stays))
+            also = USERS.c.fingerprint.startswith(_joined(user, ""))  # whom a new key of its was enrolled as before
+            for each in (user, *connection.execute(sa.select(USERS.c.user).where(also)).scalars().all()):
+                nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
+                stays = {"fingerprint": f"{FORGOTTEN} {each}", "state": "retired", "why": FORGOTTEN}
+                connection.execute(USERS.update().where(USERS.c.user == each).values(nothing | stays))
             done = Forgotten(user, now(), len(keys), agreements)
             connection.execute(GONE.insert(), asdict(done))
             return done
+
+    def keys_before(self, user: int) -> list[str]:
+        """Fingerprints of the keys that a user has put others in the place of."""
+        with self._database.together() as connection:
+            return _keys_before(connection, user)
 
     def forgotten(self, connection: sa.Connection) -> set[int]:
         """The numbers of all who were, within a transaction."""
@@ -355,10 +362,10 @@ class Roster:
             found["away" if row.state == "active" and row.late else row.state] += row.users
         return Standing(**found)
 
-    def _say(self, users: Iterable[int], state: State, why: str) -> None:
+    def _say(self, users: Iterable[int], state: State, why: str, *of: sa.ColumnElement[bool]) -> None:
         with self._database.writing() as connection:
             for some in _batched(users, _AT_ONCE):
-                connection.execute(USERS.update().where(USERS.c.user.in_(some)).values(state=state, why=why))
+                connection.execute(USERS.update().where(USERS.c.user.in_(some), *of).values(state=state, why=why))
 
     def _require(self, user: int, what: str, states: set[str]) -> User:
         found = self._by_number(user)
@@ -398,6 +405,15 @@ def _require_current(connection: sa.Connection, fingerprint: str) -> None:
         raise RotatedKey(
             f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
         )
+
+
+def _joined(user: int, fingerprint: str) -> str:
+    """In place of the fingerprint of whoever was enrolled by a key that is `user`'s now."""
+    return f"user {user}: {fingerprint}"
+
+
+def _keys_before(connection: sa.Connection, user: int) -> list[str]:
+    return list(connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars())
 
 
 def _nobodys(fingerprint: str) -> str:
