@@ -108,6 +108,15 @@ class TestTheCoordinatorsCertificate:
         for _ in range(3):
             assert held.now() is before
         assert our_logs.text.count("what was read before goes on") == 1
+
+    def test_trusts_both_authorities_while_their_file_is_half_written(self, own: Path) -> None:
+        certificates.change_authority(own, days=400)
+        held, file = trusting(own), own / "authority.pem"
+        before, whole = held.now(), file.read_bytes()
+        begins = whole.index(b"-----BEGIN", 1)
+        for length in range(begins + 5, len(whole) - 2, 50):  # the first of them is whole
+            file.write_bytes(whole[:length])
+            assert held.now() is before
         fresh = own.parent / "fresh"
         certificates.make_authority(fresh, days=400)
         certificates.issue(fresh, "coordinator", coordinator=True, days=100)

@@ -219,6 +219,37 @@ class TestAUserWhoIsForgotten:
         with pytest.raises(ForgottenKey):
             books.registry.roster.rotate("c" * 64, old, "signed by both")
 
+    def test_leaves_no_name_where_its_new_key_was_enrolled_first(self, books: Books, tmp_path: Path) -> None:
+        old, new, registry = "a" * 64, "b" * 64, books.registry
+        registry.enrol(old, name="Ada Lovelace")
+        registry.enrol(new, name="Ada Lovelace", software="quoron 0.3.14159")
+        registry.roster.rotate(old, new, "signed by both")
+        self.seats(books).forget("0", sure=True)
+        stays = b"".join(path.read_bytes() for path in tmp_path.glob("books.sqlite*"))
+        for erased in (old.encode(), new.encode(), b"Ada Lovelace", b"3.14159"):
+            assert erased not in stays
+        assert [registry.roster.find(str(each)).why for each in (0, 1)] == ["forgotten", "forgotten"]
+
+    def test_stays_so_whatever_is_said_of_it(self, books: Books) -> None:
+        books.registry.enrol("a" * 64)
+        self.seats(books).forget("0", sure=True)
+        books.registry.roster.retire([0])
+        with pytest.raises(ConfigError, match="seat is its own"):
+            books.registry.roster.back(0)
+
+    def test_loses_the_certificates_of_keys_that_it_had_before_too(self, books: Books, tmp_path: Path) -> None:
+        folder = tmp_path / "trial"
+        certificates.make_authority(folder, days=30)
+        issued = [certificates.load_certificate(certificates.issue(folder, each, days=30)) for each in ("ada", "ada-2")]
+        old, new = map(certificates.fingerprint, issued)
+        books.registry.enrol(old, name="ada")
+        books.registry.roster.rotate(old, new, "signed by both")
+        receipt = forgetting.forget(
+            lambda word, sure: self.seats(books).forget(word, sure=sure), "ada", certificates=folder
+        )
+        assert sorted(receipt.files) == ["ada-2.key", "ada-2.pem", "ada.key", "ada.pem"]
+        assert set(revocation.read(folder / "revoked.json")) == {old, new}
+
     def test_is_forgotten_in_one_transaction_or_not_at_all(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -339,6 +370,7 @@ class TestAUserWhoIsForgotten:
                 said = await gone.call.details()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await gone.enrol()
+                assert +running.manager.counts.calls == {"revoked": 1}  # by which alarm it is told
                 await kept.send(answer=pb.Answer(run="none"))
                 await kept.next("receipt")
                 config = ClientConfig(

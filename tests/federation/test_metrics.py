@@ -207,6 +207,29 @@ def test_the_port_answers_its_three_questions_and_no_others(tmp_path: Path) -> N
     assert found["head"].endswith("\r\n\r\n")
 
 
+def test_whoever_asks_and_does_not_read_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[asyncio.StreamWriter] = []
+    drain = asyncio.StreamWriter.drain
+
+    async def long(self: Metrics) -> str:
+        return "x" * (64 << 20)  # more than any socket takes
+
+    async def draining(self: asyncio.StreamWriter) -> None:
+        asked.append(self)
+        await drain(self)
+
+    async def scene() -> None:
+        async with coordinator(tmp_path, metrics="0") as running:
+            with socket.create_connection(("127.0.0.1", int(str(running.metrics_address).rpartition(":")[2]))) as idle:
+                idle.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+                await until(lambda: asked and asked[0].transport.get_write_buffer_size() == 0)
+
+    monkeypatch.setattr(metrics_port, "PATIENCE", 0.1)
+    monkeypatch.setattr(Metrics, "text", long)
+    monkeypatch.setattr(asyncio.StreamWriter, "drain", draining)
+    carried_out(scene())
+
+
 def test_the_port_is_off_unless_asked_for_and_on_loopback_unless_a_host_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

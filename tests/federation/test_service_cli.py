@@ -114,6 +114,14 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert invoke(["tokens", "remove", "ada", "--file", file]) == 2
 
 
+def test_a_time_that_no_calendar_has_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    words = ["tokens", "add", "ada", "--role", "operator", "--file", str(tmp_path / "t.json"), "--valid"]
+    assert invoke([*words, "999999999w"]) == 2
+    assert "hundred years" in capsys.readouterr().err
+    assert invoke([*words, "5200w"]) == 0
+    assert invoke(["certs", str(tmp_path), "--days", "99999999"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

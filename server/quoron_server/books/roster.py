@@ -300,7 +300,7 @@ class Roster:
             _require_current(connection, new)
             if holder is not None:
                 _require_unused(connection, holder.user, user.user)
-                other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
+                other = {"fingerprint": _joined(user.user, new), "state": "retired", "why": ROTATED}
                 connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
             connection.execute(KEYS.insert(), row)
@@ -318,19 +318,25 @@ class Roster:
                 return Forgotten(before.user, before.time, before.keys, before.agreements)
             if known is None:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
-            rotated = connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars().all()
-            keys = sorted({known.fingerprint, *rotated})
+            keys = sorted({known.fingerprint, *_keys_before(connection, user)})
             for each in map(_nobodys, keys):
                 if connection.execute(sa.select(NOBODYS).where(NOBODYS.c.digest == each)).first() is None:
                     connection.execute(NOBODYS.insert(), {"digest": each})
             connection.execute(KEYS.delete().where(KEYS.c.user == user))
             agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
-            nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
-            stays = {"fingerprint": f"{FORGOTTEN} {user}", "state": "retired", "why": FORGOTTEN}
-            connection.execute(USERS.update().where(USERS.c.user == user).values(nothing | stays))
+            also = USERS.c.fingerprint.startswith(_joined(user, ""))  # whom a new key of its was enrolled as before
+            for each in (user, *connection.execute(sa.select(USERS.c.user).where(also)).scalars().all()):
+                nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
+                stays = {"fingerprint": f"{FORGOTTEN} {each}", "state": "retired", "why": FORGOTTEN}
+                connection.execute(USERS.update().where(USERS.c.user == each).values(nothing | stays))
             done = Forgotten(user, now(), len(keys), agreements)
             connection.execute(GONE.insert(), asdict(done))
             return done
+
+    def keys_before(self, user: int) -> list[str]:
+        """Fingerprints of the keys that a user has put others in the place of."""
+        with self._database.together() as connection:
+            return _keys_before(connection, user)
 
     def forgotten(self, connection: sa.Connection) -> set[int]:
         """The numbers of all who were, within a transaction."""
@@ -402,6 +408,15 @@ def _require_current(connection: sa.Connection, fingerprint: str) -> None:
         raise RotatedKey(
             f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
         )
+
+
+def _joined(user: int, fingerprint: str) -> str:
+    """In place of the fingerprint of whoever was enrolled by a key that is `user`'s now."""
+    return f"user {user}: {fingerprint}"
+
+
+def _keys_before(connection: sa.Connection, user: int) -> list[str]:
+    return list(connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars())
 
 
 def _nobodys(fingerprint: str) -> str:

@@ -320,8 +320,11 @@ def near(chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certifica
 
 
 def parse_authorities(pem: bytes, source: str) -> list[x509.Certificate]:
-    """Every certificate of a PEM text, one at least; IdentityError names `source`."""
+    """Every certificate of a PEM text, one at least; IdentityError names `source`, also of one that stops in the middle
+    of its last."""
     try:
+        if b"-----" in pem.rpartition(b"-----END CERTIFICATE-----")[2]:
+            raise ValueError
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None

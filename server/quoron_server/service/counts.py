@@ -7,7 +7,7 @@ from grpc import StatusCode
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import BudgetExceeded, LedgerUnavailable, QuoronError
-from quoron_server.service import revocation, security
+from quoron_server.service import revocation, security, users
 from quoron_server.specification import OtherPlan
 
 WHY = ("limit", "plan", "other")  # a submitted run is refused
@@ -31,6 +31,7 @@ class Counts:
 
     def refuse_call(self, code: StatusCode, words: str) -> None:
         """A call of a client or an operator ends before it is heard."""
-        known = {revocation.WORDS: "revoked", security.EXPIRED: "expired", OTHER_PROTOCOL: "foreign"}
+        known = {revocation.WORDS: "revoked", users.GONE: "revoked", security.EXPIRED: "expired"}
+        known |= {OTHER_PROTOCOL: "foreign"}
         kinds = {StatusCode.UNAUTHENTICATED: "identity", StatusCode.INVALID_ARGUMENT: "foreign"}
         self.calls[known.get(words) or kinds.get(code, "other")] += 1

@@ -45,12 +45,15 @@ async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool])
                 with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                     async with asyncio.timeout(PATIENCE):
                         head = await reader.readuntil(b"\r\n\r\n")
+                    writer.transport.set_write_buffer_limits(0)  # so that it drains to the last byte
                     writer.write(await _answered(head, metrics, serving=serving()))
                     async with asyncio.timeout(PATIENCE):
                         await writer.drain()
+                    writer.close()
         finally:
             here -= 1
-            writer.close()
+            if not writer.is_closing():
+                writer.transport.abort()  # whoever does not read keeps no file open here
 
     try:
         return await asyncio.start_server(answer, host, port, limit=LONGEST)

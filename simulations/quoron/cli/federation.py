@@ -321,7 +321,7 @@ def certs(
         typer.Option("--host", help="A name or address of the coordinator, which is added to its certificate."),
     ] = None,
     group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
-    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long certificates are valid.")] = 365,
     renew: Annotated[
         bool,
         typer.Option(

@@ -13,6 +13,7 @@ from quoron_privacy.errors import ConfigError, RunError, printable
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
 TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
+LONGEST = 36_500 * 86_400  # seconds; no calendar goes on for ever
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
@@ -62,4 +63,7 @@ def seconds_of(option: str, text: str) -> float:
     if found is None and text != "never":
         raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-    return math.inf if found is None else int(found[1]) * units[found[2]]
+    seconds = math.inf if found is None else int(found[1]) * units[found[2]]
+    if LONGEST < seconds < math.inf:
+        raise ConfigError(f"Expected {option} of a hundred years at most, or never, got {text!r}.")
+    return seconds

@@ -7,9 +7,9 @@ Each step may be repeated, and whoever is interrupted says the same again, by th
 
 | step                                                        | from then on                                        |
 | ----------------------------------------------------------- | --------------------------------------------------- |
-| the key is on the list of revoked ones, under no name       | the coordinator refuses it, whatever the books say  |
+| its keys are on the list of revoked ones, under no name     | the coordinator refuses it, whatever the books say  |
 | the books erase who it was, in one transaction              | nothing leads from the number to the person         |
-| its certificate and key are erased where they were issued   | nobody can pose as it                               |
+| its certificates and keys are erased where they were issued | nobody can pose as it                               |
 """
 
 from collections.abc import Callable
@@ -68,9 +68,9 @@ def forget(books: Books, user: str, *, certificates: Path | None = None) -> Rece
     from quoron_server.service import certificates as issued
 
     known = books(user, False)
-    key = str(known["fingerprint"])
-    if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone
-        issued.revoke_key(certificates, key)
+    for key in (known["fingerprint"], *known["keys_before"]):
+        if certificates is not None and len(key) == 64:  # else it is forgotten, or known by a name alone
+            issued.revoke_key(certificates, key)
     done = books(str(known["user"]), True)
     files = () if certificates is None else tuple(issued.erase_forgotten(certificates))
     return Receipt(done["user"], done["group"], done["time"], done["keys"], done["agreements"], files)
