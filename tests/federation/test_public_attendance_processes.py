@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from federation.crowd import DIMENSION, write_items
+from federation.crowd import write_items
+from federation.test_service_processes import CONFIG as WITHOUT_QUORUM
 from federation.test_service_processes import Program, programs, quoron, serve
 from quoron.operate.control import Address, Control
 from quoron_server.service import certificates
@@ -14,22 +15,7 @@ from quoron_server.service import certificates
 pytestmark = [pytest.mark.slow, pytest.mark.programs]
 
 USERS, STOPPED = 20, 11
-CONFIG = f"""
-[population]
-kind = "table"
-path = "nobody-reads-this.parquet"
-user = "who"
-label = "sick"
-numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
-intercept = false
-test_fraction = 0.0
-
-[problem]
-items_per_user = 4
-
-[domain]
-radius = 2.0
-
+CONFIG = f"""{WITHOUT_QUORUM.partition("[privacy]")[0]}
 [privacy]
 attendance = "public"
 quorum = 0.5
