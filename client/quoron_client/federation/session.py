@@ -256,13 +256,13 @@ class _Session:
 
     async def _attend(self, call: _Call, said: asyncio.Lock, question: federation.Question, seconds: float) -> None:
         """Answer when it is time, neither sooner nor later, whatever there is by then."""
-        clock, worker = asyncio.get_running_loop().time, self._worker
-        asked, took = clock(), SENDS * seconds
+        loop, worker = asyncio.get_running_loop(), self._worker
+        asked, took = loop.time(), SENDS * seconds
         computed = self._computing.submit(worker.reply, question)
-        await asyncio.sleep(asked + _READY * took - clock())
+        await asyncio.sleep(asked + _READY * took - loop.time())
         late = computed.cancel() or not computed.done()
         messages = _messages(await asyncio.to_thread(worker.zero_row, question) if late else computed.result())
-        await asyncio.sleep(asked + took - clock())
+        await asyncio.sleep(asked + took - loop.time())
         await _say(call, said, messages)
 
     async def _react(
