@@ -68,10 +68,9 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
         at = float(np.nextafter(scorer.positions(np.array([scorer.decides]))[0], 1.0))
         return Where(_edges(scorer, held.cells, places_said(said, held.scales[0])[0]), decides=at)
     root = 1.0 if scorer.classes else held_out.ERRORS**0.5
-    steps, error = _shares_said(said[:STEPS] / root, STEPS, held.scales[0] / root)
-    tails = np.cumsum(steps)
-    sums = np.tril(np.ones((STEPS, STEPS))) @ _inverse(STEPS)
-    sure = TAILS * error * np.linalg.norm(sums, axis=1)
+    sums = np.tril(np.ones((STEPS, STEPS))) @ np.linalg.inv(held_out.waves(STEPS, held_out.STEEP))
+    tails = sums @ said[:STEPS] / root
+    sure = TAILS * held.scales[0] / root * np.linalg.norm(sums, axis=1)
     few = np.flatnonzero(tails > np.maximum(TAIL, sure))  # steps with all that are larger
     middle = np.interp(tails[-1] / 2, np.maximum.accumulate(tails), np.arange(1, STEPS + 1))
     far = 2.0 ** (-0.5 * float(few[0] if len(few) else STEPS - 1))
@@ -79,8 +78,7 @@ def where(held: HeldOut, scorer: Scorer, said: Vector) -> Where:
     if scorer.classes:
         return Where(np.empty(0), bound=bound)
     root = (1 - held_out.ERRORS) ** 0.5
-    labels, _ = _shares_said(said[STEPS:] / root, LABELS, held.scales[0] / root, smooth=True)
-    likely = np.maximum(labels, 0.0)
+    likely = np.maximum(np.linalg.solve(held_out.waves(LABELS, held_out.SMOOTH), said[STEPS:] / root), 0.0)
     mean = float(likely @ ((np.arange(LABELS) + 0.5) / LABELS - 0.5) / max(float(likely.sum()), 1e-9))
     return Where(np.empty(0), bound=bound, middle=float(np.clip(mean, -0.5, 0.5)) * scorer.unit)
 
@@ -140,16 +138,6 @@ def _edges(scorer: Scorer, cells: int, level: Vector) -> Vector:
     inner = np.interp(np.arange(1, cells) / cells, risen, ends)
     low, high = np.interp([ENDS, 1 - ENDS], level, ends)
     return np.concatenate([[min(low, inner[0])], inner, [max(high, inner[-1])]])
-
-
-def _shares_said(said: Vector, cells: int, scale: float, *, smooth: bool = False) -> tuple[Vector, float]:
-    """Shares of cells that a release of waves says, each with noise, and the noise of a wave."""
-    waves = held_out.waves(cells, held_out.SMOOTH if smooth else held_out.STEEP)
-    return np.asarray(np.linalg.solve(waves, said), np.float64), scale
-
-
-def _inverse(cells: int) -> Vector:
-    return np.asarray(np.linalg.inv(held_out.waves(cells, held_out.STEEP)))
 
 
 def _cell(at: Vector, many: int) -> NDArray[np.int64]:
