@@ -323,9 +323,8 @@ class Roster:
             connection.execute(KEYS.delete().where(KEYS.c.user == user))
             agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
             nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0, "state": "retired", "why": FORGOTTEN}
-            seats = USERS.update().where(sa.or_(USERS.c.user == user, USERS.c.fingerprint.startswith(f"user {user}: ")))
-            number = sa.cast(USERS.c.user, sa.Text)
-            connection.execute(seats.values(nothing | {"fingerprint": f"{FORGOTTEN} " + number}))
+            rows = USERS.update().where(sa.or_(USERS.c.user == user, USERS.c.fingerprint.startswith(f"user {user}: ")))
+            connection.execute(rows.values(nothing | {"fingerprint": f"{FORGOTTEN} " + sa.cast(USERS.c.user, sa.Text)}))
             done = Forgotten(user, now(), len(keys), agreements)
             connection.execute(GONE.insert(), asdict(done))
             return done
