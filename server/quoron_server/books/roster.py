@@ -300,7 +300,7 @@ class Roster:
             _require_current(connection, new)
             if holder is not None:
                 _require_unused(connection, holder.user, user.user)
-                other = {"fingerprint": _joined(user.user, new), "state": "retired", "why": ROTATED}
+                other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
                 connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
             connection.execute(KEYS.insert(), row)
@@ -309,7 +309,7 @@ class Roster:
 
     def forget(self, user: int) -> Forgotten:
         """Erase who a user was: its name, its keys, what its client runs, when it came and was seen, and what it agreed
-        to. Its number stays, retired, and its seats. Its keys are nobody's ever after. Again is the same."""
+        to; so of whom its new key was enrolled as. Its number stays, retired, and its seats; its keys are nobody's."""
         agreed = sa.table("agreed", sa.column("user"))
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS.c.fingerprint).where(USERS.c.user == user)).first()
@@ -318,25 +318,19 @@ class Roster:
                 return Forgotten(before.user, before.time, before.keys, before.agreements)
             if known is None:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
-            keys = sorted({known.fingerprint, *_keys_before(connection, user)})
+            rotated = connection.scalars(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user))
+            keys = sorted({known.fingerprint, *rotated})
             for each in map(_nobodys, keys):
                 if connection.execute(sa.select(NOBODYS).where(NOBODYS.c.digest == each)).first() is None:
                     connection.execute(NOBODYS.insert(), {"digest": each})
             connection.execute(KEYS.delete().where(KEYS.c.user == user))
             agreements = connection.execute(agreed.delete().where(agreed.c.user == user)).rowcount
-            also = USERS.c.fingerprint.startswith(_joined(user, ""))  # whom a new key of its was enrolled as before
-            for each in (user, *connection.execute(sa.select(USERS.c.user).where(also)).scalars().all()):
-                nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0}
-                stays = {"fingerprint": f"{FORGOTTEN} {each}", "state": "retired", "why": FORGOTTEN}
-                connection.execute(USERS.update().where(USERS.c.user == each).values(nothing | stays))
+            nothing = {"name": "", "software": "", "enrolled_at": "", "seen": 0, "state": "retired", "why": FORGOTTEN}
+            rows = USERS.update().where(sa.or_(USERS.c.user == user, USERS.c.fingerprint.startswith(f"user {user}: ")))
+            connection.execute(rows.values(nothing | {"fingerprint": f"{FORGOTTEN} " + sa.cast(USERS.c.user, sa.Text)}))
             done = Forgotten(user, now(), len(keys), agreements)
             connection.execute(GONE.insert(), asdict(done))
             return done
-
-    def keys_before(self, user: int) -> list[str]:
-        """Fingerprints of the keys that a user has put others in the place of."""
-        with self._database.together() as connection:
-            return _keys_before(connection, user)
 
     def forgotten(self, connection: sa.Connection) -> set[int]:
         """The numbers of all who were, within a transaction."""
@@ -408,15 +402,6 @@ def _require_current(connection: sa.Connection, fingerprint: str) -> None:
         raise RotatedKey(
             f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
         )
-
-
-def _joined(user: int, fingerprint: str) -> str:
-    """In place of the fingerprint of whoever was enrolled by a key that is `user`'s now."""
-    return f"user {user}: {fingerprint}"
-
-
-def _keys_before(connection: sa.Connection, user: int) -> list[str]:
-    return list(connection.execute(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user)).scalars())
 
 
 def _nobodys(fingerprint: str) -> str:

@@ -52,7 +52,8 @@ class Seats:
         are seen to be older; what was erased. Unless `sure` nothing is done: of whom it would be."""
         user = self.roster.find(word)
         if not sure:
-            return user.as_json() | {"keys_before": self.roster.keys_before(user.user)}
+            before = [each["fingerprint"] for each in self.roster.rotations() if each["user"] == user.user]
+            return user.as_json() | {"keys_before": before}
         with self.population.seat({"what": "forgotten", "user": user.user}):
             done = self.roster.forget(user.user)
         self.roster.fold()

@@ -27,6 +27,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
 from quoron_server.budget import EVERYONE
 from quoron_server.service.manager import Manager
+from quoron_server.service.revocation import Version, version
 from quoron_server.service.running import Standing
 from quoron_server.service.security import Transport
 
@@ -246,18 +247,9 @@ class Metrics:
                 yield _family("revoked_clients", "Clients on it.", revoked)
 
 
-def _inode(path: Path | None) -> tuple[int, int] | None:
-    if path is None:
-        return None
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+def _inode(path: Path | None) -> Version:
+    return ((path and version(path)) or ())[:2] or None
 
 
 def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return (version(path) or (0, 0, 0))[2]

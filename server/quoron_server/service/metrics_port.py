@@ -49,11 +49,9 @@ async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool])
                     writer.write(await _answered(head, metrics, serving=serving()))
                     async with asyncio.timeout(PATIENCE):
                         await writer.drain()
-                    writer.close()
         finally:
             here -= 1
-            if not writer.is_closing():
-                writer.transport.abort()  # whoever does not read keeps no file open here
+            writer.transport.abort()  # whoever does not read keeps no file open here
 
     try:
         return await asyncio.start_server(answer, host, port, limit=LONGEST)

@@ -1,5 +1,6 @@
 """The command of one user's client, or of an organisation's that says that it is one user."""
 
+import json
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -151,8 +152,6 @@ def leave(
 
 def give_receipt(told: dict[str, Any], words: str, where: Path | None) -> None:
     """Show a receipt, after it is written where somebody wants it; RunError if it cannot be."""
-    import json
-
     from quoron_client.durable import PRIVATE, replace_whole
 
     if where is not None:

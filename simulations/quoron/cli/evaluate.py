@@ -7,6 +7,7 @@ import typer
 
 from quoron.cli.common import Adjacency, Charged, Json, MostUsers, Page, Text, check_page
 from quoron.cli.connection import shared_options
+from quoron_client.data.formats import is_folder
 
 
 @shared_options
@@ -34,7 +35,6 @@ def evaluate(
     from quoron.cli import showing
     from quoron.reports import alone
     from quoron.sections import Privacy
-    from quoron_client.data.formats import is_folder
 
     rows = table if is_folder(table) else text.opened(table)
     privacy = Privacy(epsilon, delta, adjacency=adjacency, allow_large_delta=charged.allow_large_delta)

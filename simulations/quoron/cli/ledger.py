@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
-from quoron_privacy.errors import DataError, LedgerError, LedgerUnavailable
+from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
 
 if TYPE_CHECKING:  # imported by the commands when they are called
     from contextlib import AbstractContextManager
@@ -193,10 +193,9 @@ def who(
     for act in acts(rows):
         if as_json:
             typer.echo(dumps(act))
-        words = [str(act.get(name, "")) for name in ("epsilon", "delta")]
-        named = [str(act.get(name, "")) for name in ("time", "what", "by", "group", "run")]
-        cells = [*named, str(act.get("plan", ""))[:12], *words, str(act.get("software", ""))]
-        shown.add_row(*map(escape, cells))
+        told = act | {"plan": act.get("plan", "")[:12]}
+        names = ("time", "what", "by", "group", "run", "plan", "epsilon", "delta", "software")
+        shown.add_row(*(escape(str(told.get(name, ""))) for name in names))
     if not as_json:
         console().print(shown)
 
@@ -249,7 +248,6 @@ def fits(
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
     from quoron_privacy.accounts.lifetime import Charge, gaussian
-    from quoron_privacy.errors import BudgetExceeded
     from quoron_server.books.lifetime_ledger import known_of
 
     account = known_of(source.rows()).accounts.get(group)

@@ -60,10 +60,9 @@ def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
 def seconds_of(option: str, text: str) -> float:
     """A time, such as 4w, 7d, 12h, 30m or 45s."""
     found = re.fullmatch(r"(\d{1,9})\s*([smhdw])", text.strip())
-    if found is None and text != "never":
-        raise ConfigError(f"Expected {option} as a time such as 7d, 12h, 30m or 45s, or never, got {text!r}.")
     units = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
     seconds = math.inf if found is None else int(found[1]) * units[found[2]]
-    if LONGEST < seconds < math.inf:
-        raise ConfigError(f"Expected {option} of a hundred years at most, or never, got {text!r}.")
+    if seconds > LONGEST and text != "never":
+        times = "a time such as 7d, 12h, 30m or 45s, a hundred years at most"
+        raise ConfigError(f"Expected {option} as {times}, or never, got {text!r}.")
     return seconds
