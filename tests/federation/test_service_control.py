@@ -12,7 +12,17 @@ import grpc
 import numpy as np
 import pytest
 
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, everybody, inline_model, specification
+from federation.crowd import (
+    Honest,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    everybody,
+    inline_model,
+    specification,
+    until,
+)
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -323,6 +333,7 @@ def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) 
         async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
             await running.manager.submit(specification(NAME).as_text())
             asked = asyncio.create_task(peers[0].next("ended"))
+            await until(lambda: running.manager._active["trial"].engine is not None)  # before that nothing is charged
             ended = await running.manager.cancel("trial")
             assert (await asked).how == "cancelled"
             await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())

@@ -46,8 +46,7 @@ class Promised(_Part):
     def _timely(self) -> Self:
         if self.public and (self.seconds is None or self.adjacency == "zero-out" or self.exposure == "local"):
             raise ValueError(
-                "to be neither of adjacency zero-out nor of exposure local, and to say its seconds, with public "
-                "attendance"
+                "to be neither zero-out nor of exposure local, and to say its seconds, with public attendance"
             )
         return self
 

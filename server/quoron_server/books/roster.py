@@ -229,10 +229,8 @@ class Roster:
         raise ConfigError(f"Expected a user's number, name or fingerprint, got {word!r}. `quoron users list` has them.")
 
     def retire(self, users: Iterable[int], why: str = _SAID) -> None:
-        """They are members of no run that begins from now on; of those that have begun they stay members.
-
-        Why somebody is retired already stays: who lost a seat, or a key, does not get it back by a second word.
-        """
+        """They are members of no run that begins from now on; of those that have begun they stay members. Of who is
+        retired already, the reason stays: by it a seat or a key that was lost does not come back."""
         self._say(users, "retired", why)
 
     def retire_keys(self, fingerprints: Iterable[str], why: str = REVOKED) -> list[int]:

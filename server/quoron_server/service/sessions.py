@@ -124,11 +124,9 @@ class Sessions:
         return len(self._here)
 
     def here(self, session: RunSession | None = None) -> list[int]:
-        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter.
-
-        In any thread: the roster asks in one of its own while others come and go.
-        """
-        return [user for user in list(self._here) if session is None or user in session.users]
+        """Users in conversation, of one run's members or all: whether they are asked or answer is another matter."""
+        there = list(self._here)  # at once: the roster asks in a thread of its own, while others come and go
+        return [user for user in there if session is None or user in session.users]
 
     def standing(self, run: str) -> dict[str, int]:
         """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
