@@ -229,7 +229,7 @@ def test_forty_kills_in_a_row_change_no_bit_and_no_question_and_end_no_client(
         assert [event["round"] for event in ledger.events()] == list(range(run.options["rounds"]))
         population = PopulationLedger(database)
         population.verify()
-        assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]
+        assert [row["kind"] for row in population.rows()] == ["submit", "charge", "release", "end"]
     heard = {(user, number, digest) for user, _, number, digest in honest.asked}
     for user in range(REAL):
         heard |= scene.answered(user)

@@ -87,7 +87,7 @@ def killed_in_a_row(folder: Path, url: str, lives: Sequence[Moment], environment
     assert np.isfinite(np.frombuffer(after.model)).all()
     with Database(url) as database:
         kinds = [row["kind"] for row in PopulationLedger(database).rows()]
-        assert [each for each in kinds if each != "limit"] == ["charge", "release", "end"]
+        assert [each for each in kinds if each != "limit"] == ["submit", "charge", "release", "end"]
 
 
 def require_same_questions(folder: Path) -> None:
