@@ -50,12 +50,12 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.whitened.method": (4046, 27),
     "quoron_server.algorithms.winsorised.entry": (4308, 33),
     "quoron_server.algorithms.winsorised.method": (2814, 22),
-    "quoron_server.service.coordinator": (19723, 123),
+    "quoron_server.service.coordinator": (19728, 123),
     "quoron_client.federation.session": (11763, 83),
     "quoron.mean": (9307, 69),
-    "quoron.training.run": (30691, 198),
-    "quoron.api": (21402, 147),
-    "quoron.sklearn": (31698, 203),
+    "quoron.training.run": (30696, 198),
+    "quoron.api": (21407, 147),
+    "quoron.sklearn": (31703, 203),
     "quoron.cli.app": (3393, 24),
 }
 COUNTS = {
@@ -68,10 +68,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 87716,
+    "lines of the product": 87721,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (22039, 1264),
+    "quoron.api.train": (22042, 1265),
     "quoron_server.algorithms.localised.method": (1148, 54),
     "quoron_server.algorithms.tracking.method": (2411, 104),
 }

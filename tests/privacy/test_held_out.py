@@ -50,6 +50,19 @@ def vectors(draw, held: HeldOut):
     return first, held.second_vectors(row(size), items)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bits_that_a_user_says_depend_on_nobody_beside_it(kind):
+    held, rng = a_release(*kind), np.random.default_rng(0)
+    size = 4 * held.cells if held.classes == 2 else held.classes + 2 if held.classes else 3
+    shares = [rng.random((97, each)) for each in blocks(held.classes)]
+    parts, items = rng.random((97, size)), rng.random((97, 2)) if held.cap > 1 else None
+    whole = np.hstack([held.first_vectors(*shares), held.second_vectors(parts, items)])
+    for some in (slice(0, 1), slice(5, 6), slice(90, 97), slice(1, 97), slice(0, 97, 3)):
+        first = held.first_vectors(*(each[some] for each in shares))
+        second = held.second_vectors(parts[some], None if items is None else items[some])
+        assert np.array_equal(np.hstack([first, second]), whole[some])
+
+
 @given(data=st.data(), kind=st.sampled_from(KINDS), adjacency=st.sampled_from(["replace-one", "zero-out"]))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(data, kind, adjacency):
     held = a_release(*kind, users=3, adjacency=adjacency)

@@ -140,7 +140,7 @@ class HeldOut:
         Three classes and more: steps of losses (k, STEPS). A user without rows has zeros.
         """
         blocks = _first(self.classes)
-        return np.hstack([_simplex(own) @ block.T for own, block in zip(shares, blocks, strict=True)])
+        return np.hstack([_told(_simplex(own), block) for own, block in zip(shares, blocks, strict=True)])
 
     def second_vectors(self, parts: Matrix, items: Matrix | None = None) -> Matrix:
         """Users' vectors of the second release (k, D), of means over their rows, or sums over all their rows.
@@ -154,11 +154,11 @@ class HeldOut:
         `items` (k, 2), with `cap` above 1: rows, and what is told of them, each divided by the cap.
         """
         if self.classes == 2:
-            own = _simplex(parts) @ two_classes(self.cells).T
+            own = _told(_simplex(parts), two_classes(self.cells))
         else:
             held = _unit(parts)
             own = np.minimum(held, held[:, :1]) if not self.classes else _many(held, self.classes)
-            own = own @ parts_told(self.classes).T
+            own = _told(own, parts_told(self.classes))
         if self.cap == 1:
             return own
         assert items is not None
@@ -285,6 +285,11 @@ def cells_for(signal: float) -> int:
     is large, some more where it is small. By the tables of the benchmark; a few less or more make little difference.
     """
     return int(min(max(round(0.6 * signal ** (1 / 3)), FEWEST), MOST_CELLS))
+
+
+def _told(own: Matrix, block: Matrix) -> Matrix:
+    """own @ block.T, (k, D), each row by itself: a user's bits depend on nobody else, nor on who is beside it."""
+    return np.asarray(np.einsum("ku,du->kd", own, block))
 
 
 @cache
