@@ -2,154 +2,31 @@
 
     shots = carried_out(rehearsed("hang", folder))     # Scraped: well, faulty over two rounds, mended by the runbook
 
-Each rehearsal has a run under way, does the damage, and then what the runbook says. The world is small: twenty clients
-in one process, rounds of a minute whose clock is put forward where time has to pass.
+Each rehearsal has a run under way, does the damage, and then what the runbook says.
 """
 
 import asyncio
 import contextlib
 import datetime as dt
-import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from federation.crowd import Answering, Honest, Peer, coordinator, crowd, put_clock_forward, specification, until
-from quoron.operate.control import Address, Control
+from federation.crowd import Peer, put_clock_forward, specification, until
+from federation.rehearsal import NAME, REHEARSALS, ROUND, SECONDS, Scene, rehearsal
 from quoron_privacy.errors import LedgerUnavailable, QuoronError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server import runs as books
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.service import Coordinator, Transport, certificates, metrics, tokens, trust
+from quoron_server.service import Transport, certificates, metrics, trust
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.sessions import Sessions
 from quoron_server.wording import plan_json
-
-NAME, USERS, SECONDS = "one-pass-dp-sgd", 20, 60.0
-ROUND = 1.1 * SECONDS
-Shot = dict[str, float]  # value by series, as it was scraped; without any but `up` where nobody answers
-Rehearsal = Callable[["Scene"], Awaitable[None]]
-REHEARSALS: dict[str, Rehearsal] = {}
-
-
-def rehearsal(fault: str) -> Callable[[Rehearsal], Rehearsal]:
-    """Of a line of the runbook."""
-
-    def named(function: Rehearsal) -> Rehearsal:
-        REHEARSALS[fault] = function
-        return function
-
-    return named
-
-
-@dataclass
-class Scene:
-    """A coordinator with its clients, its operator, and what was scraped so far."""
-
-    folder: Path
-    patch: pytest.MonkeyPatch
-    changes: dict[str, Any] = field(default_factory=dict)
-    running: Coordinator = field(init=False)
-    peers: list[Peer] = field(default_factory=list)
-    well: Shot = field(default_factory=dict)
-    faulty: list[tuple[float, Shot]] = field(default_factory=list)  # seconds since the fault
-    mended: Shot = field(default_factory=dict)
-    ahead: float = 0.0  # of this machine's own clock
-    _served: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
-    _joined: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
-
-    async def serve(self) -> None:
-        self.running = await self._served.enter_async_context(coordinator(self.folder, metrics="0", **self.changes))
-        self.running.metrics._clock = lambda: time.time() + self.ahead
-
-    async def leave(self) -> None:
-        await self._joined.aclose()
-        await self._served.aclose()
-
-    async def join(self, answering: Answering | None = None) -> None:
-        """All clients enrol and are at work, honestly unless told otherwise."""
-        answering = answering or Honest.of(USERS)
-        for peer in (peers := await self._joined.enter_async_context(crowd(self.running.listen, USERS))):
-            self._joined.callback(asyncio.create_task(peer.work(answering, 99)).cancel)
-        self.peers = peers
-
-    async def submit(self, run: str = "trial", **changes: Any) -> None:
-        wanted = specification(NAME, run, **{"seconds": SECONDS, "early_ends": False, **changes})
-        await self.running.manager.submit(wanted.as_text(), by="ada")
-
-    def is_open(self, run: str = "trial") -> bool:
-        """Whether a round of the run takes answers."""
-        session = self.running.sessions.runs.get(run)
-        return session is not None and session.open is not None
-
-    async def asked(self, run: str = "trial") -> None:
-        await until(lambda: self.is_open(run))
-
-    async def begun(self, **changes: Any) -> None:
-        """What is well: a run in its first round, whose clients are here."""
-        await self.serve()
-        await self.join()
-        await self.submit(**changes)
-        await self.asked()
-        self.well = await self.scraped()
-
-    async def restarted(self) -> None:
-        """The coordinator and its clients are back, and the run goes on."""
-        await self.serve()
-        await self.join()
-        await self.asked()
-
-    async def two_rounds(self) -> None:
-        """What is told over two rounds of the fault, whatever goes on meanwhile."""
-        for passed in (0.0, SECONDS, 2 * SECONDS):
-            put_clock_forward(passed - (self.faulty[-1][0] if self.faulty else 0.0))
-            self.faulty.append((passed, await self.scraped()))
-
-    async def stays(self) -> None:
-        """The same over two rounds."""
-        self.faulty.append((0.0, await self.scraped()))
-
-    async def is_mended(self) -> None:
-        self.mended = await self.scraped()
-
-    async def scraped(self) -> Shot:
-        """What Prometheus would have: times of day are told by how far they are from now."""
-        try:
-            host, port = str(self.running.metrics_address).split(":")
-            reader, writer = await asyncio.open_connection(host, int(port))
-        except (OSError, IndexError):
-            return {"up": 0.0}
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n")
-        head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-        writer.close()
-        assert head.startswith("HTTP/1.1 200 OK"), head
-        found = dict(re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", body, flags=re.MULTILINE))
-        now = time.time()
-        shot = {series: float(value) - (now if _is_time(series) else 0.0) for series, value in found.items()}
-        return {"up": 1.0} | shot
-
-    @contextlib.asynccontextmanager
-    async def operator(self, token: str | None = None) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
-        """An operator's calls, with a good token unless another is given."""
-        if token is None:
-            token = tokens.add(self.folder / "tokens.json", name=f"ada-{time.monotonic_ns()}", role="operator")
-        with Control(Address(self.running.control, token, insecure=True)) as control:
-            yield lambda method, *given, **named: asyncio.to_thread(getattr(control, method), *given, **named)
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder}/coordinator.sqlite"
-
-
-def _is_time(series: str) -> bool:
-    return series in ("quoron_clock_seconds", "quoron_start_time_seconds")
 
 
 async def rehearsed(fault: str, folder: Path) -> Scene:

@@ -406,15 +406,8 @@ def test_leaving_that_is_killed_and_said_again_ends_the_same(
     home: Path, tmp_path: Path, at: str, when: str, number: int
 ) -> None:
     files = ["--record", str(home / "record.sqlite"), "--certificate", str(home / "mine.pem")]
-    words = [
-        "leave",
-        *files,
-        "--key",
-        str(home / "mine.key"),
-        "--receipt",
-        str(tmp_path / "receipt.json"),
-        "--for-good",
-    ]
+    files += ["--key", str(home / "mine.key"), "--receipt", str(tmp_path / "receipt.json")]
+    words = ["leave", *files, "--for-good"]
     killed(Moment(at, when, left=number), words)
     assert invoke(words) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from federation.crowd import Answering, Honest, carried_out, coordinator, put_clock_forward, until
-from federation.faults import USERS, Scene
+from federation.rehearsal import USERS, Scene
 from quoron.cli.app import invoke
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb

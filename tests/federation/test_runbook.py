@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from federation.crowd import carried_out
-from federation.faults import REHEARSALS, ROUND, Scene, Shot, rehearsed
+from federation.faults import rehearsed
+from federation.rehearsal import REHEARSALS, ROUND, Scene, Shot
 from quoron_server.service import metrics_port
 
 ROOT = Path(__file__).parents[2]
