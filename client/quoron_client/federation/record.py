@@ -300,9 +300,10 @@ class Record:
 
     def _drop_oldest(self) -> None:
         """Of the agreements without an answer. What their terms come to stays, for what is decided by terms alone."""
-        oldest = "NOT charged AND run != ? AND rowid <= (SELECT max(rowid) FROM runs) - ?"
-        sums = f"SELECT total(epsilon), total(delta), count(*) FROM runs WHERE {oldest}"
-        *cost, many = self._database.execute(sums, (_DROPPED, _MOST_OPEN)).fetchone()
+        (last,) = self._database.execute("SELECT max(rowid) FROM runs").fetchone()
+        oldest, which = "NOT charged AND run != ? AND rowid <= ?", (_DROPPED, last - _MOST_OPEN)
+        query = f"SELECT total(epsilon), total(delta), count(*) FROM runs WHERE {oldest}"
+        *cost, many = self._database.execute(query, which).fetchone()
         if many:
             self._database.execute(
                 "INSERT INTO runs (run, terms, epsilon, delta, participations, ended, everybody) "
@@ -310,7 +311,7 @@ class Record:
                 "epsilon = epsilon + excluded.epsilon, delta = delta + excluded.delta",
                 (_DROPPED, b"", *cost),
             )
-            self._database.execute(f"DELETE FROM runs WHERE {oldest}", (_DROPPED, _MOST_OPEN))
+            self._database.execute(f"DELETE FROM runs WHERE {oldest}", which)
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """The answer already made to this very question, to be sent again; None too once a later round was answered."""
