@@ -24,7 +24,6 @@ from quoron_privacy.release import Reduction, Sums
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2
 
-MOST_PEOPLE = 1 << 20  # of one silo
 Persons = NDArray[np.int64]
 
 
