@@ -195,7 +195,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
     match section:
         case configs.SyntheticSection():
             _refuse_other_loss(loss, section.family, section.kind)
-            shared = {"kind", "outlier_fraction", "outlier_kind"}
+            shared = {"kind", *configs.Simulated.model_fields} - {"seed"}
             return Synthetic(
                 **section.model_dump(exclude=shared),
                 domain=domain,
