@@ -1,4 +1,4 @@
-"""Silos: clients that hold the rows of many persons each. What a plan for them assumes, and what one that is away costs.
+"""Silos: clients that hold many persons each. What a plan for them assumes, and what one that is away costs.
 
     >>> hospitals = Silos.declared([300, 300, 200], 800)
     >>> hospitals.of(np.array([0, 299, 300, 799])).tolist(), hospitals.largest
@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
@@ -54,7 +55,7 @@ class Silos:
                 f"Expected sizes of silos that add up to {users:,} users, got {sum(said):,} persons in "
                 f"{len(said):,} silos. Correct population.silos, or give their number."
             )
-        return cls(tuple(last - first for first, last in zip(ends, ends[1:], strict=False)), sums)
+        return cls(tuple(last - first for first, last in pairwise(ends)), sums)
 
     @property
     def users(self) -> int:
@@ -103,8 +104,9 @@ def in_silos(plan: Plan, silos: Silos) -> Plan:
 
 
 def known_twice(epsilon: float, delta: float) -> tuple[float, float]:
-    """(ε, δ) of a person who is two users of the run (silos#si6)."""
-    return 2 * epsilon, min(1.0, (1 + math.exp(epsilon)) * delta)
+    """(ε, δ) of a person who is two users of the run: the promise is passed twice, as lifetime#lt4 does (silos#si6)."""
+    twice, delta_twice, _ = Charge("", "", epsilon, delta, adjacency="zero-out").replace_one
+    return float(twice), min(1.0, float(delta_twice))
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,5 +39,6 @@ class Simulated(Section):
         default=(), description="of a simulation: silos that never answer, by number from 1"
     )
     silos_hostile: tuple[Count, ...] = Field(
-        default=(), description="of a simulation: silos that answer with as much as is taken of them, against the others"
+        default=(),
+        description="of a simulation: silos that send as much as is taken of them, against the others",
     )

@@ -1,16 +1,17 @@
 """Silos of a configuration: what plans for them assume, and what is said beside one of a silo that is away."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quoron.config import Config, TableSection
-from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.lifetime import Charge, compose
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
+from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
-from quoron_server.silos import Silos, largest_away
+from quoron_server.silos import Away, Silos, largest_away
 
+UNSURE = 1e-6  # chance of an end that is told
 FEW = 100  # users, below which a run that can learn nothing is likely to be one over silos
 
 
@@ -34,39 +35,49 @@ def silos_of(config: Config, users: int) -> Silos | None:
     return Silos.declared(said, users, sums=section.silo_sums, of=of)
 
 
+def warnings(plan: Plan, sizes: Sequence[int] | None) -> tuple[str, ...]:
+    """What whoever submits is told before a run can begin and be charged; () where nothing is amiss."""
+    if sizes is None:
+        return () if (said := useless(plan)) is None else (said,)
+    away = largest_away(plan, Silos(tuple(sizes)))
+    return (f"WARNING: {_holds(away, len(sizes))}, {_spared(away)}.",) if away.too_large else ()
+
+
 def remarks(plan: Plan, silos: Silos, without: Callable[[int], Plan]) -> tuple[str, ...]:
-    """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises what planning raises."""
+    """What the largest silo's absence costs; `without` makes the plan of fewer users, or raises as planning does."""
     away = largest_away(plan, silos)
-    who = f"silo {away.silo}, the largest of {len(silos.sizes):,}, holds {away.persons:,} of {away.users:,} persons"
-    if away.share is None:
-        quorum = "no quorum is declared: the run goes on without them"
-    elif away.too_large:
-        quorum = (
-            f"MORE THAN THE QUORUM CAN SPARE: of {away.share:g} it spares {away.spare:,}, so the run ends without a "
-            f"model whenever that silo is away. Declare privacy.quorum below {1 - away.persons / away.users:.2g}, or "
-            "more silos"
-        )
-    elif away.ends is not None and away.ends > 1e-6:
-        quorum = (
-            f"the quorum of {away.share:g} spares {away.spare:,}, but is so near that it ends the run with a chance of "
-            f"up to {away.ends:.2g} while that silo is away"
-        )
-    else:
-        quorum = f"the quorum of {away.share:g} spares {away.spare:,}, and holds without them"
     risk = _risk(plan, away.users - away.persons, without)
-    told = [f"A silo that is away is as many absent users: {who}. Without it {quorum}; {risk}."]
-    worth = ALGORITHMS[plan.algorithm].gaussian(plan)
+    who = _holds(away, len(silos.sizes))
+    told = [f"A silo that is away is as many absent users: {who}. Without it, {_spared(away)}; {risk}."]
+    promise, worth = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
     if worth is not None:
-        delta = plan.guarantee.delta
-        left = delta - (1 + math.exp(2 * plan.guarantee.epsilon)) * worth.variation
-        if left > 0:
-            twice = gdp.epsilon_for(2 * worth.mu, left)
-            told.append(
-                f"Of this run, which is Gaussian as a whole, a person known to two silos is promised ε = {twice:.3g} at "
-                f"the same δ of {delta:g}, where one known to one silo is promised {plan.guarantee.epsilon:g} "
-                "(docs/privacy/silos.md#si6)."
-            )
+        own = Charge("", "", promise.epsilon, promise.delta, worth.mu, "zero-out", worth.variation)  # is passed twice
+        twice = compose([own], promise.delta).epsilon
+        told.append(
+            f"A person known to two silos is two users: of this run, which is Gaussian as a whole, ε = {twice:.3g} is "
+            f"then promised at the same δ, where one known to one silo is promised {promise.epsilon:g} "
+            "(docs/privacy/silos.md#si6)."
+        )
     return tuple(told)
+
+
+def _holds(away: Away, silos: int) -> str:
+    return f"silo {away.silo}, the largest of {silos:,}, holds {away.persons:,} of {away.users:,} persons"
+
+
+def _spared(away: Away) -> str:
+    """What the quorum makes of it."""
+    if away.share is None:
+        return "no quorum is declared, so the run goes on"
+    spared = f"the quorum of {away.share:g} spares {away.spare:,}"
+    if away.too_large:
+        return (
+            f"MORE THAN THE QUORUM CAN SPARE: {spared}, so the run ends without a model whenever that silo is away. "
+            f"Declare privacy.quorum below {1 - away.persons / away.users:.2g}, or more and smaller silos"
+        )
+    if away.ends is not None and away.ends > UNSURE:
+        return f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
+    return f"{spared}, and holds"
 
 
 def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
@@ -84,11 +95,11 @@ def _risk(plan: Plan, users: int, without: Callable[[int], Plan]) -> str:
     return f"the excess risk of the {users:,} others is predicted to be {after:.2g}, where that of all is {before:.2g}"
 
 
-def useless(plan: Plan, silos: Silos | None = None) -> str | None:
+def useless(plan: Plan) -> str | None:
     """What to say, before anything is charged, of a run over few users that is forecast to learn nothing."""
     users, predicted = plan.problem.users, plan.predicted_excess_risk or plan.guessed_excess_risk
     start = start_risk(plan.problem)
-    if silos is not None or users >= FEW or (predicted is not None and predicted < start):
+    if plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS) or users >= FEW or (predicted is not None and predicted < start):
         return None
     forecast = "nothing is predicted" if predicted is None else f"an excess risk of {predicted:.2g} is predicted"
     return (

@@ -242,8 +242,9 @@ def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, floa
 
 def _silo_words(silos: Mapping[str, float]) -> str:
     """What was sent by silo: one question and one answer of each that was asked, in every round."""
+    who = f"{silos['silos']:,.0f}, up to {silos['largest']:,.0f} users each"
     moved = f"{size(silos['bytes_up'])}, {size(silos['bytes_down'])}"
-    return f"{silos['silos']:,.0f}, up to {silos['largest']:,.0f} users each; {silos['messages']:,.0f} messages, {moved}"
+    return f"{who}; {silos['messages']:,.0f} answers, one a round; up, down {moved}"
 
 
 def told_words(value: float, low: float, high: float) -> str:
