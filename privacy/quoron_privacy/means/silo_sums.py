@@ -56,8 +56,7 @@ def longest(reduction: Reduction) -> Longest:
             return Longest(unit, unit, dimension=len(reduction.transform))
         case MomentSum():
             unit = 1 << sum_bits(0, reduction.divisor)
-            norm = unit + reduction.dimension + 2  # products round (silos#si3)
-            return Longest(unit, norm, counts_here=False, dimension=reduction.dimension, of_trace=True)
+            return Longest(unit, unit, counts_here=False, dimension=reduction.dimension, of_trace=True)
         case _:
             raise ConfigError(f"Expected a sum that persons' rows are known to bound, got {type(reduction).__name__}.")
 
@@ -113,7 +112,7 @@ def _lengths(sums: Sums, row: Longest) -> str | None:
             trace = sum(map(int, diagonal))
             if trace > most:
                 return "a matrix with a larger trace than so many rows have"
-            most = min(most, trace + here * (2 * row.dimension + 2))
+            most = min(most, trace + here * (2 * row.dimension + 2))  # entries are cut, and products round
     length = _length(sums.total, weights, most)
     return None if length <= most else "a sum that is longer than so many rows are"
 
