@@ -268,10 +268,20 @@ def require_connections(specification: RunSpecification, most_clients: int, *, a
         )
 
 
-def require_silos_fit(plan: Plan, clients: NDArray[np.int64]) -> None:
-    """ConfigError unless the rows of all members of one client are an answer; `clients` has that of each member."""
-    most = int(np.unique(clients, return_counts=True)[1].max(initial=0))
+def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[np.int64]) -> None:
+    """ConfigError where some members are people of one client and the run was not planned for silos, or their rows are
+    too long for one answer; `clients` has the client of each member."""
+    sizes = np.unique(clients, return_counts=True)[1]
+    most = int(sizes.max(initial=0))
     numbers = plan.parameters.answer_length(plan.problem)
+    if most > 1 and specification.silos is None:
+        raise ConfigError(
+            f"Expected members who each have a client, as the run was submitted, got {most:,} who are people of one "
+            "silo: what is promised of a run with silos assumes more. Submit it with population.silos, or keep silos "
+            "in a group of their own."
+        )
+    if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:
+        raise ConfigError(f"Expected a plan for silos, got one of {plan.algorithm}: {why}.")
     length = most * (8 * numbers + 1) + parts.BESIDE
     if most > 1 and length > wire.MAX_MESSAGE:
         raise ConfigError(

@@ -27,7 +27,7 @@ def silo_config(path: Path, listen: str, **changes: object) -> ClientConfig:
         "coordinator": listen,
         "data": path,
         "record": path.with_suffix(".sqlite"),
-        "lifetime_epsilon": 100.0,
+        "lifetime_epsilon": float("inf"),
         "lifetime_delta": 1.0,
         "accept_exposures": ("model", "broadcast", "local", "none"),
         "insecure": True,

@@ -356,8 +356,9 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
-            specifications.require_silos_fit(run.plan, homes(members, silos))
-            session = self.sessions.open(run.name, description, members, silos=silos, gathered=self._gathered)
+            specifications.require_silos(wanted, run.plan, homes(members, silos))
+            several = {"silos": silos, "sums": wanted.silo_sums}
+            session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()
