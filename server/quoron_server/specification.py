@@ -257,6 +257,17 @@ def require_connections(specification: RunSpecification, most_clients: int) -> N
         )
 
 
+def require_silos_fit(plan: Plan, clients: NDArray[np.int64]) -> None:
+    """ConfigError unless the rows of all members of one client are an answer; `clients` has that of each member."""
+    most, numbers = int(np.bincount(np.unique(clients, return_inverse=True)[1]).max()), plan.parameters.answer_length(plan.problem)
+    length = most * (8 * numbers + 1) + parts.BESIDE
+    if most > 1 and length > wire.MAX_MESSAGE:
+        raise ConfigError(
+            f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
+            f"asked for {numbers:,} numbers each. Use fewer features, or split the silo into clients with their own keys."
+        )
+
+
 def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE

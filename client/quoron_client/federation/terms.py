@@ -153,4 +153,8 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
-    return Agreement(terms.run, digest, *cost, terms.participations)
+    promise = terms.model_dump_json(include=PROMISED)
+    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.public, promise=promise)
+
+
+PROMISED = {"algorithm", "statement", "epsilon", "delta", "adjacency", "exposure", "rounds", "simulation", "attendance"}
