@@ -345,6 +345,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
+        "theorem": promise.theorem,
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,
