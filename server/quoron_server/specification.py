@@ -28,6 +28,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Attending, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.silos import Silos, in_silos
 from quoron_server.spill import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
@@ -61,6 +62,8 @@ class RunSpecification(_Section):
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
+    silos: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # persons of each; None: every user has a client
+    silo_sums: bool = False  # each silo sends one sum for its persons, whose clip it is trusted with
     seed: Seed = 0  # public randomness: slots and partition
     group: Annotated[str, Field(min_length=1, max_length=64)] = EVERYONE  # whose lifetime budget it draws on
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
@@ -78,6 +81,10 @@ class RunSpecification(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpecification":
+        if self.silos is None and self.silo_sums:
+            raise ValueError("silo_sums belongs to silos, and no sizes of any are given")
+        if self.silos is not None and sum(self.silos) != self.problem.users:
+            raise ValueError(f"silos hold {sum(self.silos)} persons together, problem.users is another number")
         if self.simulation != (self.simulation_seed is not None):
             raise ValueError("simulation_seed belongs to a simulation, and a simulation needs one")
         self.columns.check_public()
@@ -150,6 +157,8 @@ def make_plan(specification: RunSpecification) -> Plan:
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
+    if specification.silos is not None:
+        plan = in_silos(plan, Silos(specification.silos, specification.silo_sums))
     if specification.plan_digest not in (None, digest(plan)):
         raise OtherPlan(
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
@@ -335,6 +344,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "columns": specification.columns.as_json(),
         "quorum": specification.quorum,
         "attendance": specification.attendance,
+        **({} if specification.silos is None else {"silo_sums": specification.silo_sums}),
     }
 
 

@@ -56,8 +56,7 @@ def longest(reduction: Reduction) -> Longest:
             return Longest(unit, unit, dimension=len(reduction.transform))
         case MomentSum():
             unit = 1 << sum_bits(0, reduction.divisor)
-            norm = unit + reduction.dimension + 2  # products round (silos#si3)
-            return Longest(unit, norm, counts_here=False, dimension=reduction.dimension, of_trace=True)
+            return Longest(unit, unit, counts_here=False, dimension=reduction.dimension, of_trace=True)
         case _:
             raise ConfigError(f"Expected a sum that persons' rows are known to bound, got {type(reduction).__name__}.")
 
@@ -90,7 +89,9 @@ def _counts(sums: Sums, row: Longest) -> str | None:
         return "counts of more rows than there are"
     if not within * unit <= 3 * short <= 3 * within * unit + (here - within) * (unit - 1):
         return "norms that do not go with how many rows are well within the ball"
-    if not short <= soft <= here * unit or (3 * short < here * unit and soft**2 > short * (4 * here * unit - 3 * short)):
+    if not short <= soft <= here * unit or (
+        3 * short < here * unit and soft**2 > short * (4 * here * unit - 3 * short)
+    ):
         return "norms that do not go with the soft share"
     return None
 
@@ -101,7 +102,7 @@ def _lengths(sums: Sums, row: Longest) -> str | None:
     if row.counts_here:
         here = int(sums.cells[2 if row.tells_norms else 0])
     most = here * row.norm - (short if row.tells_norms else 0)
-    weights = 1
+    weights = np.ones(len(sums.total), np.int64)
     if row.dimension:
         across, down = np.triu_indices(row.dimension)
         weights, diagonal = np.where(across == down, 1, 2), sums.total[across == down]
@@ -111,17 +112,18 @@ def _lengths(sums: Sums, row: Longest) -> str | None:
             trace = sum(map(int, diagonal))
             if trace > most:
                 return "a matrix with a larger trace than so many rows have"
-            most = min(most, trace + here * (2 * row.dimension + 2))
+            most = min(most, trace + here * (2 * row.dimension + 2))  # entries are cut, and products round
     length = _length(sums.total, weights, most)
     return None if length <= most else "a sum that is longer than so many rows are"
 
 
-def _length(total: Integers, weights: "Integers | int", most: int) -> int:
+def _length(total: Integers, weights: Integers, most: int) -> int:
     """⌈√Σ w z²⌉, exactly where it is near `most`."""
     rough = float(np.sqrt(np.sum(weights * total.astype(np.float64) ** 2)))
     if not most * (1 - 1e-6) <= rough <= most * (1 + 1e-6):
         return int(rough)
-    times = np.broadcast_to(np.asarray(weights), total.shape).tolist()
-    square = sum(weight * number * number for weight, number in zip(times, total.tolist(), strict=True))
+    times: list[int] = weights.tolist()
+    numbers: list[int] = total.tolist()
+    square = sum(weight * number * number for weight, number in zip(times, numbers, strict=True))
     root = isqrt(square)
     return root + (root * root < square)
