@@ -9,7 +9,8 @@
 `info` binds a seal to its run, plan, round, question and user: under any other it does not open. The key exchange is
 hybrid, ML-KEM-768 with X25519, since masked answers can be kept and opened when one of the two is broken; the cipher
 has keys of 256 bits. A salt of the seed goes into `info` and in front: a machine that was restored, and whose
-randomness comes again, seals another seed under another key. Source: RFC 9180. What rests on it: docs/privacy/two-servers.md.
+randomness comes again, seals another seed under another key. Source: RFC 9180. What rests on it:
+docs/privacy/two-servers.md.
 """
 
 from dataclasses import dataclass, field
