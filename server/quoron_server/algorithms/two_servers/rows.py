@@ -9,11 +9,11 @@ from quoron_privacy.two_servers import rows
 from quoron_privacy.two_servers.sheet import RoundSheet
 
 
-def rows_of(reduction: Any, sheet: RoundSheet) -> rows.RingReduction:
+def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> rows.RingReduction:
     """As the algorithm's own reduction of the round, on the plan's grid. VerificationError for one with no rows."""
     match reduction:
         case MomentSum():
-            return rows.MomentRows(sheet, reduction.dimension, reduction.norm)
+            return rows.MomentRows(sheet, reduction.dimension, reduction.norm, chains)
         case ClippedSum() if len(sheet.blocks) == 1:
-            return rows.VectorRows(sheet, reduction.norm, reduction.centre)
+            return rows.ClippedRows(sheet, reduction.norm, reduction.centre, chains)
     raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")
