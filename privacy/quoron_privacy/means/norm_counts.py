@@ -219,8 +219,8 @@ class NormCountMean:
     @property
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: the weighted row."""
-        unit = 1 / self.users / self._gaussian.scale
-        return (ServedRows("row", row_kind(self.soft), self.dimension + SHARES, unit),)
+        kind, unit = row_kind(self.soft), 1 / self.users / self._gaussian.scale
+        return ServedRows("means", kind, self.dimension, unit), ServedRows("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
