@@ -35,7 +35,7 @@ class Promised(_Part):
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
-    exposure: Literal["model", "broadcast", "local", "none"]
+    exposure: Literal["model", "broadcast", "two-servers", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
