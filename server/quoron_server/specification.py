@@ -59,6 +59,8 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
@@ -155,6 +157,8 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.quorum_epsilon,
         specification.adjacency,
         specification.attendance,
+        specification.exposure,
+        specification.server_epsilon,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -368,6 +372,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
+        "theorem": promise.theorem,
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

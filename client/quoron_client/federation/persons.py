@@ -92,6 +92,16 @@ def register(database: sqlite3.Connection, names: Sequence[str], most: int | Non
     return np.array([known[each] for each in digests], np.int64)
 
 
+def known(database: sqlite3.Connection, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
+    """The number of each name, -1 of one without any, and since when it has left; nobody is given a new one."""
+    salt = database.execute("SELECT salt FROM silo").fetchone()
+    if salt is None:
+        return np.full(len(names), -1), [None] * len(names)
+    people = {row[0]: (row[1], row[2]) for row in database.execute(_PEOPLE)}
+    found = [people.get(digest(salt[0], name), (-1, None)) for name in names]
+    return np.array([each[0] for each in found], np.int64), [each[1] for each in found]
+
+
 _PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"
 # Whoever comes can be asked in every run that is open then, and in later ones.
 _FIRST_OPEN = "SELECT coalesce(min(rowid), (SELECT coalesce(max(rowid), 0) + 1 FROM runs)) FROM runs WHERE NOT ended"

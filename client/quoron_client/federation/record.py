@@ -148,13 +148,23 @@ class Record:
         with self._file.errors(), self._file.transaction() as database:
             return persons.register(database, names, most)
 
-    @property
-    def people(self) -> tuple[int, int]:
-        """How many persons have a number, and how many of them have left; (0, 0) of one user."""
+    def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
+        """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
         with self._file.errors() as database:
-            query = "SELECT count(*), count(departed) FROM people"
-            many, gone = database.execute(query).fetchone()
-        return int(many), int(gone)
+            return persons.known(database, names)
+
+    @property
+    def people(self) -> int:
+        """How many persons have a number, whether they have left or not; 0 in the record of one user."""
+        with self._file.errors() as database:
+            return int(database.execute("SELECT count(*) FROM people").fetchone()[0])
+
+    @property
+    def departures(self) -> list[str]:
+        """When persons have left, from the first."""
+        with self._file.errors() as database:
+            rows = database.execute("SELECT departed FROM people WHERE departed IS NOT NULL ORDER BY departed")
+            return [row[0] for row in rows]
 
     def witness(self, known: Sequence[tuple[str, float, float]]) -> None:
         """Compare with what a coordinator says: names, ε and δ of runs that this key has agreed to.

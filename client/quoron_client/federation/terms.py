@@ -31,10 +31,11 @@ class Promised(_Part):
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str
     statement: str  # the promise in one sentence
+    theorem: str = ""  # where it is proved
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
-    exposure: Literal["model", "broadcast", "local", "none"]
+    exposure: Literal["model", "broadcast", "two-servers", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
@@ -99,6 +100,7 @@ class Terms(Promised):
 
 
 T = TypeVar("T", bound=Promised)
+PROMISED = {"algorithm", "statement", "theorem", "epsilon", "delta", "adjacency", "exposure", "rounds", "simulation"}
 
 
 def read_terms(run: str, description: str) -> Terms:
@@ -156,6 +158,3 @@ def agreement(terms: Promised, digest: bytes) -> Agreement:
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
     promise = terms.model_dump_json(include=PROMISED)
     return Agreement(terms.run, digest, *cost, terms.participations, public=terms.public, promise=promise)
-
-
-PROMISED = {"algorithm", "statement", "epsilon", "delta", "adjacency", "exposure", "rounds", "simulation", "attendance"}

@@ -34,6 +34,7 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
@@ -419,6 +420,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
+    app.add_typer(silo, name="silo")
 
 
 def _announce(line: str) -> None:
