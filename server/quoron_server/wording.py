@@ -138,7 +138,7 @@ def sentence(promise: Guarantee) -> str:
         if promise.quorum.count_scale or promise.exposure == "local":
             theorem = QUORUM_THEOREM
         if promise.quorum.public:
-            theorem = PUBLIC_ATTENDANCE_THEOREM
+            theorem = PUBLIC_ATTENDANCE_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
         words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "

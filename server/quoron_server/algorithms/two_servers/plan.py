@@ -6,8 +6,7 @@ from these whole numbers alone. Statement and proof: docs/privacy/two-servers.md
 """
 
 import math
-from dataclasses import dataclass, fields, replace
-from itertools import chain, repeat
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.accounts import gdp
@@ -17,9 +16,10 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers.sheet import SUMS, Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.served import Servers
+from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Kind, Served
+from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -40,16 +40,6 @@ _APART = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Beside what each of two servers is held to: what their noise makes together."""
-
-    together_epsilon: float  # ε of the plan of one server with as much noise
-    outside: (
-        bool  # whether that is promised to whoever sees only what is released: noise of no two rounds is correlated
-    )
-
-
 def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
     """The plan with the least predicted risk under exposure two-servers.
 
@@ -62,31 +52,31 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
-    server = gdp.mu_for(limit, privacy.delta) * (1 - 1e-7)
-    whole, options = min(gdp.mu_for(privacy.epsilon, privacy.delta), server / math.sqrt(2)), _asking_all(options)
+    left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
+    server = gdp.mu_for(limit, left) * (1 - 1e-7)
+    whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
     for _ in range(TRIES):
-        together = min(privacy.epsilon, gdp.epsilon_for(whole, privacy.delta))
+        together = min(privacy.epsilon, gdp.epsilon_for(whole, left))
         if together < LEAST_EPSILON:
             raise Infeasible(info.name, f"two noises leave epsilon={together:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
-        own = info.plan(
-            problem, Privacy(together, privacy.delta, adjacency=privacy.adjacency), options, constants, seed
-        )
+        own = info.plan(problem, Privacy(together, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
         plan = _both(own, together, limit, privacy)
         spent = pairs(plan)[0].mu
         if spent <= server:
             break
         whole *= server / spent * (1 - 1e-9)
-    if privacy.server_epsilon is not None:  # no more is charged than is spent
-        cost = gdp.epsilon_for(spent * (1 + 1e-9), privacy.delta * (1 - 1e-6))
-        plan = replace(plan, guarantee=replace(plan.guarantee, epsilon=min(limit, cost)))
-    if privacy.server_epsilon is not None and plan.guarantee.servers and not plan.guarantee.servers.outside:
+    if privacy.server_epsilon is None:
+        return plan
+    assert plan.guarantee.servers is not None
+    if not plan.guarantee.servers.outside:
         raise Infeasible(
             info.name,
             "noise that is correlated over rounds is proved for each server, not for both noises together",
-            "no privacy.server_epsilon, or a method with independent noise, such as one-round-least-squares",
+            "no privacy.server_epsilon, or a method with independent noise, such as mean-sgd",
         )
-    return plan
+    limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))  # no more is charged than is spent
+    return _both(own, together, limit, privacy)
 
 
 def _asking_all(options: Any) -> Any:
@@ -99,14 +89,12 @@ def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
     """The plan of two servers whose noise together is that of `own`."""
     sheet = own.parameters.sheet(own.problem)
     servers = Servers(together, outside=sheet.factorisation is None)
-    quorum = None
-    if privacy.quorum is not None:
-        p = own.parameters
-        quorum = quorums.exact(
-            privacy.quorum, p.cohorts(), participations=p.participations(), rest=(limit, privacy.delta)
-        )
-    promise = replace(own.guarantee, epsilon=limit, exposure="two-servers", servers=servers, quorum=quorum)
-    return replace(own, guarantee=promise)
+    quorum, p = None, own.parameters
+    if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
+        rest = limit, own.guarantee.delta
+        quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
+    promise = replace(own.guarantee, epsilon=limit, delta=privacy.delta, exposure="two-servers", servers=servers)
+    return replace(own, guarantee=replace(promise, quorum=quorum))
 
 
 def require_served(plan: Plan) -> None:
@@ -117,20 +105,6 @@ def require_served(plan: Plan) -> None:
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
     if p.served(plan.problem) is None:
         raise Infeasible(name, "it looks at single answers with these options", "other options, or tracking-srgd")
-
-
-def sheet_of(served: Served | None, participations: int) -> Sheet:
-    """What both servers and every client agree on. VerificationError where no such rows are proved."""
-    if served is None:
-        raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
-    made = ((times, RoundSheet(tuple(map(_block, rows)), served.adjacency)) for times, rows in served.rounds)
-    rounds = tuple(chain.from_iterable(repeat(each, times) for times, each in made))
-    return Sheet(rounds, served.factorisation, participations, served.separation, served.pilot)
-
-
-def _block(rows: Any) -> Block:
-    """U: one unit of a row in steps of one server's noise, whose deviation is √½ of the release's."""
-    return Block(rows.name, rows.length, math.floor(math.sqrt(2) * STEPS * rows.deviations), rows.kind)
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
