@@ -52,6 +52,8 @@ class Kind(StrEnum):
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
     EARLY_ENDS = "early-ends"
+    PERSONS_OF_SILOS = "persons-of-silos"
+    SILOS_CLIP = "silos-clip"
     # What rules decide by.
     SECRET_COHORTS = "secret-cohorts"
     FORGETFUL_CLIENTS = "forgetful-clients"
@@ -63,7 +65,13 @@ class Kind(StrEnum):
 
 # How many words and numbers the text of an assumption leaves open, where that is not none.
 OPEN: Mapping[Kind, int] = MappingProxyType(
-    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.UNPROVED_CONSTANTS: 1}
+    {
+        Kind.ABSENT_IS_ZERO: 1,
+        Kind.FIRST_ANSWERS_COUNT: 2,
+        Kind.DECLARED_ATTENDANCE: 1,
+        Kind.UNPROVED_CONSTANTS: 1,
+        Kind.PERSONS_OF_SILOS: 2,
+    }
 )
 _ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
 
@@ -192,6 +200,10 @@ class Parameters(ABC):
 
     def long_once(self) -> bool:
         """Whether only the first answers are so long, and what is made of them looks at a block of them at a time."""
+        return False
+
+    def reads_sums(self) -> bool:
+        """Whether every question has a reduction, and nothing else of its answers is read: then no single row is."""
         return False
 
     def points_asked(self) -> int:

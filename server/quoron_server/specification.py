@@ -28,6 +28,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Attending, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.silos import Silos, in_silos
 from quoron_server.spill import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
@@ -63,6 +64,8 @@ class RunSpecification(_Section):
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
+    silos: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # persons of each; None: every user has a client
+    silo_sums: bool = False  # each silo sends one sum for its persons, whose clip it is trusted with
     seed: Seed = 0  # public randomness: slots and partition
     group: Annotated[str, Field(min_length=1, max_length=64)] = EVERYONE  # whose lifetime budget it draws on
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
@@ -80,6 +83,10 @@ class RunSpecification(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpecification":
+        if self.silos is None and self.silo_sums:
+            raise ValueError("silo_sums belongs to silos, and no sizes of any are given")
+        if self.silos is not None and sum(self.silos) != self.problem.users:
+            raise ValueError(f"silos hold {sum(self.silos)} persons together, problem.users is another number")
         if self.simulation != (self.simulation_seed is not None):
             raise ValueError("simulation_seed belongs to a simulation, and a simulation needs one")
         self.columns.check_public()
@@ -154,6 +161,8 @@ def make_plan(specification: RunSpecification) -> Plan:
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
+    if specification.silos is not None:
+        plan = in_silos(plan, Silos(specification.silos, specification.silo_sums))
     if specification.plan_digest not in (None, digest(plan)):
         raise OtherPlan(
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
@@ -261,6 +270,17 @@ def require_connections(specification: RunSpecification, most_clients: int) -> N
         )
 
 
+def require_silos_fit(plan: Plan, clients: NDArray[np.int64]) -> None:
+    """ConfigError unless the rows of all members of one client are an answer; `clients` has that of each member."""
+    most, numbers = int(np.bincount(np.unique(clients, return_inverse=True)[1]).max()), plan.parameters.answer_length(plan.problem)
+    length = most * (8 * numbers + 1) + parts.BESIDE
+    if most > 1 and length > wire.MAX_MESSAGE:
+        raise ConfigError(
+            f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
+            f"asked for {numbers:,} numbers each. Use fewer features, or split the silo into clients with their own keys."
+        )
+
+
 def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
     answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE
@@ -328,6 +348,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "columns": specification.columns.as_json(),
         "quorum": specification.quorum,
         "attendance": specification.attendance,
+        **({} if specification.silos is None else {"silo_sums": specification.silo_sums}),
     }
 
 
@@ -338,6 +359,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
+        "theorem": promise.theorem,
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

@@ -34,6 +34,7 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
@@ -176,6 +177,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
+    from quoron.planning.silos import useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -190,7 +192,9 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        showing.show_plan(dry_run(resolved, users, whole=superlink is not None), as_json=False)
+        looked = dry_run(resolved, users, whole=superlink is not None)
+        _warn(useless(looked.plan))
+        showing.show_plan(looked, as_json=False)
         return
     wanted, plan = specify(
         resolved,
@@ -203,6 +207,8 @@ def submit(
         waiting=None if superlink is not None else waiting,
         whole=superlink is not None,
     )
+    for said in warnings(plan, wanted.silos):
+        _warn(said)
     promise = f"{run}: {promised(plan)}"
     if superlink is None:
         with connection.open() as control:
@@ -225,6 +231,11 @@ def submit(
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
             submission.follow(flower, number, print)
+
+
+def _warn(said: str | None) -> None:
+    if said is not None:
+        print(said, file=sys.stderr, flush=True)
 
 
 @shared_options
@@ -401,6 +412,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
+    app.add_typer(silo, name="silo")
 
 
 def _announce(line: str) -> None:

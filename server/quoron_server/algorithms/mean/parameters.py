@@ -53,6 +53,10 @@ class MeanSGDParameters(Parameters):
         """GDP of a round whose cohort is known."""
         return sampled.answer_mu(self.sampling, self.round_mu)
 
+    def reads_sums(self) -> bool:
+        """Without a crude mean, which looks at every row."""
+        return not self.range_epsilon
+
     @property
     def crude(self) -> PrivateRange | None:
         """The private range of a round."""

@@ -101,6 +101,10 @@ class NoisySGDParameters(Parameters):
         """GDP of a round whose cohort is known."""
         return sampled.answer_mu(self.sampling, self.round_mu)
 
+    def reads_sums(self) -> bool:
+        """Where rows are clipped."""
+        return not isinf(self.clip_norm)
+
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
         return 1 if self.sampling == "disjoint" else self.rounds

@@ -118,6 +118,10 @@ class OneEpochParameters(Parameters):
         """As many users in every round."""
         return (self.cohort_size,) * self.rounds
 
+    def reads_sums(self) -> bool:
+        """Where rows are clipped, and all that come are counted."""
+        return self.cohort_size <= self.divisor and not isinf(self.clip_norm)
+
     def participations(self) -> int:
         """Once an epoch."""
         return self.epochs
