@@ -65,7 +65,9 @@ def summary(lines: list[dict[str, object]]) -> None:
             said |= {"ratio": ratio, "of": ratio * math.hypot(error(risks) / fmean(risks), error(alone) / fmean(alone))}
         if how == "two" and local:
             said |= {"local": fmean(local) / fmean(risks)}
-        print(json.dumps({key: float(f"{each:.3g}") if isinstance(each, float) else each for key, each in said.items()}))
+        print(
+            json.dumps({key: float(f"{each:.3g}") if isinstance(each, float) else each for key, each in said.items()})
+        )
 
 
 def error(risks: list[float]) -> float:

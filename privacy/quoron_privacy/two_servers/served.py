@@ -17,10 +17,7 @@ from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 class Servers:
     """Beside what each of two servers is held to: what their noise makes together."""
 
-    together_epsilon: float  # ε of the plan of one server with as much noise
-    outside: (
-        bool  # whether that is promised to whoever sees only what is released: noise of no two rounds is correlated
-    )
+    together_epsilon: float  # ε of the plan of one server with as much noise, and of whoever sees only what is released
 
 
 def sheet_of(
