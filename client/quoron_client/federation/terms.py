@@ -40,6 +40,7 @@ class Promised(_Part):
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
+    silo_sums: bool = False  # silos may be asked for sums of their persons' rows
     attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 

@@ -3,9 +3,10 @@
     messages = said(answer)                     # one, or one and its parts
     whole = arriving.take(message, allowed)     # None until all of it is there
 
-The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length and its digest, and nothing else is
-said until it has come. A part holds `MOST` bytes and the last one the rest, so whoever hears them holds what has come,
-never more than was announced, and nothing of what it does not want. What fits into one message is one, as ever.
+The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length
+and its digest, and nothing else is said until it has come. A part holds `MOST` bytes and the last one the rest, so
+whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
+into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |

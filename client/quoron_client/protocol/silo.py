@@ -18,13 +18,13 @@ from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2
 
-MOST_PEOPLE = 1 << 20  # of one silo
 Persons = NDArray[np.int64]
 
 
@@ -104,6 +104,14 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
             centre=_to(reduction.centre),
         )
         return federation.Reduction(norm_counts=counts)
+    if isinstance(reduction, LengthSum):
+        lengths = federation.LengthSum(users=reduction.users, transform=_to(reduction.transform), top=reduction.top)
+        return federation.Reduction(lengths=lengths)
+    if isinstance(reduction, ShapedMomentSum):
+        shaped = federation.ShapedMomentSum(
+            users=reduction.users, transform=_to(reduction.transform), radius=reduction.radius
+        )
+        return federation.Reduction(shaped_moment=shaped)
     return None
 
 
@@ -121,6 +129,12 @@ def reduction_from_wire(message: federation.Reduction) -> Reduction:
             counts = message.norm_counts
             transform, centre = _from(counts, "transform", axes=2), _from(counts, "centre", axes=1)
             return NormCountSum(_length(counts.radius), _whole(counts.users), transform, centre)
+        if kind == "lengths":
+            lengths = message.lengths
+            return LengthSum(_whole(lengths.users), _square(lengths), _length(lengths.top))
+        if kind == "shaped_moment":
+            shaped = message.shaped_moment
+            return ShapedMomentSum(_whole(shaped.users), _square(shaped), _length(shaped.radius))
     except WireError:
         raise
     except QuoronError as error:
@@ -168,6 +182,13 @@ def _from(message: Any, name: str, *, axes: int) -> NDArray[np.float64] | None:
     found: NDArray[np.float64] = array_from_wire(getattr(message, name), dtype="float64", max_numbers=MAX_NUMBERS)
     if found.ndim != axes or found.size == 0:
         raise WireError(f"Expected {name} along {axes} axes, got shape {found.shape}.")
+    return found
+
+
+def _square(message: Any) -> NDArray[np.float64]:
+    found = _from(message, "transform", axes=2)
+    if found is None or found.shape[0] != found.shape[1]:
+        raise WireError("Expected a transform with as many rows as columns, got another.")
     return found
 
 

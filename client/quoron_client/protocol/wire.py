@@ -310,7 +310,7 @@ def _range_report_from_wire(message: federation.RangeReport) -> RangeReport:
     coordinates = np.array([message.coordinate], np.int64)
     if message.HasField("coordinates"):
         coordinates = array_from_wire(message.coordinates, dtype="int64", max_numbers=MAX_NUMBERS)
-    if coordinates.ndim != 1 or not np.all((0 <= coordinates) & (coordinates < 1 << (dimension - 1).bit_length())):
+    if coordinates.ndim != 1 or not np.all((coordinates >= 0) & (coordinates < 1 << (dimension - 1).bit_length())):
         raise WireError(f"Expected a coordinate of the rotated gradient, got {coordinates[:1].tolist()}.")
     if not 2 <= message.bins <= MAX_BINS:
         raise WireError(f"Expected bins in [2, {MAX_BINS}], got {message.bins}.")

@@ -185,14 +185,18 @@ class Question(_message.Message):
     def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ...) -> None: ...
 
 class Reduction(_message.Message):
-    __slots__ = ("clipped", "moment", "norm_counts")
+    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment")
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     MOMENT_FIELD_NUMBER: _ClassVar[int]
     NORM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SHAPED_MOMENT_FIELD_NUMBER: _ClassVar[int]
     clipped: ClippedSum
     moment: MomentSum
     norm_counts: NormCountSum
-    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ...) -> None: ...
+    lengths: LengthSum
+    shaped_moment: ShapedMomentSum
+    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ...) -> None: ...
 
 class ClippedSum(_message.Message):
     __slots__ = ("norm", "divisor", "centre")
@@ -225,6 +229,26 @@ class NormCountSum(_message.Message):
     transform: _values_pb2.Array
     centre: _values_pb2.Array
     def __init__(self, radius: _Optional[float] = ..., users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class LengthSum(_message.Message):
+    __slots__ = ("users", "transform", "top")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    users: int
+    transform: _values_pb2.Array
+    top: float
+    def __init__(self, users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., top: _Optional[float] = ...) -> None: ...
+
+class ShapedMomentSum(_message.Message):
+    __slots__ = ("users", "transform", "radius")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    RADIUS_FIELD_NUMBER: _ClassVar[int]
+    users: int
+    transform: _values_pb2.Array
+    radius: float
+    def __init__(self, users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., radius: _Optional[float] = ...) -> None: ...
 
 class Sums(_message.Message):
     __slots__ = ("total", "cells", "clipped", "answered")

@@ -1,7 +1,7 @@
 """Who is asked in a round, client by client: one question to each, for all of its persons who are in the cohort.
 
-    asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
-    asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
+asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
+asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
-    """The clients who are asked, each with its rows in the order of its persons. A client is its first user's number."""
+    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
 
     question: Question
     rows: dict[int, Rows]
@@ -33,7 +33,9 @@ class Cohort:
     made: dict[int, wire.Body] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, question: Question, members: NDArray[np.int64], silos: Mapping[int, int], *, sums: bool = False) -> "Cohort":
+    def of(
+        cls, question: Question, members: NDArray[np.int64], silos: Mapping[int, int], *, sums: bool = False
+    ) -> "Cohort":
         """`members` is the user of each slot; with `sums` silos answer with those of the question, if it has any."""
         users = members[question.cohort]
         rows, persons = by_client(users, silos), {}
@@ -47,7 +49,7 @@ class Cohort:
         return self.question.task.own is None
 
     def batches(self, order: Sequence[int]) -> list[Sequence[int]]:
-        """Clients in this order, whose questions are made together: as many as memory is meant for, whoever they are."""
+        """Clients in this order, whose questions are made together: as many as memory is meant for, whoever that is."""
         most = len(order) if self.shared and not self.persons else max(1, _READY // self._size(order))
         return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
 

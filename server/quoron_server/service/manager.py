@@ -135,8 +135,8 @@ class Manager:
         """
         if people > self._most_people:
             raise OtherPeople(
-                f"Expected a client of at most {self._most_people:,} people, got one that says that it answers for "
-                f"{people:,}: each of them is a user, who takes seats in runs. Its operator lets it in by `quoron serve "
+                f"Expected a client of at most {self._most_people:,} people, got one that answers for {people:,}: each "
+                "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
                 f"--most-people {people}`."
             )
         known = await self._stored(self._registry.user, identity)
@@ -200,7 +200,7 @@ class Manager:
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk)
         specifications.require_telling(specification, plan)
         if self._most is not None:
-            specifications.require_connections(specification, self._most)
+            specifications.require_connections(specification, self._most, alone=self._most_people == 1)
 
     async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
@@ -261,7 +261,7 @@ class Manager:
                 return attending.users_awaited(wanted, await self.users.standing(wanted.group))
         if active is None or session is None:
             return None
-        here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
+        here, rounds = session.count(self.sessions.here(session)), active.plan.cost.rounds
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
 
     def standing(self) -> list[Standing]:
@@ -356,8 +356,9 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
-            specifications.require_silos_fit(run.plan, homes(members, silos))
-            session = self.sessions.open(run.name, description, members, silos=silos, gathered=self._gathered)
+            specifications.require_silos(wanted, run.plan, homes(members, silos))
+            several = {"silos": silos, "sums": wanted.silo_sums}
+            session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

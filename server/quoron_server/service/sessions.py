@@ -5,7 +5,8 @@
 
 A client says hello, hears of its runs, consents, and is then asked what is open for it; who reconnects is asked the
 open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
-first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered; never on what an answer holds.
+first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
+never on what an answer holds.
 """
 
 import asyncio

@@ -78,6 +78,13 @@ def serve(
     most_clients: Annotated[
         int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
     ] = 2000,
+    most_people: Annotated[
+        int,
+        typer.Option(
+            envvar="QUORON_MOST_PEOPLE",
+            help="For whom one client may answer, as a hospital for its patients: each is a user, with a seat in runs.",
+        ),
+    ] = 1,
     gather: Annotated[
         float,
         typer.Option(
@@ -123,6 +130,7 @@ def serve(
     config = replace(
         config,
         most_clients=most_clients,
+        most_people=most_people,
         gathering=gather,
         away_after=seconds_of("--away-after", away_after),
         metrics=metrics,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.simulation.pieces import Indices, Told, part_of, together
-from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Question
+from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Question, summed
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.means.silo_sums import CELLS, amiss, longest
 from quoron_privacy.release import Reduction, Sums
@@ -91,8 +91,7 @@ class InSilos:
             rows = self.engine.ask(replace(question, reduction=None))
             assert isinstance(rows, Answers)
             return against(rows) if silo in self.hostile else rows
-        sums = self.engine.ask(question)
-        assert isinstance(sums, Sums)
+        sums = summed(self.engine.ask(question), reduction)
         persons = len(question.cohort)
         if silo in self.hostile:
             sums = heaviest(sums, reduction, persons)
