@@ -1,67 +1,99 @@
-"""What two servers cost: a mask and its addition, a seal and its opening, and exact sums of rows beside the plain sum.
+"""What two servers cost: excess risk beside one server's, one server's at μ/√2, and that of the local model.
 
-    .venv/bin/python benchmarks/two_servers.py
+    nice -n 19 python benchmarks/two_servers.py --users 100000 --epsilon 1 --epsilon 4 > cells.jsonl
+    nice -n 19 python benchmarks/two_servers.py --users 1000000 --epsilon 1 --epsilon 4 --seeds 3 >> cells.jsonl
+    python benchmarks/two_servers.py --summary cells.jsonl                  # the table of docs/trust.md
 
-Milliseconds or microseconds of one core a user; sums of 100,000 users. Set OPENBLAS_NUM_THREADS and NUMBA_NUM_THREADS
-to 1.
+The preset `one-pass`: logistic regression, 50 items a user, 10 features, all users alike, δ = 10⁻⁶. A line a run. In
+the summary each cell is the mean over seeds with its standard error; `ratio` is two servers over one at μ/√2, which
+theory says is 1, with its standard error; `local` is how many times as much the local model leaves.
 """
 
-from time import perf_counter
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
 
-import numpy as np
+import quoron
+from quoron_privacy.accounts import gdp
 
-from quoron_privacy.two_servers import seals
-from quoron_privacy.two_servers.chain import FIRST, next_chain
-from quoron_privacy.two_servers.noise import ServerNoise
-from quoron_privacy.two_servers.ring import mask
-from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
-
-USERS, K, UNIT = 100_000, 1_000, 1 << 28
-
-
-def seconds(work, times):
-    """Of one call, the least of three tries."""
-    tries = []
-    for _ in range(3):
-        begun = perf_counter()
-        for _ in range(times):
-            work()
-        tries.append((perf_counter() - begun) / times)
-    return min(tries)
+DELTA = 1e-6
+METHODS = "tracking-srgd", "mean-sgd"
 
 
-def main():
-    """Print all figures."""
-    total, key, seed = np.zeros(K, np.uint64), seals.RunKey.fresh(), bytes(range(32))
-    sealed = seals.seal(key.public, seed, b"info")
+def quieter(epsilon: float) -> float:
+    """ε of one server whose noise is as much as that of two at ε."""
+    return gdp.epsilon_for(gdp.mu_for(epsilon, DELTA) / math.sqrt(2), DELTA)
 
-    def unmask():
-        nonlocal total
-        total += mask(seed, K)
 
-    print(f"mask of {K:,} words and adding it: {1e6 * seconds(unmask, 2000):.1f} µs")
-    print(f"seal ({len(sealed):,} bytes): {1e3 * seconds(lambda: seals.seal(key.public, seed, b'info'), 100):.3f} ms")
-    opened = seals.opener(key.secret)
-    print(f"open: {1e3 * seconds(lambda: opened(sealed, b'info'), 100):.3f} ms")
-    entries = [(n.to_bytes(32, "big"), bytes(32), sealed) for n in range(1, 10_001)]
-    print(f"chain, a user: {1e6 * seconds(lambda: next_chain(FIRST, 0, 0, entries), 1) / len(entries):.2f} µs")
-    one = Sheet((RoundSheet((Block("sums", K, UNIT, "clipped"),)),) * 100, "blt")
-    chains = [bytes([t]) * 32 for t in range(100)]
-    noise = ServerNoise(seed, "run", bytes(32), one)
-    drawn = seconds(lambda: [noise.of(t, chains[: t + 1]) for t in range(100)], 1)
-    print(f"noise of 100 correlated rounds: {1e3 * drawn:.0f} ms")
-    values, answered = np.random.default_rng(1).normal(size=(USERS, K)), np.ones(USERS, bool)
-    plain = seconds(lambda: values.sum(axis=0), 1)
-    clipped = ClippedRows(one.rounds[0], 20.0)
-    counts = NormCountRows(
-        RoundSheet((Block("sums", K, UNIT, "norm-counts"), Block("shares", 3, UNIT, "norm-counts"))), 40.0
-    )
-    print(f"plain float sum of {USERS:,} rows: {plain:.3f} s")
-    for name, reduction in (("clipped", clipped), ("norm counts", counts)):
-        reduction.of(values[:10], answered[:10])
-        took = seconds(lambda reduction=reduction: reduction.of(values, answered), 1)
-        print(f"integer sum, {name}: {took:.3f} s, {took / plain:.1f} times")
+def settings(name: str, how: str, users: int, epsilon: float) -> list[str]:
+    """Of one cell."""
+    own = {"two": ['privacy.exposure="two-servers"'], "local": ["privacy.trust_server=false"]}.get(how, [])
+    spent = quieter(epsilon) if how == "quieter" else epsilon
+    everybody = ["algorithm.options.rate=1.0"] if name == "mean-sgd" else []  # as two servers ask
+    return [f"population.users={users}", f"privacy.epsilon={spent}", f'algorithm.name="{name}"', *own, *everybody]
+
+
+def run(name: str, how: str, users: int, epsilon: float, seed: int) -> dict[str, object]:
+    """One line."""
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        given = [*settings(name, how, users, epsilon), f"population.seed={seed}", f"run.seed={seed}"]
+        keep = quoron.Keep(str(Path(folder) / "run"))
+        made = quoron.simulate("one-pass", settings=given, simulation_seed=seed, keep=keep)
+    of = {"algorithm": name, "how": how, "users": users, "epsilon": epsilon, "seed": seed}
+    left = made.summary.excess_risk
+    return of | {"excess_risk": left, "rounds": made.plan.cost.rounds, "seconds": time.perf_counter() - began}
+
+
+def summary(lines: list[dict[str, object]]) -> None:
+    """Means and standard errors, a line a cell."""
+    cells: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for each in lines:
+        cells[each["users"], each["epsilon"], each["algorithm"], each["how"]].append(float(str(each["excess_risk"])))
+    for (users, epsilon, name, how), risks in sorted(cells.items(), key=str):
+        said = {"users": users, "epsilon": epsilon, "algorithm": name, "how": how, "seeds": len(risks)}
+        said |= {"mean": fmean(risks), "error": error(risks)}
+        alone, local = cells.get((users, epsilon, name, "quieter")), cells.get((users, epsilon, "local-model", "local"))
+        if how == "two" and alone:
+            ratio = fmean(risks) / fmean(alone)
+            said |= {"ratio": ratio, "of": ratio * math.hypot(error(risks) / fmean(risks), error(alone) / fmean(alone))}
+        if how == "two" and local:
+            said |= {"local": fmean(local) / fmean(risks)}
+        print(
+            json.dumps({key: float(f"{each:.3g}") if isinstance(each, float) else each for key, each in said.items()})
+        )
+
+
+def error(risks: list[float]) -> float:
+    """Of a mean."""
+    return stdev(risks) / math.sqrt(len(risks)) if len(risks) > 1 else math.nan
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, action="append")
+    parser.add_argument("--epsilon", type=float, action="append")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--algorithm", action="append", choices=[*METHODS, "local-model"])
+    parser.add_argument("--summary", type=Path)
+    asked = parser.parse_args()
+    if asked.summary is not None:
+        summary([json.loads(line) for line in asked.summary.read_text().splitlines()])
+        return
+    for users in asked.users or [100_000]:
+        for epsilon in asked.epsilon or [1.0, 4.0]:
+            for name in asked.algorithm or [*METHODS, "local-model"]:
+                for how in ("local",) if name == "local-model" else ("one", "quieter", "two"):
+                    for seed in range(min(asked.seeds, 3) if how == "local" else asked.seeds):
+                        print(json.dumps(run(name, how, users, epsilon, seed)), flush=True)
+                        print(".", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -41,9 +41,7 @@ def errors(hostile, far, seed):
 
 
 if __name__ == "__main__":
-    print(
-        "| hostile users | they send | one coordinator, clipping | two servers, one sum | two servers, median of three |"
-    )
+    print("| hostile | each sends | one coordinator | two servers | median of three groups |")
     print("|---|---|---|---|---|")
     for hostile, far in ((0, False), (1, False), (1, True), (100, False), (100, True), (500, False), (500, True)):
         found = np.array([errors(hostile, far, seed) for seed in range(RUNS)])
