@@ -33,8 +33,8 @@ TRIES = 4  # of a plan, each a little quieter than what the whole numbers of the
 _APART = {
     "clipped": (2.0, 1.0, 0.0),
     "length": (1.0, 1.0, 0.0),
-    "moment": (math.sqrt(2), 1.0, 2.0),
-    "shaped-moment": (math.sqrt(2), 1.0, 2.0),
+    "moment": (math.sqrt(2), 1.0, 2.01),
+    "shaped-moment": (math.sqrt(2), 1.0, 2.01),
     "norm-counts": (2.0, 1.0, 2.0),
     "soft-norm-counts": (2.0, 1.0, 2.0),
 }
