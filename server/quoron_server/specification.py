@@ -15,6 +15,8 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from quoron_client.data.encoding import Encoding
@@ -57,6 +59,8 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
@@ -153,6 +157,8 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.quorum_epsilon,
         specification.adjacency,
         specification.attendance,
+        specification.exposure,
+        specification.server_epsilon,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -256,13 +262,35 @@ def willing_needed(specification: RunSpecification) -> int:
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
-def require_connections(specification: RunSpecification, most_clients: int) -> None:
-    """ConfigError if not all users of a run could be connected at a time."""
+def require_connections(specification: RunSpecification, most_clients: int, *, alone: bool) -> None:
+    """ConfigError if not all users of a run could be connected at a time, each by a client of its own if `alone`."""
     users = specification.problem.users
-    if users > most_clients:
+    if alone and users > most_clients:
         raise ConfigError(
             f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
             f"{users:,}. Start it with --most-clients {users}, and as many files (ulimit -n) and 300 more."
+        )
+
+
+def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[np.int64]) -> None:
+    """ConfigError where some members are people of one client and the run was not planned for silos, or their rows are
+    too long for one answer; `clients` has the client of each member."""
+    sizes = np.unique(clients, return_counts=True)[1]
+    most = int(sizes.max(initial=0))
+    numbers = plan.parameters.answer_length(plan.problem)
+    if most > 1 and specification.silos is None:
+        raise ConfigError(
+            f"Expected members who each have a client, as the run was submitted, got {most:,} who are people of one "
+            "silo: what is promised of a run with silos assumes more. Submit it with population.silos, or keep silos "
+            "in a group of their own."
+        )
+    if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:
+        raise ConfigError(f"Expected a plan for silos, got one of {plan.algorithm}: {why}.")
+    length = most * (8 * numbers + 1) + parts.BESIDE
+    if most > 1 and length > wire.MAX_MESSAGE:
+        raise ConfigError(
+            f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
+            f"asked for {numbers:,} numbers each. Use fewer features, or split the silo into clients, each with a key."
         )
 
 
@@ -344,6 +372,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
+        "theorem": promise.theorem,
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

@@ -34,6 +34,7 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, WithoutQuorum, printable
@@ -77,6 +78,13 @@ def serve(
     most_clients: Annotated[
         int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
     ] = 2000,
+    most_people: Annotated[
+        int,
+        typer.Option(
+            envvar="QUORON_MOST_PEOPLE",
+            help="For whom one client may answer, as a hospital for its patients: each is a user, with a seat in runs.",
+        ),
+    ] = 1,
     gather: Annotated[
         float,
         typer.Option(
@@ -122,6 +130,7 @@ def serve(
     config = replace(
         config,
         most_clients=most_clients,
+        most_people=most_people,
         gathering=gather,
         away_after=seconds_of("--away-after", away_after),
         metrics=metrics,
@@ -416,6 +425,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
+    app.add_typer(silo, name="silo")
 
 
 def _announce(line: str) -> None:
