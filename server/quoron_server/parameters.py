@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.release import Adjacency, Release, ServedRows
 from quoron_server.problem import Problem
 
@@ -236,9 +236,13 @@ class Parameters(ABC):
 
     def sheet(self, problem: Problem) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
-        from quoron_server.algorithms.two_servers.plan import sheet_of  # where the exposure is two-servers
+        from quoron_privacy.two_servers.served import sheet_of  # where the exposure is two-servers
 
-        return sheet_of(self.served(problem), self.participations())
+        made = self.served(problem)
+        if made is None:
+            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
+        correlation = made.factorisation, self.participations(), made.separation
+        return sheet_of(made.rounds, made.adjacency, *correlation, made.pilot)
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

@@ -134,17 +134,15 @@ def sentence(promise: Guarantee) -> str:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
     if promise.servers is not None:
-        words += f" and {TWO_SERVERS_THEOREM}"
-        if promise.servers.outside:
-            words += f", and ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against whoever sees nothing "
-            words += "but what is released, where both servers keep to it"
+        words += f" and {TWO_SERVERS_THEOREM}, and ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
+        words += "whoever sees nothing but what is released, where both servers keep to it"
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
         if promise.quorum.count_scale or promise.exposure == "local":
             theorem = QUORUM_THEOREM
         if promise.quorum.public:
-            theorem = PUBLIC_ATTENDANCE_THEOREM
+            theorem = PUBLIC_ATTENDANCE_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
         words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "

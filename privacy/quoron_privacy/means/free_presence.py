@@ -119,7 +119,7 @@ class LogLength:
     @property
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: its row."""
-        return (ServedRows("length", "length", 2, 1 / self.users / self.scale),)
+        return (("length", "length", 2, 1 / self.users / self.scale),)
 
     def _mean(self, sums: Sums) -> Vector:
         unit = 2.0 ** sum_bits(sums.answered, self.users)
@@ -207,7 +207,7 @@ class MomentMean:
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: its weighted row, entries off the diagonal times √2."""
         unit = 1 / self.users / self._gaussian.scale
-        return (ServedRows("row", "shaped-moment", packed(self.dimension) + 1, unit),)
+        return (("row", "shaped-moment", packed(self.dimension) + 1, unit),)
 
     def _mean(self, sums: Sums, isometric: Vector) -> Vector:
         weights, bits = WEIGHTS[self.adjacency], sum_bits(sums.answered, self.users)
@@ -235,6 +235,19 @@ class LengthSum:
     def of(self, factors: "Rows", answered: Mask) -> Sums:
         """See clipping.Reduction."""
         return _length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorLengthSum:
+    """The same over vectors, ℓ of the length of Lᵀ g, Lᵀ of each of its parts."""
+
+    users: int  # n, the divisor
+    transform: Matrix  # L, (p, d)
+    top: float
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See clipping.Reduction."""
+        return _length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
