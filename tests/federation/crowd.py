@@ -185,6 +185,7 @@ class Peer:
     channel: grpc.aio.Channel
     name: str | None = None  # in plaintext
     user: int = -1
+    people: int = 0  # of a silo
     call: grpc.aio.StreamStreamCall | None = None
     receipts: list[pb.Receipt] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -195,7 +196,8 @@ class Peer:
 
     async def enrol(self) -> int:
         stub = federation_pb2_grpc.ClientPlaneStub(self.channel)
-        reply = await stub.Enrol(pb.EnrolRequest(protocol=2, software="test"), metadata=self.metadata)
+        asked = pb.EnrolRequest(protocol=2, software="test", people=self.people)
+        reply = await stub.Enrol(asked, metadata=self.metadata)
         self.user = reply.user
         return self.user
 
@@ -323,7 +325,7 @@ def _waiting_for(running: Coordinator) -> set[int]:
     session = running.sessions.runs.get("trial")
     if session is None or session.open is None:
         return set()
-    return {user for user in session.open.rows if user not in session.asked or not session.asked[user].heard}
+    return {user for user in session.open.cohort.rows if user not in session.asked or not session.asked[user].heard}
 
 
 async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int], seconds: float) -> None:

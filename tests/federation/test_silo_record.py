@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import fsum
@@ -110,6 +111,7 @@ class TestOneAnswer:
 class TestAPersonsLimit:
     def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
         assert record.agree(agreement("before")) is None
+        record.end("before")
         assert record.register(["dora"]).tolist() == [3]
         record.close()
         with opened(tmp_path, epsilon=1.5) as record:
@@ -143,15 +145,22 @@ class TestAPersonsLimit:
         assert charge.ended
         assert not charge.charged.any()
 
-    def test_of_whoever_comes_while_a_run_is_open_is_charged_when_it_is_announced_again(self, tmp_path, record):
+    def test_of_whoever_comes_while_a_run_is_open_is_charged_then(self, tmp_path, record):
         record.agree(agreement(participations=300))
         record.keep("r", 0, Q, b"rows", seats(0, 1, 2))
         assert record.register(["dora"]).tolist() == [3]
-        assert record.may_answer("r", 1, seats(2, 3)).tolist() == [True, False]
-        assert record.agree(agreement(participations=300)) is None
         assert record.may_answer("r", 1, seats(2, 3)).all()
         assert record.keep("r", 1, Q, b"rows", seats(0, 3)) == b"rows"
         assert record.charged(seats(0, 3)).tolist() == [[1.0, 1e-6]] * 2
+
+    def test_of_persons_who_are_read_after_the_silo_has_agreed(self, tmp_path):
+        """Where who answers is told, a file may not be looked at before."""
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("first")) is None
+            assert record.agree(agreement("second")) is not None
+            assert record.register(["anna", "ben"]).tolist() == [0, 1]
+            assert record.may_answer("first", 0, seats(0, 1)).all()
+            assert record.charged(seats(0, 1)).tolist() == [[1.0, 1e-6]] * 2
 
     def test_is_reached_by_no_number_of_announcements(self, tmp_path, monkeypatch):
         monkeypatch.setattr("quoron_client.federation.agreements._MOST_OPEN", 3)
@@ -184,8 +193,13 @@ class OneByOne:
 
     def agree(self, run, epsilon, most, people):
         fits = {each for each in range(people) if fsum([*self.spent(each), epsilon]) <= self.limit}
-        self.runs[run] = epsilon, most, fits - self.gone, [0] * people
+        self.runs[run] = epsilon, most, fits - self.gone, Counter()
         return bool(fits - self.gone)
+
+    def come(self, person):
+        for epsilon, _, charged, _ in self.runs.values():
+            if charged and fsum([*self.spent(person), epsilon]) <= self.limit:
+                charged.add(person)
 
     def may(self, run, round, person):
         _, most, charged, answers = self.runs[run]
@@ -202,6 +216,7 @@ def test_each_person_is_judged_as_by_a_record_of_its_own(tmp_path_factory, data)
         for step in range(12):
             what = data.draw(st.sampled_from(["agree", "agree", "come", "leave", *["ask"] * 5]))
             if what == "come" and record.people < people:
+                reference.come(record.people)
                 record.register([str(record.people)])
             elif what == "agree" and record.people:
                 epsilon, most = data.draw(st.sampled_from([0.1, 0.2])), data.draw(st.integers(1, 3))
@@ -210,10 +225,9 @@ def test_each_person_is_judged_as_by_a_record_of_its_own(tmp_path_factory, data)
             elif what == "leave" and record.people:
                 reference.gone.add(person := data.draw(st.integers(0, record.people - 1)))
                 record.depart(str(person), time=NOW)
-            elif what == "ask" and reference.runs:
+            elif what == "ask" and reference.runs and record.people:
                 run = data.draw(st.sampled_from(sorted(reference.runs)))
-                many = len(reference.runs[run][3])
-                asked = seats(*sorted(data.draw(st.sets(st.integers(0, many - 1), min_size=1))))
+                asked = seats(*sorted(data.draw(st.sets(st.integers(0, record.people - 1), min_size=1))))
                 expected = [reference.may(run, step, person) for person in asked.tolist()]
                 may = record.may_answer(run, step, asked)
                 assert may.tolist() == expected

@@ -55,7 +55,7 @@ class Promise:
     attendance: str
     state: str  # open or ended
     rounds_answered: int
-    persons: int  # that the silo had when it was agreed to
+    persons: int  # that the silo had while it was open
     persons_charged: int
     persons_answered: int
 

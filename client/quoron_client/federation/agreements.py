@@ -38,19 +38,26 @@ class Charge:
     delta: float
     ended: bool
     answers: int  # rounds that were answered
-    people: int  # that the silo had when it was agreed to; 1 of a user
+    people: int  # that the silo had while it was open; 1 of a user
     charged: Mask  # of the persons asked about
     answered: Mask
 
 
 def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | None, people: int) -> None:
-    """A new agreement, for which nobody is charged yet."""
+    """Somebody is charged for an agreement, which may be new, among so many people that there are."""
     a, time = agreement, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
     database.execute(
-        "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
         (a.run, a.terms, a.epsilon, a.delta, a.participations, books, time, people, a.promise),
     )
+
+
+def open_ones(database: sqlite3.Connection) -> list[Agreement]:
+    """Runs that somebody is charged for and that have not ended, from the first."""
+    query = """SELECT run, terms, epsilon, delta, participations, promise FROM runs
+        WHERE charged AND NOT ended ORDER BY rowid"""
+    return [Agreement(*row) for row in database.execute(query).fetchall()]
 
 
 def too_many(database: sqlite3.Connection) -> bool:

@@ -87,7 +87,7 @@ def register(database: sqlite3.Connection, names: Sequence[str], most: int | Non
     """
     found = database.execute("SELECT salt FROM silo").fetchone()
     if found is None:
-        if database.execute("SELECT 1 FROM shares").fetchone():
+        if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
             raise LedgerError(
                 "Expected the record of a silo, or a new one, got that of one user, who has answered with it. Give "
                 "the silo a record, a key and a certificate of its own."
@@ -235,6 +235,16 @@ def mask(persons: Persons) -> Mask:
     bits = np.zeros(int(persons.max(initial=-1)) + 1, bool)
     bits[persons] = True
     return bits
+
+
+def are_among(kept: bytes, persons: Persons) -> bool:
+    """Whether any of these has a bit in what the file says."""
+    return bool(at(unpacked(kept), persons).any())
+
+
+def union(kept: bytes, persons: Persons) -> Mask:
+    """A bit for each of these, and for whoever has one in what the file says."""
+    return mask(np.append(np.flatnonzero(unpacked(kept)), persons))
 
 
 def packed(bits: Mask) -> bytes:

@@ -112,10 +112,16 @@ class Record:
         """The number of each person of a silo, by its name, shape (k,): new ones follow in the order given, up to
         `most` in all; a number is for ever. -1 for whoever has left, or is one too many.
 
-        Names are kept as salted digests. LedgerError for the record of one user who has answered.
+        Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
+        for the record of one user who has answered.
         """
         with self._file.errors(), self._file.transaction() as database:
-            return persons.register(database, names, most)
+            before = len(self._everybody()) if persons.are_registered(database) else 0
+            numbers = persons.register(database, names, most)
+            if (many := len(self._everybody())) > before:
+                for agreement in agreements.open_ones(database):
+                    self._charge(agreement, np.arange(before, many), people=many)
+            return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
@@ -236,18 +242,28 @@ class Record:
             if found is None and agreements.too_many(database):
                 return "too many runs are open that were agreed to: their coordinators end some first"
             everybody = self._everybody()
-            sums = persons.spent(database, everybody, plus=[(a.epsilon, a.delta)], besides=a.run)
-            new = ~persons.at(Share.of(database, a.run).charged, everybody) & persons.here(database, everybody)
-            new &= self._within(sums)
-            if new.any() and not (found is not None and found[1]):
-                if found is None:
-                    agreements.enter(database, a, books=self._root, people=len(everybody))
-                persons.charge(database, a.run, everybody[new], participations=a.participations)
-                database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (a.run,))
-            elif not Share.of(database, a.run).charged.any():
+            if not (found is not None and found[1]):
+                self._charge(a, everybody, people=len(everybody))
+            if not Share.of(database, a.run).charged.any():
                 before = persons.spent(database, everybody[:1], besides=a.run)
                 return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
         return None
+
+    def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
+        """Charge those of them who are not yet, are here and have room."""
+        a, database = agreement, self._database
+        new = ~persons.at(Share.of(database, a.run).charged, those) & persons.here(database, those)
+        new[new] = self._within(persons.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
+        if new.any():
+            agreements.enter(database, a, books=self._root, people=people)
+            persons.charge(database, a.run, those[new], participations=a.participations)
+
+    def kept(self, run: str, round: int) -> bytes | None:
+        """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
+        with self._file.errors() as database:
+            query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
+            found = database.execute(query, (run, round)).fetchone()
+            return None if found is None or self._is_past(run, round) else found[0]
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """The answer already made to this very question, to be sent again; None too once a later round was answered."""
@@ -273,16 +289,25 @@ class Record:
         with self._file.errors():
             return self._judged(run, round, those, spends)[1]
 
-    def may_answer(self, run: str, round: int, those: Persons, *, spends: tuple[float, float] = (0.0, 0.0)) -> Mask:
-        """Which of these persons of a silo may give a new answer in this round, shape (k,).
+    def may_answer(
+        self,
+        run: str,
+        round: int,
+        those: Persons,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        further: bool = False,
+    ) -> Mask:
+        """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
+        answered in it, and these are others.
 
         The others are as those who are away: nothing may tell why.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends)[0]
+            return self._judged(run, round, those, spends, further=further)[0]
 
     def _judged(
-        self, run: str, round: int, those: Persons | None, spends: tuple[float, float]
+        self, run: str, round: int, those: Persons | None, spends: tuple[float, float], *, further: bool = False
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
         database, asked = self._database, ONE_USER if those is None else those
@@ -297,7 +322,8 @@ class Record:
             return nobody, "the run has ended"
         if self._is_past(run, round):
             return nobody, "a later round was answered: the coordinator's books were put back to before it"
-        if database.execute("SELECT 1 FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone():
+        answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
+        if answered is not None and (not further or persons.are_among(answered[0], asked)):
             return nobody, "the round was already answered, to another question"
         if those is None and persons.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
@@ -327,19 +353,26 @@ class Record:
         those: Persons | None = None,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
+        further: bool = False,
     ) -> bytes | None:
-        """Write an answer that has the rows of these persons, then return what may be sent: this
-        answer, or the one kept before for the same question; None if some of them may not answer (any more)."""
+        """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
+        kept before for the same question; None if some of them may not answer (any more).
+
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
+        """
         asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-            if not len(asked) or not self._judged(run, round, those, spends)[0].all():
+            if not len(asked) or not self._judged(run, round, those, spends, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
-            row = (run, round, digest, *spends, self._incarnation, persons.packed(persons.mask(asked)), answer)
-            database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
+            earlier = database.execute(query, (run, round)).fetchone() if further else None
+            everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
+            row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
+            database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             persons.count(database, run, asked)
         return answer
 

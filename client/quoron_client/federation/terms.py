@@ -35,11 +35,12 @@ class Promised(_Part):
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
-    exposure: Literal["model", "broadcast", "local", "none"]
+    exposure: Literal["model", "broadcast", "two-servers", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
+    silo_sums: bool = False  # silos may be asked for sums of their persons' rows
     attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 

@@ -68,7 +68,7 @@ def _run(said: Promise) -> str:
         Fact("theorem", said.theorem or "not told"),
         Fact(
             "persons",
-            f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,} when agreed",
+            f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,}",
         ),
         Fact("answers", f"{said.rounds_answered:,} rounds, {said.state}; attendance {said.attendance or 'not told'}"),
     ]
