@@ -357,8 +357,9 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            several = {"silos": silos, "sums": wanted.silo_sums}
-            session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
+            session = self.sessions.open(
+                run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered
+            )
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

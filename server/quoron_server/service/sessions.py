@@ -102,6 +102,7 @@ class RunSession:
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
     persons: Counter[int] = field(default_factory=Counter)  # members of each client
+    users: Set[int] = frozenset()  # the clients, by the numbers of their first users
     summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
@@ -110,11 +111,7 @@ class RunSession:
 
     def __post_init__(self) -> None:
         self.persons = Counter(homes(self.members, self.silos).tolist())
-
-    @property
-    def users(self) -> Set[int]:
-        """Its clients, by the numbers of their first users."""
-        return self.persons.keys()
+        self.users = self.persons.keys()
 
     def count(self, clients: Iterable[int]) -> int:
         """How many members these have."""
