@@ -81,6 +81,8 @@ class Silos:
                 "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
                 "as dp-sgd-poisson, or that asks everybody"
             )
+        if promise.exposure == "two-servers" and self.largest > 1:
+            return "each client masks one row of its own, and nothing is proved of those who mask many"
         if not self.sums:
             return None
         if promise.exposure == "local":
