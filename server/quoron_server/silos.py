@@ -82,7 +82,7 @@ class Silos:
                 "as dp-sgd-poisson, or that asks everybody"
             )
         if promise.exposure == "two-servers" and self.largest > 1:
-            return "each client masks one row of its own, and nothing is proved of those who mask many"
+            return "with exposure two-servers a client masks the row of one user. Enrol persons one by one"
         if not self.sums:
             return None
         if promise.exposure == "local":
