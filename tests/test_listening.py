@@ -92,6 +92,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "predict": lambda place: ["predict", place / "none", place / "none.csv"],
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--record", place / "none"],
+    "silo": lambda place: ["silo", "account", "--record", place / "none"],
     "certs": lambda place: ["certs", place / "certs"],
     "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],

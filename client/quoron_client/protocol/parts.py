@@ -3,9 +3,10 @@
     messages = said(answer)                     # one, or one and its parts
     whole = arriving.take(message, allowed)     # None until all of it is there
 
-The end is a question's task or an answer's values. In its place stand its length and its digest, and nothing else is
-said until it has come. A part holds `MOST` bytes and the last one the rest, so whoever hears them holds what has come,
-never more than was announced, and nothing of what it does not want. What fits into one message is one, as ever.
+The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length
+and its digest, and nothing else is said until it has come. A part holds `MOST` bytes and the last one the rest, so
+whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
+into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |
@@ -55,8 +56,11 @@ def said(answer: federation.Answer) -> Iterator[federation.ClientMessage]:
     if fits(answer.ByteSize()):
         yield federation.ClientMessage(answer=answer)
         return
-    end = federation.Answer(values=answer.values).SerializeToString()
     head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
+    rest = federation.Answer(values=answer.values if answer.HasField("values") else None, statuses=answer.statuses)
+    if answer.HasField("sums"):
+        rest.sums.CopyFrom(answer.sums)
+    end = rest.SerializeToString()
     head.follows.CopyFrom(follows(end))
     yield federation.ClientMessage(answer=head)
     for part in parts(end):
@@ -102,7 +106,10 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
-        end = head.WhichOneof("task") if isinstance(head, federation.Question) else head.HasField("values")
+        if isinstance(head, federation.Question):
+            end = head.WhichOneof("task") or head.persons or head.HasField("sums")
+        else:
+            end = head.HasField("values") or head.statuses or head.HasField("sums")
         if end:
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:

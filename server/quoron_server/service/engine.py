@@ -8,9 +8,12 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 
 from quoron_client.protocol.questions import FAR, Answers, Question
 from quoron_privacy.errors import RunError
+from quoron_privacy.release import Sums
 from quoron_server.problem import Problem
 from quoron_server.service.sessions import RunSession, Sessions
 
@@ -34,8 +37,9 @@ class GrpcEngine:
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
-    def ask(self, question: Question) -> Answers:
-        """One row an asked user, in cohort order; RunStopped after `stop`, from whichever thread."""
+    def ask(self, question: Question) -> Answers | Sums:
+        """One row an asked user, in cohort order; their sums, if silos have sent such. RunStopped after `stop`, from
+        whichever thread."""
         shape = question.task.answer_shape(self.problem.dimension)
         coroutine = self.sessions.ask(
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends
@@ -52,6 +56,8 @@ class GrpcEngine:
         self._note()
         largest = FAR * question.task.honest(self.problem.bounds)
         found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
+        if (sums := self.session.summed) and question.reduction is not None:
+            return reduce(add, sums, question.reduction.of(found.values, found.answered))
         return found.attended() if question.attended else found
 
     def _note(self) -> None:
