@@ -1,0 +1,40 @@
+"""The chain of lists: what noise is labelled by, so that no noise serves two histories.
+
+    >>> one = next_chain(FIRST, 0, 0, [Entry(bytes(32), b"question", b"sealed")])
+    >>> one != next_chain(FIRST, 0, 0, [Entry(bytes(32), b"question", b"other")])
+    True
+
+A list names who is in a sum by fingerprint, with what was sealed for it: fresh ciphertexts, so a chain holds nothing of
+anybody's data. Equal lists give equal chains; docs/privacy/two-servers.md#chain says why all lists so far must be in.
+"""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import NamedTuple
+
+from quoron_privacy.errors import ConfigError
+
+FIRST = bytes(32)
+
+
+class Entry(NamedTuple):
+    """One user of a list."""
+
+    fingerprint: bytes  # SHA-256 of the client's public key
+    question_digest: bytes
+    sealed: bytes
+
+
+def next_chain(before: bytes, round_: int, group: int, entries: Iterable[Entry | tuple[bytes, bytes, bytes]]) -> bytes:
+    """The chain after one more list, 32 bytes. ConfigError unless entries ascend by fingerprint, each once."""
+    if len(before) != 32:
+        raise ConfigError(f"Expected a chain of 32 bytes, got {len(before)}.")
+    digest, number, last = sha256(b"quoron two-servers list 1\n"), 0, b""
+    for fingerprint, question, sealed in entries:
+        if len(fingerprint) != 32 or fingerprint <= last:
+            raise ConfigError("Expected entries in ascending order of fingerprints of 32 bytes, each once.")
+        for part in (fingerprint, question, sealed):
+            digest.update(len(part).to_bytes(8, "little") + part)
+        number, last = number + 1, fingerprint
+    numbers = b"".join(each.to_bytes(8, "little") for each in (round_, group, number))
+    return sha256(b"quoron two-servers chain 1\n" + before + numbers + digest.digest()).digest()
