@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
-from quoron_client.federation.owner import Owner
+from quoron_client.federation.owner import TWO_SERVERS, Owner
 from quoron_privacy.errors import ConfigError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
@@ -28,6 +28,7 @@ class ClientConfig(Owner):
     insecure: bool = False
     insecure_anywhere: bool = False
     client_name: str | None = None
+    helper_key: Path | None = None  # of the second of two servers: its long-lived public key, from its own operator
     other_books: bool = False  # the coordinator's are older than, or others than, those seen, and that is all there is
     retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
 
@@ -39,6 +40,11 @@ class ClientConfig(Owner):
         if not (isfinite(self.retry_seconds) and self.retry_seconds > 0):
             raise ConfigError(f"Expected retry_seconds > 0, got retry_seconds={self.retry_seconds}.")
         self._check_identity()
+        if TWO_SERVERS in self.accept_exposures and (self.plaintext or self.helper_key is None):
+            raise ConfigError(
+                f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
+                "TLS, and whose second server it is the helper's operator says (--helper-key)."
+            )
 
     @property
     def plaintext(self) -> bool:

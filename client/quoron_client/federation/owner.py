@@ -7,7 +7,8 @@ from pathlib import Path
 from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError
 
-EXPOSURES = ("model", "broadcast", "local", "none")
+EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
+TWO_SERVERS = EXPOSURES[2]
 PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 
 

@@ -29,7 +29,7 @@ it erased but that it has left and what was spent, and from then on nothing open
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from math import fsum
@@ -42,6 +42,7 @@ from quoron_client.federation import farewell
 from quoron_client.federation.books import BooksClaim, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
+May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 _VERSION = 4
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _TABLES = """
@@ -339,8 +340,13 @@ class Record:
         later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books = ?"
         return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
 
-    def objection(self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0)) -> str | None:
-        """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report."""
+    def objection(
+        self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0), may: "May | None" = None
+    ) -> str | None:
+        """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report.
+
+        `may` says whether the plan has one user in this round, who was in some others.
+        """
         with self._errors():
             terms = self._database.execute(
                 "SELECT epsilon, delta, participations, charged, ended FROM runs WHERE run = ?", (run,)
@@ -358,6 +364,8 @@ class Record:
             return "the round was already answered, to another question"
         if len(given) >= participations:
             return f"all {participations} answers of the run were given"
+        if may is not None and not may({row[0] for row in given}, round):
+            return "the plan has no user in this round who was in those that were answered"
         # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
         # enforces it. In another one the coordinator keeps the announced promise, and this the owner's lifetime limit:
         # a zero-out promise is charged twice, so reports may come to that.
@@ -367,7 +375,14 @@ class Record:
         return None if charged else self._beyond_limits(promised_epsilon, promised_delta)
 
     def keep(
-        self, run: str, round: int, digest: bytes, answer: bytes, *, spends: tuple[float, float] = (0.0, 0.0)
+        self,
+        run: str,
+        round: int,
+        digest: bytes,
+        answer: bytes,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        may: "May | None" = None,
     ) -> bytes | None:
         """Write an answer and charge the run, then return what may be sent: this answer, or the one kept before for
         the same question; None if there is an `objection`."""
@@ -375,7 +390,7 @@ class Record:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-            if self.objection(run, round, spends=spends) is not None:
+            if self.objection(run, round, spends=spends, may=may) is not None:
                 return None
             row = (run, round, digest, *spends, self._incarnation, answer)  # last: who sums ε over rounds reads none
             self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)

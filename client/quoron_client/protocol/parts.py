@@ -30,7 +30,7 @@ BESIDE = 4 << 10  # bytes of a question or an answer beside its vectors, and of 
 MOST = (256 << 10) - BESIDE  # bytes of one message, and of what a part holds: so much of a call that never ends is held
 _DIGEST = 32  # bytes
 
-Long = federation.Question | federation.Answer
+Long = federation.Question | federation.Answer | federation.MaskedAnswer
 Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
 
 
@@ -50,17 +50,33 @@ def parts(end: bytes) -> Iterator[federation.Part]:
         yield federation.Part(offset=offset, data=end[offset : offset + MOST])
 
 
-def said(answer: federation.Answer) -> Iterator[federation.ClientMessage]:
+def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """An answer, and where it is too long for one message its values after it."""
+    kind = type(answer)
+
+    def told(message: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
+        if isinstance(message, federation.Answer):
+            return federation.ClientMessage(answer=message)
+        return federation.ClientMessage(masked=message)
+
     if fits(answer.ByteSize()):
-        yield federation.ClientMessage(answer=answer)
+        yield told(answer)
         return
-    end = federation.Answer(values=answer.values).SerializeToString()
-    head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
+    end = kind(values=answer.values).SerializeToString()  # type: ignore[arg-type]  # of its own kind
+    head = kind()
+    head.CopyFrom(answer)  # type: ignore[arg-type]
+    head.ClearField("values")
     head.follows.CopyFrom(follows(end))
-    yield federation.ClientMessage(answer=head)
+    yield told(head)
     for part in parts(end):
         yield federation.ClientMessage(part=part)
+
+
+def _has_end(head: Long) -> bool:
+    """Whether what should follow is there."""
+    if isinstance(head, federation.Question):
+        return head.WhichOneof("task") is not None
+    return bool(head.values) if isinstance(head, federation.MaskedAnswer) else head.HasField("values")
 
 
 class Arriving(Generic[Message]):
@@ -94,7 +110,7 @@ class Arriving(Generic[Message]):
             return self._added(message.part)
         if kind == "part":
             raise WireError("Expected a message that parts follow, got a part.")
-        long: Long | None = getattr(message, kind) if kind in ("question", "answer") else None
+        long: Long | None = getattr(message, kind) if kind in ("question", "answer", "masked") else None
         if long is None or not long.HasField("follows"):
             return message
         self._begin(long, allowed(long))
@@ -102,8 +118,7 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
-        end = head.WhichOneof("task") if isinstance(head, federation.Question) else head.HasField("values")
-        if end:
+        if _has_end(head):
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:
             raise WireError(f"Expected what follows to be too long for one message, got {announced.length:,} bytes.")

@@ -154,7 +154,7 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., sheet: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "row")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class Question(_message.Message):
     AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
     PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -181,7 +182,32 @@ class Question(_message.Message):
     average_loss: AverageLoss
     placed_gradient: PlacedGradient
     follows: Follows
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
+    row: Row
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("kind", "numbers", "arrays")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ArraysEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _values_pb2.Array
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    numbers: _containers.ScalarMap[str, float]
+    arrays: _containers.MessageMap[str, _values_pb2.Array]
+    def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
