@@ -7,7 +7,7 @@ make them are beside their mechanisms.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,30 @@ class Sums:
             self.clipped + other.clipped,
             self.answered + other.answered,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noised(Sums):
+    """The sum of a cohort's weighted rows with the noise of two servers in it, in steps: released as it stands.
+
+    A step is 2⁻³⁰ deviations of one server's noise. What a mechanism makes of it is arithmetic on what is public. There
+    are no `cells`, and nobody is told who was `clipped`: what rows say of their norms is in `total`.
+    """
+
+    @classmethod
+    def of(cls, total: Integers, answered: int) -> "Noised":
+        """All blocks of a round, one after the other, (k,), of so many users as both servers see."""
+        return cls(total, np.zeros(4, np.int64), 0, answered)
+
+
+class ServedRows(NamedTuple):
+    """What rows a release is made of, as two servers add their noise to them (docs/privacy/two-servers.md#rows)."""
+
+    name: str
+    kind: str  # one of `two_servers.sheet.KINDS`
+    length: int  # numbers
+    deviations: float  # one unit of the row of one user, in those of the release's noise
+    correlated: bool = False  # whether its noise is correlated over rounds
 
 
 class Reduction(Protocol):

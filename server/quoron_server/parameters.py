@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.release import Adjacency, Release, ServedRows
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
+    from quoron_privacy.two_servers.sheet import Sheet
 
 
 class Kind(StrEnum):
@@ -137,6 +138,17 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What users' rows are, where each of two servers adds noise of its own to their sum."""
+
+    adjacency: Adjacency
+    rounds: tuple[tuple[int, tuple[ServedRows, ...]], ...]  # so many in a row, and what one's row is made of
+    factorisation: str | None = None  # of correlated rows
+    separation: int = 1  # of two rounds of one user, at least
+    pilot: int = 0  # the first so many rounds are for users of their own
+
+
+@dataclass(frozen=True, slots=True)
 class Moves:
     """How far one user moves the mean of a round, in deviations of its noise, counted again by its scales.
 
@@ -204,6 +216,17 @@ class Parameters(ABC):
         """What a promise of these numbers rests on."""
         del problem
         return ()
+
+    def served(self, problem: Problem) -> Served | None:
+        """What users' rows are for two servers; None where nobody proved that these numbers need no single rows."""
+        del problem
+        return None
+
+    def sheet(self, problem: Problem) -> "Sheet":
+        """What both servers and every client agree on of each round. VerificationError where there is none."""
+        from quoron_server.algorithms.two_servers.plan import sheet_of  # where the exposure is two-servers
+
+        return sheet_of(self.served(problem), self.participations())
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

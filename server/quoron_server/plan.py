@@ -19,8 +19,9 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
+    from quoron_server.algorithms.two_servers.plan import Servers
 
-Exposure = Literal["model", "broadcast", "local", "none"]
+Exposure = Literal["model", "broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
@@ -42,6 +43,8 @@ class Privacy:
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
     attendance: Attending = "private"
+    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -52,6 +55,13 @@ class Privacy:
             )
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
+        if self.server_epsilon is not None and not (
+            self.exposure == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+        ):
+            raise ConfigError(
+                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
+                f"exposure='two-servers', got server_epsilon={self.server_epsilon:g} and exposure={self.exposure!r}."
+            )
         if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
             given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
             raise ConfigError(
@@ -90,6 +100,7 @@ class Guarantee:
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
+    servers: "Servers | None" = None  # of exposure two-servers, of each of which this is the promise
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -164,6 +175,14 @@ class Plan:
         if quorum is None:
             return self
         own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        return replace(self, guarantee=own)
+
+    def without_servers(self) -> "Plan":
+        """The plan of one server whose noise is as much as that of both."""
+        servers = self.guarantee.servers
+        if servers is None:
+            return self
+        own = replace(self.guarantee, epsilon=servers.together_epsilon, exposure="broadcast", servers=None)
         return replace(self, guarantee=own)
 
     def without_health(self) -> "Plan":

@@ -1,7 +1,7 @@
 """The noise of one server: whole steps for every coordinate, a function of its key and of all lists so far.
 
     >>> from quoron_privacy.two_servers.sheet import Block, RoundSheet
-    >>> sheet = Sheet((RoundSheet((Block("sum", 4, 1 << 28, "vector"),)),))
+    >>> sheet = Sheet((RoundSheet((Block("sum", 4, 1 << 28, "clipped"),)),))
     >>> noise = ServerNoise(b"k" * 32, "run", bytes(32), sheet)
     >>> bool((noise.of(0, [bytes(32)]) == noise.of(0, [bytes(32)])).all())
     True
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.prefix.factorisations import Factorisation, factorise
-from quoron_privacy.two_servers.sheet import Sheet
+from quoron_privacy.two_servers.sheet import SUMS, Sheet
 
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
@@ -47,7 +47,9 @@ class ServerNoise:
         if not 0 <= round_ < len(self.sheet.rounds) or len(history) != round_ + 1:
             raise ConfigError(f"Expected the chains of rounds 0 to {round_}, got {len(history)}.")
         total = [
-            self._correlated(round_, history, group) if block.correlated else self._fresh(round_, history, group, at)
+            self._correlated(round_, history, group)
+            if round_ in self.sheet.correlated and block.name == SUMS
+            else self._fresh(round_, history, group, at)
             for at, block in enumerate(self.sheet.rounds[round_].blocks)
         ]
         return np.concatenate(total).view(np.uint64)
@@ -91,4 +93,4 @@ class ServerNoise:
         return seed - np.rint(factors.predict(t, memory)).astype(np.int64)
 
     def _block(self, round_: int):  # type: ignore[no-untyped-def]
-        return next((at, each) for at, each in enumerate(self.sheet.rounds[round_].blocks) if each.correlated)
+        return next((at, each) for at, each in enumerate(self.sheet.rounds[round_].blocks) if each.name == SUMS)

@@ -1,7 +1,7 @@
 """Integer rows of users, by what a round asks, and their exact sums in ℤ/2⁶⁴.
 
-    >>> sheet = RoundSheet((Block("gradient", 2, 1 << 28, "vector"),))
-    >>> reduction = VectorRows(sheet, norm=1.0)
+    >>> sheet = RoundSheet((Block("gradient", 2, 1 << 28, "clipped"),))
+    >>> reduction = ClippedRows(sheet, norm=1.0)
     >>> rows = reduction.rows(np.array([[0.6, 0.8], [np.nan, 0.0]]), np.array([True, True]))
     >>> (rows[0] / 2**28).round(6).tolist(), rows[1].tolist()
     ([0.6, 0.8], [0, 0])
@@ -17,10 +17,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.release import packed
-from quoron_privacy.two_servers.chain import FIRST
 from quoron_privacy.two_servers.ring import fits
 from quoron_privacy.two_servers.sheet import Block as Block
 from quoron_privacy.two_servers.sheet import RoundSheet
@@ -42,10 +41,13 @@ class RingSums:
     """
 
     total: Words  # (k,)
-    chain: bytes = FIRST
+    chain: bytes | None = None  # None until the helper's noise is in
+    answered: int = 0  # rows that are in it: both servers know whose
 
     def __add__(self, other: "RingSums") -> "RingSums":
-        return RingSums(self.total + other.total, self.chain)
+        if self.chain is not None or other.chain is not None:
+            raise RunError("Expected sums without noise to add to one another, got one that holds the helper's.")
+        return RingSums(self.total + other.total, None, self.answered + other.answered)
 
 
 class RingReduction(Protocol):
@@ -54,6 +56,10 @@ class RingReduction(Protocol):
     @property
     def sheet(self) -> RoundSheet:
         """What the plan says of the round."""
+
+    @property
+    def chains(self) -> tuple[bytes, ...]:
+        """Those after the lists of the rounds before: what the helper's noise is labelled by, with this round's."""
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """The row of each user, (users, k): what a client masks."""
@@ -70,19 +76,20 @@ def admitted(rows: Integers, sheet: RoundSheet) -> Integers:
     return rows
 
 
-def total(rows: Integers) -> RingSums:
+def total(rows: Integers, answered: Mask) -> RingSums:
     """The sum of rows, (users, k), in the ring."""
     made: Words = np.ascontiguousarray(rows).view(np.uint64).sum(axis=0, dtype=np.uint64)
-    return RingSums(made)
+    return RingSums(made, None, int(np.count_nonzero(answered)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VectorRows:
+class ClippedRows:
     """⌊U clip_C(v - c) / C⌋, towards zero; any two are at most 2U apart, exactly."""
 
-    sheet: RoundSheet  # one block, "vector"
+    sheet: RoundSheet  # one block, "clipped"
     norm: float  # C
     centre: Vector | None = None  # c, (d,); None is zero
+    chains: tuple[bytes, ...] = ()
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction."""
@@ -92,7 +99,7 @@ class VectorRows:
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        return total(self.rows(values, answered))
+        return total(self.rows(values, answered), answered)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +109,7 @@ class MomentRows:
     sheet: RoundSheet  # one block, "moment", of d (d + 1) / 2 numbers
     dimension: int  # d
     norm: float  # R
+    chains: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         if self.sheet.length != packed(self.dimension):
@@ -122,4 +130,4 @@ class MomentRows:
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
-        return total(self.rows(values, answered))
+        return total(self.rows(values, answered), answered)

@@ -32,48 +32,43 @@ ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Of rows: by adjacency, how far apart two neighbours are and how long a row is, in units of U, rounded up.
+    """Of rows: how far apart two neighbours are, and how long a row is at most, in units of U.
 
-    Apart is s; `cut` says what cutting to whole numbers adds to it for `length` numbers, in steps.
+    Pairs are for replace-one and zero-out. Cutting to whole numbers adds `cut` · √length steps to how far apart two
+    rows are under replace-one, and nothing to how long one is.
     """
 
-    apart: Mapping[str, float]
-    longest: Mapping[str, float]
-    cut: float = 0.0  # replace-one, times √length
-    shares: int = 0  # last numbers of the row that have a unit of their own block
+    square_apart: tuple[int, int]  # s²
+    square_length: tuple[int, int]
+    cut: float = 0.0
 
 
-_ACUTE = {"replace-one": 1.4142135623730952, "zero-out": 1.0}
-_TWO = {"replace-one": 2.0, "zero-out": 1.0}
-_ONE = {"replace-one": 1.0, "zero-out": 1.0}
+# Proofs: docs/privacy/two-servers.md#rows.
 KINDS: Mapping[str, Kind] = {
-    "vector": Kind(_TWO, _ONE),
-    "one-hot": Kind(_ACUTE, _ONE),
-    "flag": Kind(_ONE, _ONE),
-    "length": Kind(_ONE, _ONE),
-    "moment": Kind(_ACUTE, _ONE, cut=2.0),
-    "moment-here": Kind(_ACUTE, _ACUTE, cut=2.0),
-    "shares": Kind(_TWO, _TWO, cut=1.0),
-    "soft-shares": Kind(_TWO, _TWO, cut=1.0),
+    "clipped": Kind((4, 1), (1, 1)),  # a ball
+    "one-hot": Kind((2, 1), (1, 1)),  # one cell of several
+    "flag": Kind((1, 1), (1, 1)),  # whether or not
+    "length": Kind((1, 1), (1, 1)),  # free-presence#p1
+    "moment": Kind((2, 1), (1, 1), cut=2.0),  # second-moment#sm1
+    "shaped-moment": Kind((2, 1), (2, 1), cut=2.0),  # free-presence#p2
+    "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
+    "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # adaptive-clip#ac1
 }
+SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some numbers of a row: U steps are one unit of them.
-
-    "shares" and "soft-shares" belong to the "vector" before them: together they are a row of free-presence#p3.
-    """
+    """Some numbers of a row: U steps are one unit of them."""
 
     name: str
     length: int
     unit: int  # U
     kind: str
-    correlated: bool = False  # whether its noise is correlated over rounds, by the sheet's factorisation
 
     def __post_init__(self) -> None:
         count(length=self.length, unit=self.unit)
-        if self.kind not in KINDS:
+        if not isinstance(self.name, str) or not isinstance(self.kind, str) or self.kind not in KINDS:
             raise ConfigError(f"Expected kind in {sorted(KINDS)}, got kind={self.kind!r}.")
         if self.unit > MOST_UNIT:
             raise ConfigError(f"Expected unit <= 2**34 steps, got unit={self.unit}. Use a smaller epsilon.")
@@ -111,8 +106,8 @@ class RoundSheet:
 
 
 def longest_square(block: Block, adjacency: Adjacency) -> int:
-    """Largest Σ z² of a block of an admissible row, an integer: the kind's length is the root of an integer."""
-    return block.unit**2 * round(KINDS[block.kind].longest[adjacency] ** 2)
+    """Largest Σ z² of a block of an admissible row."""
+    return block.unit**2 * KINDS[block.kind].square_length[ADJACENCIES.index(adjacency)]
 
 
 @dataclass(frozen=True)
@@ -124,7 +119,7 @@ class Sheet:
     """
 
     rounds: tuple[RoundSheet, ...]
-    factorisation: str | None = None  # of the rounds that have a correlated block
+    factorisation: str | None = None  # of the blocks "sums", over the rounds that have one
     participations: int = 1
     separation: int = 1
     pilot: int = 0
@@ -133,17 +128,18 @@ class Sheet:
         count(participations=self.participations, separation=self.separation, rounds=len(self.rounds))
         if not 0 <= self.pilot <= len(self.rounds) <= LONGEST:
             raise ConfigError(f"Expected 0 <= pilot <= rounds <= {LONGEST}, got {self.pilot}, {len(self.rounds)}.")
-        series = {(b.name, b.length) for each in self.rounds for b in each.blocks if b.correlated}
-        alone = all(sum(b.correlated for b in each.blocks) <= 1 for each in set(self.rounds))
-        if len(series) > 1 or not alone or bool(series) != (self.factorisation is not None):
-            raise ConfigError(f"Expected one correlated block a round, the same in each, got {sorted(series)}.")
+        lengths = {block.length for each in set(self.rounds) for block in each.blocks if block.name == SUMS}
+        if self.factorisation is not None and len(lengths) != 1:
+            raise ConfigError(f"Expected a block {SUMS!r} of one length to correlate, got lengths {sorted(lengths)}.")
         if self.factorisation is not None and self.factorisation not in FACTORISATIONS:
             raise ConfigError(f"Expected factorisation in {FACTORISATIONS}, got {self.factorisation!r}.")
 
     @cached_property
     def correlated(self) -> tuple[int, ...]:
-        """Rounds with a correlated block."""
-        return tuple(t for t, each in enumerate(self.rounds) if any(block.correlated for block in each.blocks))
+        """Rounds whose block "sums" has noise that is correlated over them."""
+        if self.factorisation is None:
+            return ()
+        return tuple(t for t, each in enumerate(self.rounds) if any(block.name == SUMS for block in each.blocks))
 
     def admits(self, before: Collection[int], round_: int) -> bool:
         """Whether a user of the rounds `before` may be asked in another one."""
@@ -187,7 +183,7 @@ class Sheet:
 
 
 def _written(made: RoundSheet) -> dict[str, Any]:
-    blocks = [[b.name, b.length, b.unit, b.kind, b.correlated] for b in made.blocks]
+    blocks = [[b.name, b.length, b.unit, b.kind] for b in made.blocks]
     return {"blocks": blocks, "adjacency": made.adjacency}
 
 
@@ -198,6 +194,6 @@ def _read(made: Mapping[str, Any]) -> RoundSheet:
 
 def unit_for(mu: float, kind: str, adjacency: Adjacency, *, length: int = 1, column_norm: float = 1.0) -> int:
     """U = ⌊(2³⁰ μ / κ - cut) / s⌋, the longest row for which noise of one step in 2³⁰ is μ-GDP."""
-    made = KINDS[kind]
-    cut = made.cut * sqrt(length) if adjacency == "replace-one" else 0.0
-    return floor((2.0**GRID_BITS * mu / column_norm - cut) / made.apart[adjacency] * (1 - 1e-12))
+    made, which = KINDS[kind], ADJACENCIES.index(adjacency)
+    cut = 0.0 if which else made.cut * sqrt(length)
+    return floor((2.0**GRID_BITS * mu / column_norm - cut) / sqrt(made.square_apart[which]) * (1 - 1e-12))

@@ -1,0 +1,144 @@
+"""An algorithm whose rounds are summed where no server sees an answer: the coordinator's side.
+
+    question   as the algorithm's own, of rows in whole steps of one server's noise (the plan's sheet)
+    sums       Σ z_u + N_B mod 2⁶⁴, with the chain of all lists so far; N_B is the helper's
+    release    of (Σ z_u + N_B + N_A) mod 2⁶⁴ alone: nothing of a sum is a number before N_A is in
+
+N_A is labelled by (key, run, round, chain of lists) and by no start: the same lists have the same noise after a crash,
+other lists are a second release with noise of their own. docs/privacy/two-servers.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.errors import RunError
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Noised, Sums
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.ring import added, signed
+from quoron_privacy.two_servers.rows import RingReduction, RingSums
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.two_servers.rows import rows_of
+from quoron_server.plan import Plan
+from quoron_server.rounds import Engine
+from quoron_server.wording import digest
+
+COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServersState:
+    """Between two rounds: what the algorithm keeps, all of it released, and the chain after every round's list."""
+
+    round: int
+    chains: NDArray[np.uint8]  # (rounds, 32); zeros for rounds to come
+    inner: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What is summed of a round's answers, and the chains of the rounds before, for who adds the helper's noise."""
+
+    rows: RingReduction
+    chains: tuple[bytes, ...]
+
+    def of(self, values: NDArray[np.float64], answered: NDArray[np.bool_]) -> Any:
+        """See RingReduction."""
+        return self.rows.of(values, answered)
+
+
+class WithServers:
+    """The algorithm `inner` of the plan of one server, with the rounds of `plan`."""
+
+    def __init__(self, plan: Plan, inner: Algorithm[Any]) -> None:
+        self.plan, self.inner = plan, inner
+        self._sheet = plan.parameters.sheet(plan.problem)
+        self._noise: tuple[bytes, ServerNoise] | None = None
+
+    def init(self) -> ServersState:
+        """Before the first round."""
+        return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), self.inner.init())
+
+    def request(self, state: ServersState, noise: NoiseSource) -> Question | None:
+        """The algorithm's own question, about rows in whole steps."""
+        question = self.inner.request(state.inner, noise)
+        if question is None:
+            return None
+        rows = rows_of(question.reduction, self._sheet.rounds[state.round])
+        return replace(question, reduction=Asked(rows, _chains(state)))
+
+    def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
+        """The algorithm's own, of the sum with both noises."""
+        if not isinstance(answers, RingSums) or answers.chain == FIRST:
+            raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
+        history = (*_chains(state), answers.chain)
+        both = added(answers.total, self._own(noise).of(state.round, history))
+        released = Noised.of(signed(both), answers.answered)
+        update = self.inner.update(state.inner, released, noise)
+        chains = state.chains.copy()
+        chains[state.round] = np.frombuffer(answers.chain, np.uint8)
+        return replace(update, state=ServersState(state.round + 1, chains, update.state))
+
+    def model(self, state: ServersState) -> Vector:
+        """The algorithm's own."""
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: ServersState) -> Vector:
+        """The algorithm's own: all of it is released."""
+        return self.inner.iterate(state.inner)
+
+    def _own(self, noise: NoiseSource) -> ServerNoise:
+        """Of the run's key, whichever start this is; kept, as correlated noise goes on from what it drew."""
+        key = noise.export_key()
+        if self._noise is None or self._noise[0] != key:
+            self._noise = key, noise_of(key, COORDINATOR, self.plan)
+        return self._noise[1]
+
+
+class BothServers:
+    """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
+
+    Of the list of a round the chain says whom it asks: who answered changes no bit of a simulation's noise. Sums of an
+    engine that has a helper of its own are handed on.
+    """
+
+    def __init__(self, engine: Engine, plan: Plan, seed: bytes) -> None:
+        self.engine = engine
+        self._noise = noise_of(seed, HELPER, plan.without_quorum())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)  # what it measures, and whose users it asks
+
+    def ask(self, question: Question) -> Answers | Sums | Any:
+        """The sum of the asked rows and the helper's noise."""
+        answers, asked = self.engine.ask(question), question.reduction
+        if not isinstance(asked, Asked):
+            return answers
+        sums = summed(answers, asked)
+        if sums.chain != FIRST:
+            return sums
+        history = (*asked.chains, _listed(asked.chains, question))
+        return replace(sums, total=added(sums.total, self._noise.of(question.round, history)), chain=history[-1])
+
+
+def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
+    """One server's noise for a plan; a run's key is its own, so that its name need not be in the labels."""
+    own = blake2b(key, digest_size=32, person=whose).digest()
+    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.parameters.sheet(plan.problem))
+
+
+def _chains(state: ServersState) -> tuple[bytes, ...]:
+    return tuple(each.tobytes() for each in state.chains[: state.round])
+
+
+def _listed(before: Sequence[bytes], question: Question) -> bytes:
+    """The chain after a simulated list: of everybody who is asked."""
+    asked = sha256(np.ascontiguousarray(question.cohort, "<i8").tobytes()).digest()
+    return next_chain(before[-1] if before else FIRST, question.round, 0, [Entry(asked, b"simulation", b"")])
