@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.prefix.factorisations import Factorisation, factorise
+from quoron_privacy.prefix.factorisations import Factorisation
+from quoron_privacy.two_servers.account import factors_of
 from quoron_privacy.two_servers.sheet import SUMS, Sheet
 
 Words = NDArray[np.uint64]
@@ -59,14 +60,9 @@ class ServerNoise:
         labels = ("two-servers", self.run, self.plan_digest.hex(), round_, group, chain, at)
         return self._source.stream(*labels).gaussian_steps(block.length)
 
-    @property
-    def _factors(self) -> Factorisation:
-        apart = self.sheet.separation if self.sheet.participations > 1 else None
-        return factorise(str(self.sheet.factorisation), len(self.sheet.correlated), apart, self.sheet.participations)
-
     def _correlated(self, round_: int, history: tuple[bytes, ...], group: int) -> Steps:
         """Z less what earlier noise puts into this row, as `PrefixNoise.release`, in steps."""
-        factors, rounds = self._factors, self.sheet.correlated
+        factors, rounds = factors_of(self.sheet), self.sheet.correlated
         now = rounds.index(round_)
         chains, done, memory = self._known.get(group, ((), 0, np.empty(0)))
         if history[: len(chains)] != chains or done > now or not done:

@@ -11,12 +11,13 @@ little-endian. Statement and proof: docs/privacy/two-servers.md.
 """
 
 from hashlib import blake2b
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.two_servers.sheet import RoundSheet, longest_square
+from quoron_privacy.two_servers.sheet import ADJACENCIES, KINDS, RoundSheet
 
 Words = NDArray[np.uint64]
 Integers = NDArray[np.int64]
@@ -72,11 +73,19 @@ def mask(seed: bytes, k: int) -> Words:
 
 
 def fits(z: Integers, sheet: RoundSheet) -> bool:
-    """Whether Σ z² is at most U² (times what its kind says) in each block, in exact integers."""
+    """Whether a row is no longer than rows of its kinds are: Σ z² <= s² U² in exact integers, in each block.
+
+    Where two blocks with units U and V are one row, ‖(z/U, w/V)‖² <= s².
+    """
     row = np.asarray(z)
     if row.dtype != np.dtype(np.int64) or row.shape != (sheet.length,):
         return False
-    return all(sum_of_squares(row[at]) <= longest_square(block, sheet.adjacency) for block, at in sheet.parts())
+    for parts in sheet.together:
+        most = prod(block.unit**2 for block, _ in parts)
+        found = sum(sum_of_squares(row[at]) * (most // block.unit**2) for block, at in parts)
+        if found > most * KINDS[parts[0][0].kind].square_length[ADJACENCIES.index(sheet.adjacency)]:
+            return False
+    return True
 
 
 def sum_of_squares(z: Integers) -> int:

@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import groupby
-from math import floor, sqrt
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, WireError, count
-from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST
 from quoron_privacy.release import Adjacency
 
@@ -54,6 +52,7 @@ KINDS: Mapping[str, Kind] = {
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
     "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # adaptive-clip#ac1
 }
+COUNTING = "norm-counts", "soft-norm-counts"
 SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
 
 
@@ -86,6 +85,9 @@ class RoundSheet:
             raise ConfigError(f"Expected blocks with names of their own, got {[each.name for each in self.blocks]}.")
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"Expected adjacency in {ADJACENCIES}, got adjacency={self.adjacency!r}.")
+        counting = [(each.name, each.kind) for each in self.blocks if each.kind in COUNTING]
+        if counting and (len({kind for _, kind in counting}) > 1 or [name for name, _ in counting] != [SUMS, SHARES]):
+            raise ConfigError(f"Expected blocks {SUMS!r} and {SHARES!r} where norms are counted, got {counting}.")
         if self.length > MOST_NUMBERS:
             raise ConfigError(f"Expected at most {MOST_NUMBERS:,} numbers of a round, got {self.length:,}.")
 
@@ -96,26 +98,28 @@ class RoundSheet:
 
     @property
     def most(self) -> int:
-        """Σ U²: the largest sum of squares of an admissible row, each block by itself."""
-        return sum(longest_square(block, self.adjacency) for block in self.blocks)
+        """Σ U² over blocks."""
+        return sum(block.unit**2 for block in self.blocks)
 
     def parts(self) -> tuple[tuple[Block, slice], ...]:
         """Each block with where it stands in a row."""
         starts = [sum(block.length for block in self.blocks[:i]) for i in range(len(self.blocks))]
         return tuple((block, slice(at, at + block.length)) for block, at in zip(self.blocks, starts, strict=True))
 
-
-def longest_square(block: Block, adjacency: Adjacency) -> int:
-    """Largest Σ z² of a block of an admissible row."""
-    return block.unit**2 * KINDS[block.kind].square_length[ADJACENCIES.index(adjacency)]
+    @cached_property
+    def together(self) -> tuple[tuple[tuple[Block, slice], ...], ...]:
+        """The parts, those together that are one row of one kind: "sums" and "shares" where norms are counted."""
+        counting = tuple(each for each in self.parts() if each[0].kind in COUNTING)
+        others = tuple((each,) for each in self.parts() if each[0].kind not in COUNTING)
+        return (counting, *others) if counting else others
 
 
 @dataclass(frozen=True)
 class Sheet:
     """All rounds of a plan, and which of them may ask one user.
 
-    A user takes part in each of the first `pilot` rounds at most once and then in no other; or in `participations` of
-    the others, any two of them `separation` or more apart.
+    A user takes part in the first `pilot` rounds, once in each, and then in no other; or in `participations` of the
+    others at most, any two of them a multiple of `separation` apart.
     """
 
     rounds: tuple[RoundSheet, ...]
@@ -131,6 +135,10 @@ class Sheet:
         lengths = {block.length for each in set(self.rounds) for block in each.blocks if block.name == SUMS}
         if self.factorisation is not None and len(lengths) != 1:
             raise ConfigError(f"Expected a block {SUMS!r} of one length to correlate, got lengths {sorted(lengths)}.")
+        if self.factorisation is not None and self.correlated != tuple(
+            range(self.correlated[0], self.correlated[-1] + 1)
+        ):
+            raise ConfigError(f"Expected rounds with a block {SUMS!r} one after the other, got others between.")
         if self.factorisation is not None and self.factorisation not in FACTORISATIONS:
             raise ConfigError(f"Expected factorisation in {FACTORISATIONS}, got {self.factorisation!r}.")
 
@@ -147,8 +155,8 @@ class Sheet:
             return False
         if round_ < self.pilot:
             return all(each < self.pilot for each in before)
-        apart = all(abs(each - round_) >= self.separation for each in before)
-        return apart and len(before) < self.participations and all(each >= self.pilot for each in before)
+        alike = all((each - round_) % self.separation == 0 and each >= self.pilot for each in before)
+        return alike and len(before) < self.participations
 
     def as_json(self) -> str:
         """One text for one sheet: equal rounds in a row are written once, with their number."""
@@ -190,10 +198,3 @@ def _written(made: RoundSheet) -> dict[str, Any]:
 def _read(made: Mapping[str, Any]) -> RoundSheet:
     blocks = tuple(Block(*each) for each in made["blocks"])
     return RoundSheet(blocks, made["adjacency"])
-
-
-def unit_for(mu: float, kind: str, adjacency: Adjacency, *, length: int = 1, column_norm: float = 1.0) -> int:
-    """U = ⌊(2³⁰ μ / κ - cut) / s⌋, the longest row for which noise of one step in 2³⁰ is μ-GDP."""
-    made, which = KINDS[kind], ADJACENCIES.index(adjacency)
-    cut = 0.0 if which else made.cut * sqrt(length)
-    return floor((2.0**GRID_BITS * mu / column_norm - cut) / sqrt(made.square_apart[which]) * (1 - 1e-12))
