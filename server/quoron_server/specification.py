@@ -56,6 +56,8 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
@@ -146,6 +148,8 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.quorum_epsilon,
         specification.adjacency,
         specification.attendance,
+        specification.exposure,
+        specification.server_epsilon,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -315,7 +319,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
+    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
         **timing,

@@ -30,6 +30,7 @@ from quoron_protos.v1 import helper_pb2 as helper
 
 TWO_SERVERS = "two-servers"
 Words = NDArray[np.uint64]
+_OWN = "sheet", "chains"  # of the plan and of the servers: no question says them
 _ROWS: Mapping[str, type] = {
     name: kind for name, kind in vars(kinds).items() if name.endswith("Rows") and isinstance(kind, type)
 }
@@ -48,9 +49,9 @@ def row_to_wire(reduction: RingReduction) -> federation.Row:
         raise ConfigError(f"Expected rows of {', '.join(sorted(_ROWS))}, got {message.kind}.")
     for each in fields(reduction):  # type: ignore[arg-type]  # each of them is a dataclass
         value = getattr(reduction, each.name)
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and each.name not in _OWN:
             message.arrays[each.name].CopyFrom(array_to_wire(value.astype(np.float64)))
-        elif value is not None and each.name != "sheet":
+        elif value is not None and each.name not in _OWN:
             message.numbers[each.name] = value
     return message
 

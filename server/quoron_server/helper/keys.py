@@ -71,7 +71,7 @@ class Keys:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
-        if len(data) != SECRET + _NOISE:
+        if len(data) <= SECRET:
             raise LedgerError(f"Expected the keys of run {run} in {path}, got {len(data)} bytes of something else.")
         return Secrets(data[:SECRET], data[SECRET:])
 

@@ -31,11 +31,13 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
+from quoron_server.algorithms.two_servers.method import HELPER, noise_of, simulated_chain
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Secrets
 from quoron_server.plan import Plan
@@ -66,6 +68,17 @@ class _Working:
     noise: ServerNoise = field(repr=False)
     chains: list[bytes]  # after each answered list
     rounds: dict[bytes, list[int]]  # that each user's mask was lifted in
+    simulation: bool = False
+
+    def labels(self, chain: bytes) -> list[bytes]:
+        """What the noise of the round that ends with a `chain` is labelled by; in a simulation, for one's own bits."""
+        chains = [*self.chains, chain]
+        if not self.simulation:
+            return chains
+        made: list[bytes] = []
+        for round_ in range(len(chains)):
+            made.append(simulated_chain(made, round_))
+        return made
 
 
 class Helped:
@@ -112,7 +125,7 @@ class Helped:
             specification, plan = planned(request.specification)
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
-            made = self.keys.make(request.run, noise_key=None if seeded is None else simulated_key(seeded))
+            made = self.keys.make(request.run, noise_key=None if seeded is None else SeededNoise(seeded).export_key())
             consent = self._consent(request, plan, sheet, made)
             row = HelpedRun(
                 request.run,
@@ -184,7 +197,7 @@ class Helped:
                 )
             chain = _chain(before, head, entries)
             left_out, total = self._lifted(run, working, head.round, entries)
-            noise = working.noise.of(head.round, [*working.chains, chain])
+            noise = working.noise.of(head.round, working.labels(chain))
             reply = pb.Reply(
                 run=head.run,
                 plan_digest=head.plan_digest,
@@ -292,9 +305,15 @@ class Helped:
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
-        sheet = Sheet.read(run.sheet)
-        noise = ServerNoise(made.noise_key, run.run, run.plan_digest, sheet)
-        self._working[run.run] = _Working(sheet, made, noise, [each.chain for each in lists], rounds)
+        specification, plan = planned(run.specification)  # after a restart: seconds, perhaps
+        self._working[run.run] = _Working(
+            Sheet.read(run.sheet),
+            made,
+            noise_of(made.noise_key, HELPER, plan.without_quorum()),
+            [each.chain for each in lists],
+            rounds,
+            specification.simulation,
+        )
         return self._working[run.run]
 
     def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
@@ -342,11 +361,6 @@ def sheet_of(plan: Plan) -> Sheet:
         raise Refused(f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}.")
     sheet: Sheet = made(plan.problem)
     return sheet
-
-
-def simulated_key(seed: int) -> bytes:
-    """The helper's noise key of a simulation, which everybody who has its seed knows."""
-    return seed.to_bytes(8, "little").ljust(DIGEST, b"B")
 
 
 def _told(answered: AnsweredList) -> pb.Reply:

@@ -34,6 +34,7 @@ from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.doorkeeper import Doorkeeper
+from quoron_server.service.helping import HelperLink, Helping
 from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
 from quoron_server.service.security import Transport
@@ -91,6 +92,7 @@ class ServeConfig:
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
+    helper: HelperLink | None = None  # of the other one of two servers; None: runs of that exposure are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -108,6 +110,11 @@ class Coordinator:
             raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
         if config.metrics is not None:
             metrics_port.place(config.metrics)
+        if config.helper is not None and config.transport.plaintext:
+            raise ConfigError(
+                "Expected certificates together with a helper, got --insecure: whoever reads what clients send, and is "
+                "the helper or in its hands, has their answers."
+            )
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
@@ -140,6 +147,7 @@ class Coordinator:
                 evaluate=config.evaluate,
                 away_after=config.away_after,
                 revoked=config.transport.revoked,
+                helping=None if config.helper is None else Helping(config.helper, self._database),
             )
             try:
                 await self._start()

@@ -20,9 +20,10 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from quoron_client.protocol import wire
+from quoron_client.protocol import masked, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder
@@ -67,6 +68,8 @@ class _Open:
     complete: asyncio.Event
     passed: asyncio.Event  # everybody who was here has been asked
     made: dict[int, wire.Body] = field(default_factory=dict)  # by row; 0 alone where all are asked the same
+    row: pb.Row | None = None  # with two servers: what clients make of answers
+    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -79,6 +82,15 @@ class _Asked:
     digest: bytes
     heard: bool = False
     connection: Connection | None = None  # in which it was asked
+    body: bytes = b""  # digest of what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +106,7 @@ class RunSession:
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
     users: frozenset[int] = frozenset()
+    sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
@@ -141,10 +154,18 @@ class Sessions:
                 conversation.end(why, StatusCode.UNAVAILABLE)
 
     def open(
-        self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
+        self,
+        run: str,
+        description: str,
+        members: NDArray[np.int64],
+        *,
+        gathered: float = -math.inf,
+        sheet: str = "",
+        consent: HelperConsent | None = None,
     ) -> RunSession:
         """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on."""
-        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
+        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
+        announcement = pb.ServerMessage(run=told)
         session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
@@ -210,7 +231,7 @@ class Sessions:
         """The most numbers that a user was asked for at once, in the runs that go on."""
         return max((session.longest for session in self.runs.values() if user in session.users), default=0)
 
-    def expects(self, user: int, message: pb.Answer) -> int | None:
+    def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
         """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
         found = self._awaited(user, message)
         return math.prod(found[0].shape) if isinstance(found, tuple) else None
@@ -222,12 +243,29 @@ class Sessions:
             return found
         current, asked = found
         row = current.rows[user]
-        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        if current.row is None:
+            current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
 
-    def _awaited(self, user: int, message: pb.Answer) -> "tuple[_Open, _Asked] | pb.Verdict":
+    def masked(self, user: int, message: pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
+        """As `answer`, of one that neither of two servers can read; what is no such answer counts as none."""
+        found = self._awaited(user, message)
+        if not isinstance(found, tuple):
+            return found
+        current, asked = found
+        row, made = current.rows[user], masked.answer_from_wire(message, math.prod(current.shape))
+        if current.row is not None and made is not None:
+            current.values.view(np.uint64)[row], seed = made
+            current.status[row] = Status.ANSWERED
+            name = masked.question_digest(message.run, message.round, asked.digest, asked.body)
+            current.sealed[row] = Sealed(name, seed)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
@@ -257,8 +295,12 @@ class Sessions:
         shape: tuple[int, ...],
         seconds: float,
         early_ends: bool = False,
+        row: pb.Row | None = None,
     ) -> Answers:
         """Rows in cohort order, once the time is over; who was not heard of is MISSING.
+
+        With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
+        read, and `RunSession.sealed` has what is for the helper.
 
         With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
         times that do not depend on who answered (`round_clock`).
@@ -274,7 +316,7 @@ class Sessions:
         rows = {user: row for row, user in enumerate(users)}
         order = self._in_secret_order(users)
         batches = _batches(question, order)
-        made = await _ready(question.task, [rows[user] for user in batches[0]])
+        made = await _ready(question.task, [rows[user] for user in batches[0]], row)
         current = session.open = _Open(
             question=question,
             rows=rows,
@@ -289,6 +331,7 @@ class Sessions:
             complete=asyncio.Event(),
             passed=asyncio.Event(),
             made=made,
+            row=row,
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
@@ -297,7 +340,7 @@ class Sessions:
             async with asyncio.timeout_at(current.closes):
                 await self._put_all(session, current, batches[0])
                 for some in batches[1:]:
-                    current.made = await _ready(question.task, [rows[user] for user in some])
+                    current.made = await _ready(question.task, [rows[user] for user in some], row)
                     await self._put_all(session, current, some)
                 current.passed.set()
                 if current.left or not early_ends:
@@ -305,7 +348,7 @@ class Sessions:
         except TimeoutError:
             pass
         finally:
-            session.open, session.moved = None, (current.down, current.up)
+            session.open, session.moved, session.sealed = None, (current.down, current.up), current.sealed
             session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
             if any(body.follows is not None for body in current.made.values()):
@@ -363,9 +406,9 @@ class Sessions:
         """The open question to a user: what stands before its task, the task, and a note of it."""
         question, row = current.question, current.rows[user]
         seconds = max(1, math.ceil(current.closes - current.clock()))
-        body = current.made.get(row if question.task.own else 0) or _made(question.task, [row])[row]
+        body = current.made.get(row if question.task.own else 0) or _made(question.task, [row], current.row)[row]
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
-        asked = session.asked[user] = _Asked(question.round, head.digest)
+        asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
 
     def _heard(self, current: _Open, asked: _Asked) -> None:
@@ -387,15 +430,15 @@ def _size(task: Task) -> int:
     return 8 * task.numbers_down(task.model_size) + 1
 
 
-async def _ready(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
+async def _ready(task: Task, rows: Sequence[int], row: pb.Row | None) -> dict[int, wire.Body]:
     """As `_made`; what takes long in a thread, so that others are heard meanwhile."""
     if _size(task) * (len(rows) if task.own else 1) <= _AT_ONCE:
-        return _made(task, rows)
-    return await asyncio.to_thread(_made, task, rows)
+        return _made(task, rows, row)
+    return await asyncio.to_thread(_made, task, rows, row)
 
 
-def _made(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
+def _made(task: Task, rows: Sequence[int], made: pb.Row | None = None) -> dict[int, wire.Body]:
     """The tasks of these rows of a cohort as bytes, whether anybody is there to be asked or not; as 0 that of all."""
     if task.own is None:
-        return {0: wire.Body.of(task)}
-    return {row: wire.Body.of(task.part(slice(row, row + 1))) for row in rows}
+        return {0: wire.Body.of(task, made)}
+    return {row: wire.Body.of(task.part(slice(row, row + 1)), made) for row in rows}

@@ -124,7 +124,7 @@ class BothServers:
         sums = summed(answers, asked)
         if sums.chain != FIRST:
             return sums
-        history = (*asked.chains, _listed(asked.chains, question))
+        history = (*asked.chains, simulated_chain(asked.chains, question.round))
         return replace(sums, total=added(sums.total, self._noise.of(question.round, history)), chain=history[-1])
 
 
@@ -138,7 +138,7 @@ def _chains(state: ServersState) -> tuple[bytes, ...]:
     return tuple(each.tobytes() for each in state.chains[: state.round])
 
 
-def _listed(before: Sequence[bytes], question: Question) -> bytes:
-    """The chain after a simulated list: of everybody who is asked."""
-    asked = sha256(np.ascontiguousarray(question.cohort, "<i8").tobytes()).digest()
-    return next_chain(before[-1] if before else FIRST, question.round, 0, [Entry(asked, b"simulation", b"")])
+def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
+    """The chain after a round's list in a simulation, of whoever answers: in one process and in two, the same noise."""
+    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
+    return next_chain(before[-1] if before else FIRST, round_, 0, [entry])

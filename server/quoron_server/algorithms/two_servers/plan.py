@@ -44,7 +44,9 @@ class Servers:
     """Beside what each of two servers is held to: what their noise makes together."""
 
     together_epsilon: float  # ε of the plan of one server with as much noise
-    outside: bool  # whether that is promised to whoever sees only what is released: noise of no two rounds is correlated
+    outside: (
+        bool  # whether that is promised to whoever sees only what is released: noise of no two rounds is correlated
+    )
 
 
 def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
@@ -65,7 +67,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         together = min(privacy.epsilon, gdp.epsilon_for(whole, privacy.delta))
         if together < LEAST_EPSILON:
             raise Infeasible(info.name, f"two noises leave epsilon={together:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
-        own = info.plan(problem, Privacy(together, privacy.delta, adjacency=privacy.adjacency), options, constants, seed)
+        own = info.plan(
+            problem, Privacy(together, privacy.delta, adjacency=privacy.adjacency), options, constants, seed
+        )
         require_served(own)
         plan = _both(own, together, limit, privacy)
         spent = pairs(plan)[0].mu
