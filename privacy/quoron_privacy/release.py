@@ -66,15 +66,17 @@ class Noised(Sums):
         """All blocks of a round, one after the other, (k,), of so many users as both servers see."""
         return cls(total, np.zeros(4, np.int64), 0, answered)
 
+    def __getitem__(self, block: slice) -> "Noised":
+        return Noised.of(self.total[block], self.answered)
+
 
 class ServedRows(NamedTuple):
     """What rows a release is made of, as two servers add their noise to them (docs/privacy/two-servers.md#rows)."""
 
-    name: str
+    name: str  # that of what a factorisation correlates is "sums"
     kind: str  # one of `two_servers.sheet.KINDS`
     length: int  # numbers
     deviations: float  # one unit of the row of one user, in those of the release's noise
-    correlated: bool = False  # whether its noise is correlated over rounds
 
 
 class Reduction(Protocol):

@@ -56,7 +56,7 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
-    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n

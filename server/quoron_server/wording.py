@@ -28,12 +28,16 @@ CURATOR = (
 AGAINST = {
     "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
     "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "two-servers": "each of two servers by itself, every other client and whoever sees the released models, all of "
+    "them by efficient means; not against both servers together, nor against their seeing that a user takes part; a "
+    "hostile client can move a sum at will, which harms the model and nobody's privacy",
     "local": "the coordinator too",
 }
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 PUBLIC_ATTENDANCE_THEOREM = "docs/privacy/public-attendance.md#pa1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
+TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts1"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
@@ -123,6 +127,11 @@ def sentence(promise: Guarantee) -> str:
     if promise.assumptions:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
+    if promise.servers is not None:
+        words += f" and {TWO_SERVERS_THEOREM}"
+        if promise.servers.outside:
+            words += f", and ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against whoever sees nothing "
+            words += "but what is released, where both servers keep to it"
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]

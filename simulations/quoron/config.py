@@ -205,7 +205,18 @@ class PrivacySection(Section):
         "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
     )
     trust_server: bool = Field(
-        default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
+        default=True,
+        description="whether the coordinator may see answers; false leaves exposures `two-servers` and `local`",
+    )
+    exposure: Literal["two-servers", "local"] | None = Field(
+        default=None,
+        description="against whom: each of two servers by itself, or a coordinator that nobody trusts; default: what "
+        "the algorithm usually has (docs/trust.md)",
+    )
+    server_epsilon: Positive | None = Field(
+        default=None,
+        description="with exposure two-servers, ε against each of the servers, epsilon being that against everybody "
+        "else; default: epsilon against each, and less against everybody else",
     )
 
 

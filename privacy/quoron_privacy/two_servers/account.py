@@ -21,7 +21,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.prefix.factorisations import Factorisation, factorise
 from quoron_privacy.release import Adjacency
-from quoron_privacy.two_servers.sheet import ADJACENCIES, COUNTING, KINDS, SHARES, SUMS, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import ADJACENCIES, COUNTING, KINDS, SUMS, RoundSheet, Sheet
 from quoron_privacy.two_servers.sheet import Block as Block
 
 Vector = NDArray[np.float64]
@@ -93,7 +93,7 @@ def _independent(made: RoundSheet) -> float:
 
 def _counted(made: RoundSheet, reach: float) -> float:
     """Of "sums" and "shares", which are one row, where the first is moved `reach` times as far by correlation."""
-    sums, shares = (next(each for each in made.blocks if each.name == name) for name in (SUMS, SHARES))
+    sums, shares = (block for block in made.blocks if block.kind in COUNTING)
     return _apart(shares, made.adjacency) * max(1.0, reach * sums.unit / shares.unit)
 
 

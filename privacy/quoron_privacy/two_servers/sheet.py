@@ -54,6 +54,7 @@ KINDS: Mapping[str, Kind] = {
 }
 COUNTING = "norm-counts", "soft-norm-counts"
 SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
+MEANS = "means"  # what stands beside shares in rounds whose noise is independent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,11 @@ class RoundSheet:
         if self.adjacency not in ADJACENCIES:
             raise ConfigError(f"Expected adjacency in {ADJACENCIES}, got adjacency={self.adjacency!r}.")
         counting = [(each.name, each.kind) for each in self.blocks if each.kind in COUNTING]
-        if counting and (len({kind for _, kind in counting}) > 1 or [name for name, _ in counting] != [SUMS, SHARES]):
-            raise ConfigError(f"Expected blocks {SUMS!r} and {SHARES!r} where norms are counted, got {counting}.")
+        named = tuple(name for name, _ in counting) in ((SUMS, SHARES), (MEANS, SHARES))
+        if counting and (len({kind for _, kind in counting}) > 1 or not named):
+            raise ConfigError(
+                f"Expected blocks {SUMS!r} or {MEANS!r}, and {SHARES!r}, where norms are counted, got {counting}."
+            )
         if self.length > MOST_NUMBERS:
             raise ConfigError(f"Expected at most {MOST_NUMBERS:,} numbers of a round, got {self.length:,}.")
 

@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
@@ -125,7 +124,7 @@ class Helped:
             specification, plan = planned(request.specification)
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
-            made = self.keys.make(request.run, noise_key=None if seeded is None else SeededNoise(seeded).export_key())
+            made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
             consent = self._consent(request, plan, sheet, made)
             row = HelpedRun(
                 request.run,

@@ -4,8 +4,8 @@
         running.listen     # host:port
 
 Whoever calls shows a certificate of the authority of the helper's own operator, and has a key that the operator has
-named: there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said, logged
-or counted depends on answers or on how many came.
+named: there is no plaintext. Of a call the log has the run, the round and what was refused; nothing that is said,
+logged or counted depends on answers or on how many came.
 """
 
 import logging
@@ -143,21 +143,21 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def __init__(self, helped: Helped, trust: Trust, config: HelperConfig) -> None:
         self._helped, self._trust, self._config = helped, trust, config
 
-    def Open(self, request: pb.OpenRun, context: Any) -> pb.HelperConsent:  # noqa: N802
+    def Open(self, request: pb.OpenRun, context: Any) -> pb.HelperConsent:
         """See helper.proto."""
         return self._done(context, lambda caller: self._helped.open(request, caller))
 
-    def Sum(self, request_iterator: Iterator[pb.ListPart], context: Any) -> Iterator[pb.Chunk]:  # noqa: N802
+    def Sum(self, request_iterator: Iterator[pb.ListPart], context: Any) -> Iterator[pb.Chunk]:
         """See helper.proto."""
         reply = self._done(context, lambda caller: self._summed(request_iterator, caller))
         yield from _chunks(reply)
 
-    def Recall(self, request: pb.RoundReference, context: Any) -> Iterator[pb.Chunk]:  # noqa: N802
+    def Recall(self, request: pb.RoundReference, context: Any) -> Iterator[pb.Chunk]:
         """See helper.proto."""
         reply = self._done(context, lambda caller: self._helped.recall(request.run, request.round, caller))
         yield from _chunks(reply)
 
-    def Close(self, request: pb.CloseRun, context: Any) -> pb.Closed:  # noqa: N802
+    def Close(self, request: pb.CloseRun, context: Any) -> pb.Closed:
         """See helper.proto."""
         return self._done(
             context, lambda caller: pb.Closed(news=self._helped.close(request.run, request.plan_digest, caller))

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import grpc
 import numpy as np
@@ -28,10 +28,10 @@ from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
-from quoron_privacy.two_servers.rows import RingSums
+from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.algorithms.two_servers.method import Asked, simulated_chain
+from quoron_server.algorithms.two_servers.method import simulated_chain
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
@@ -295,6 +295,7 @@ class HelpedEngine:
     helping: Helping
     specification: RunSpecification
     plan: Plan
+    hides_answers: ClassVar[bool] = True
     _begun: bool = False  # whether this process has asked anything yet
     _copies: int = 1
     _gathered: dict[bytes, _Gathered] = field(default_factory=dict)
@@ -315,8 +316,9 @@ class HelpedEngine:
     def ask(self, question: Question) -> RingSums:
         """The sum of who answered, with the helper's noise, and the chain of all lists; as `GrpcEngine` raises,
         HelperAway and HelperDisagrees."""
-        asked, run, round_ = question.reduction, self.specification.run, question.round
-        if not isinstance(asked, Asked):
+        asked: Any = question.reduction
+        run, round_ = self.specification.run, question.round
+        if not hasattr(asked, "chains"):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
         before = self.helping.chain_before(run, round_)
@@ -336,7 +338,7 @@ class HelpedEngine:
             return sums
         return RingSums(sums.total, simulated_chain(asked.chains, round_), sums.answered)
 
-    def _first(self, question: Question, asked: Asked, before: bytes) -> helper_pb2.Reply:
+    def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
         run, round_ = self.specification.run, question.round
         self._gather(question, asked)
@@ -354,7 +356,7 @@ class HelpedEngine:
         )
         return self.helping.sum(head, entries)
 
-    def _unmasked(self, question: Question, asked: Asked, before: bytes, reply: helper_pb2.Reply) -> RingSums:
+    def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the helper's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
         length, held = self._length(round_), self.helping.held(run, round_)
@@ -382,7 +384,7 @@ class HelpedEngine:
         total = _total(length, (self._gathered[each].values for each in kept))
         return RingSums(ring.less(total, lifted), used, len(kept))
 
-    def _gather_all(self, question: Question, asked: Asked, listed: Sequence[bytes]) -> None:
+    def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
         while not all(each in self._gathered for each in listed):
             _log.warning(
@@ -393,10 +395,10 @@ class HelpedEngine:
             )
             self._gather(question, asked)
 
-    def _gather(self, question: Question, asked: Asked) -> None:
+    def _gather(self, question: Question, asked: RingReduction) -> None:
         """Ask everybody once; what came is kept for this round, by fingerprint."""
         length = self._length(question.round)
-        answers = self.inner.collect(question, (length,), row_to_wire(asked.rows))
+        answers = self.inner.collect(question, (length,), row_to_wire(asked))
         session, values = self.inner.session, answers.values.view(np.uint64)
         sealed: dict[int, Sealed] = session.sealed
         there = [row for row in sorted(sealed) if answers.status[row] == Status.ANSWERED]
@@ -410,7 +412,7 @@ class HelpedEngine:
         return self.plan.parameters.sheet(self.plan.problem).rounds[round_].length
 
     @staticmethod
-    def _used(asked: Asked) -> bytes:
+    def _used(asked: RingReduction) -> bytes:
         return asked.chains[-1] if asked.chains else FIRST
 
 

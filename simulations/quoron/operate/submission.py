@@ -126,6 +126,8 @@ def specification_of(
         quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
         attendance=config.privacy.attendance,
+        exposure=None if plan.guarantee.servers is None else "two-servers",
+        server_epsilon=config.privacy.server_epsilon,
         waiting=waiting,
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
+from quoron.planning.choosing import UNSEEN, automatic, ruled
 from quoron.planning.choosing import Candidate as Candidate
-from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
@@ -188,8 +188,8 @@ def rounds_curve(
     return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
-def privacy_of(config: Config) -> Privacy:
-    """(ε, δ), with the quorum where one is declared."""
+def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -> Privacy:
+    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the exposure."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
     spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
@@ -199,7 +199,11 @@ def privacy_of(config: Config) -> Privacy:
             "Expected privacy.quorum, the share of those asked who must answer, with privacy.attendance='public', got "
             "none."
         )
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance)
+    apart = wanted.server_epsilon
+    if apart is not None and wanted.exposure != "two-servers":
+        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
+    own = (exposure, apart if exposure else None)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
 
 
 def _automatic(
@@ -211,7 +215,8 @@ def _automatic(
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
     allowed = Allowance(budget, one_machine and not federated, _attendance(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
-    if not (alternatives or alike) and config.privacy.trust_server and problem.beliefs.hostile_share == 0:
+    trusted = config.privacy.trust_server and config.privacy.exposure is None
+    if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
         for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
             if info.choosing.rule is None:
                 continue
@@ -227,9 +232,8 @@ def _automatic(
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     dearer = _dearer(config, problem, private, allowed)
-    trust = config.privacy.trust_server
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=trust, allowed=allowed, dearer=dearer)
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed, dearer=dearer)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -241,7 +245,7 @@ def _automatic(
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
-    if not config.privacy.trust_server:
+    if not config.privacy.trust_server or config.privacy.exposure is not None:
         return
     wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
@@ -325,8 +329,8 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
     if info.exposure != "none" and not _keeps_answers(info, config):
         raise ConfigError(
-            f"Expected an algorithm of exposure local with privacy.trust_server=false, got algorithm.name={name!r} of "
-            f"exposure {info.exposure}. Name another, or trust the coordinator with answers."
+            f"Expected an algorithm of exposure {_exposures(config)}, got algorithm.name={name!r} of exposure "
+            f"{', '.join(info.exposures)}{_seen(info)}. Name another, or trust the coordinator with answers."
         )
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
@@ -346,8 +350,28 @@ def budget_of(config: Config) -> Budget:
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
-    """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
-    return config.privacy.trust_server or info.exposure == "local"
+    """Whether the coordinator may see what it would see: anything when trusted, else nothing that is not private."""
+    return config.privacy.exposure in info.exposures or (
+        config.privacy.exposure is None and (config.privacy.trust_server or not {*UNSEEN}.isdisjoint(info.exposures))
+    )
+
+
+def _exposures(config: Config) -> str:
+    """Those that are asked for, and by what."""
+    if config.privacy.exposure is not None:
+        return f"{config.privacy.exposure} with privacy.exposure={config.privacy.exposure!r}"
+    return "two-servers or local with privacy.trust_server=false"
+
+
+def _seen(info: Registered) -> str:
+    """Why two servers will not do."""
+    return "" if info.one_server is None else f" ({info.one_server})"
+
+
+def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
+    """Whether no server may see answers, of a method that cannot keep them from one by itself."""
+    asked = config.privacy.exposure == "two-servers" or not config.privacy.trust_server
+    return "two-servers" if asked and info.exposure not in ("local", "none") else None
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -363,7 +387,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
+        shown = f"{info.name}: the exposure is {info.exposure}{_seen(info)}, and asked is {_exposures(config)}."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
@@ -389,7 +413,8 @@ def _plan(
         options = replace(options, adjacency=config.privacy.adjacency)
     if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:
         options = replace(options, attendance=config.problem.attendance)
-    plan = info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)
+    privacy = privacy_of(config, _two_servers(info, config))
+    plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
     if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
         raise Infeasible(
             info.name,

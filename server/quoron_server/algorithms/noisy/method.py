@@ -33,7 +33,7 @@ from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease, Served
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -77,6 +77,15 @@ class NoisySGDParameters(Parameters):
             return ()
         scaled = self.adaptive is not None
         return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
+
+    def served(self, problem: Problem) -> Served | None:
+        """A clipped vector, with the shares of an adaptive clip."""
+        if not self.noise_scale or isinf(self.clip_norm):
+            return None
+        made = self.shares(problem.dimension)
+        clipped = ServedRows("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
+        rows = (clipped,) if made is None else made.served
+        return Served(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
@@ -159,8 +168,8 @@ class NoisySGD:
             gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
             sums = summed(answers, reduction)
-            gradient, clipped = reduction.mean(sums), sums.clipped
-        if (shares := p.shares(len(gradient))) is not None and p.adaptive is not None:
+            gradient, clipped = sums if isinstance(sums, Noised) else reduction.mean(sums), sums.clipped
+        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
             told = shares.release_sums(sums, noise.stream("release", t))
             gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
             radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)

@@ -23,7 +23,7 @@ from quoron_privacy.release import Noised, Sums
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, signed
-from quoron_privacy.two_servers.rows import RingReduction, RingSums
+from quoron_privacy.two_servers.rows import RingSums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.two_servers.rows import rows_of
 from quoron_server.plan import Plan
@@ -40,18 +40,6 @@ class ServersState:
     round: int
     chains: NDArray[np.uint8]  # (rounds, 32); zeros for rounds to come
     inner: Any
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """What is summed of a round's answers, and the chains of the rounds before, for who adds the helper's noise."""
-
-    rows: RingReduction
-    chains: tuple[bytes, ...]
-
-    def of(self, values: NDArray[np.float64], answered: NDArray[np.bool_]) -> Any:
-        """See RingReduction."""
-        return self.rows.of(values, answered)
 
 
 class WithServers:
@@ -71,12 +59,12 @@ class WithServers:
         question = self.inner.request(state.inner, noise)
         if question is None:
             return None
-        rows = rows_of(question.reduction, self._sheet.rounds[state.round])
-        return replace(question, reduction=Asked(rows, _chains(state)))
+        rows: Any = rows_of(question.reduction, self._sheet.rounds[state.round], _chains(state))
+        return replace(question, reduction=rows)
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
         """The algorithm's own, of the sum with both noises."""
-        if not isinstance(answers, RingSums) or answers.chain == FIRST:
+        if not isinstance(answers, RingSums) or answers.chain is None:
             raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
         history = (*_chains(state), answers.chain)
         both = added(answers.total, self._own(noise).of(state.round, history))
@@ -102,10 +90,24 @@ class WithServers:
         return self._noise[1]
 
 
+def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engine:
+    """The engine itself, if it says that it `hides_answers` behind a helper; in a simulation one that plays the helper.
+
+    RunError for any other: no client is asked for an answer that somebody would see.
+    """
+    if getattr(engine, "hides_answers", False):
+        return engine
+    if simulation_seed is None:
+        raise RunError(
+            "Expected an engine with a helper for a run of exposure two-servers, got one that sees single answers."
+        )
+    return BothServers(engine, plan, str(simulation_seed).encode())
+
+
 class BothServers:
     """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
 
-    Of the list of a round the chain says whom it asks: who answered changes no bit of a simulation's noise. Sums of an
+    Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
     engine that has a helper of its own are handed on.
     """
 
@@ -118,13 +120,13 @@ class BothServers:
 
     def ask(self, question: Question) -> Answers | Sums | Any:
         """The sum of the asked rows and the helper's noise."""
-        answers, asked = self.engine.ask(question), question.reduction
-        if not isinstance(asked, Asked):
-            return answers
-        sums = summed(answers, asked)
-        if sums.chain != FIRST:
+        rows: Any = question.reduction
+        if not hasattr(rows, "chains"):
+            return self.engine.ask(question)
+        sums: Any = summed(self.engine.ask(question), rows)
+        if sums.chain is not None:
             return sums
-        history = (*asked.chains, simulated_chain(asked.chains, question.round))
+        history = (*rows.chains, simulated_chain(rows.chains, question.round))
         return replace(sums, total=added(sums.total, self._noise.of(question.round, history)), chain=history[-1])
 
 

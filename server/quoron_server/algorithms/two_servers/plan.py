@@ -17,7 +17,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.sheet import SUMS, Block, RoundSheet, Sheet
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Kind, Served
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
@@ -31,12 +31,13 @@ TRIES = 4  # of a plan, each a little quieter than what the whole numbers of the
 # How far two neighbours' rows are apart in units of U, and what cutting them to whole numbers adds, times √numbers:
 # under replace-one, under zero-out. Written out again for those who verify: docs/privacy/two-servers.md#rows.
 _APART = {
-    "vector": (2.0, 1.0, 0.0),
-    "length": (1.0, 1.0, 2.0),
+    "clipped": (2.0, 1.0, 0.0),
+    "length": (1.0, 1.0, 0.0),
     "moment": (math.sqrt(2), 1.0, 2.0),
-    "moment-here": (math.sqrt(2), 1.0, 2.0),
+    "shaped-moment": (math.sqrt(2), 1.0, 2.0),
+    "norm-counts": (2.0, 1.0, 2.0),
+    "soft-norm-counts": (2.0, 1.0, 2.0),
 }
-_SHARES = "shares", "soft-shares"  # the rest of the row of the vector before them: 2 apart together, and cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         if spent <= server:
             break
         whole *= server / spent * (1 - 1e-9)
+    if privacy.server_epsilon is not None:  # no more is charged than is spent
+        cost = gdp.epsilon_for(spent * (1 + 1e-9), privacy.delta * (1 - 1e-6))
+        plan = replace(plan, guarantee=replace(plan.guarantee, epsilon=min(limit, cost)))
     if privacy.server_epsilon is not None and plan.guarantee.servers and not plan.guarantee.servers.outside:
         raise Infeasible(
             info.name,
@@ -126,7 +130,7 @@ def sheet_of(served: Served | None, participations: int) -> Sheet:
 
 def _block(rows: Any) -> Block:
     """U: one unit of a row in steps of one server's noise, whose deviation is √½ of the release's."""
-    return Block(rows.name, rows.length, math.floor(math.sqrt(2) * STEPS * rows.deviations), rows.kind, rows.correlated)
+    return Block(rows.name, rows.length, math.floor(math.sqrt(2) * STEPS * rows.deviations), rows.kind)
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
@@ -142,60 +146,44 @@ def server_mu(sheet: Sheet) -> float:
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.
     """
-    alone = [_alone(each) if t not in set(sheet.correlated) else 0.0 for t, each in enumerate(sheet.rounds)]
-    pilot, rest = alone[: sheet.pilot], sorted(alone[sheet.pilot :], reverse=True)[: sheet.participations]
-    series = _series(sheet)
-    if sheet.participations == 1:
-        return max(math.hypot(*pilot), *rest, series) * (1 + 1e-12)
-    return max(math.hypot(*pilot), math.hypot(*rest, series)) * (1 + 1e-12)
+    series = set(sheet.correlated)
+    known = {each: _alone(each) for each in set(sheet.rounds)}
+    alone = [0.0 if t in series else known[each] for t, each in enumerate(sheet.rounds)]
+    pilot = math.hypot(*alone[: sheet.pilot])
+    rest = math.hypot(*sorted(alone[sheet.pilot :], reverse=True)[: sheet.participations])
+    together = max if sheet.participations == 1 else math.hypot
+    return max(pilot, together(rest, _series(sheet))) * (1 + 1e-12)
 
 
 def _alone(made: RoundSheet) -> float:
-    """Of one round by itself."""
-    return math.hypot(*(far for _, far in _groups(made)))
+    """Of one round by itself. A row of several blocks is one of the block of the largest unit: no two are farther."""
+    largest = max(made.blocks, key=lambda block: block.unit)
+    if len({block.kind for block in made.blocks}) > 1:
+        raise VerificationError(f"Expected rows of one kind in a round, got {made.blocks}.")
+    return _apart(largest.kind, largest.unit, made.length, made.adjacency == "replace-one")
 
 
-def _groups(made: RoundSheet) -> list[tuple[Block, float]]:
-    """Blocks, vectors with the shares behind them as one, and μ of each if its noise is independent."""
-    found: list[tuple[Block, float]] = []
-    replaced = made.adjacency == "replace-one"
-    for block in made.blocks:
-        if block.kind in _SHARES:
-            vector, _ = found.pop()
-            unit, numbers = max(vector.unit, block.unit), vector.length + block.length
-            steps = (2.0 if replaced else 1.0) * unit + 2.0 * math.sqrt(numbers)
-            found.append((vector, steps / STEPS))
-        else:
-            far, left_out, cut = _APART[block.kind]
-            steps = far * block.unit + cut * math.sqrt(block.length) if replaced else left_out * block.unit
-            found.append((block, steps / STEPS))
-    return found
+def _apart(kind: str, unit: int, length: int, replaced: bool) -> float:
+    """How far two neighbours' rows are apart, in deviations."""
+    far, left_out, cut = _APART[kind]
+    return (far * unit + cut * math.sqrt(length) if replaced else left_out * unit) / STEPS
 
 
 def _series(sheet: Sheet) -> float:
-    """Of all rounds with correlated noise."""
+    """Of all rounds with correlated noise: of "sums" by what the sampler does, of what stands beside them at most."""
     if not sheet.correlated:
         return 0.0
-    loudest = 0.0
-    made = sheet.rounds[sheet.correlated[0]]
-    noise = PrefixNoise(
-        len(sheet.correlated), 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation
-    )
-    for t in sheet.correlated:
-        own = sheet.rounds[t]
-        far = 1.0 if own.adjacency == "zero-out" else 2.0
-        vector = next(each for each in own.blocks if each.correlated)
-        shares = [each for each in own.blocks if each.kind in _SHARES]
-        others = [each for each in own.blocks if each is not vector and each not in shares]
-        if others or vector.kind != "vector" or (shares and sheet.participations > 1):
-            raise VerificationError(f"Expected vectors with their shares in correlated rounds, got {own}.")
-        steps = far * vector.unit + (2.0 * math.sqrt(vector.length + 3) if shares else 0.0)
-        whole = played.mu(noise, steps / STEPS, vector.length + 3 * bool(shares)) if t == sheet.correlated[0] else whole
-        if own.blocks[own.blocks.index(vector)].unit != made.blocks[made.blocks.index(vector)].unit:
-            raise VerificationError(f"Expected one unit in all correlated rounds, got {own}.")
-        beside = [(far * each.unit + 2.0 * math.sqrt(vector.length + 3)) / STEPS for each in shares]
-        loudest = max(loudest, whole, *beside)
-    return loudest
+    rounds = len(sheet.correlated)
+    noise = PrefixNoise(rounds, 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation)
+    worst = 0.0
+    for made in {sheet.rounds[t] for t in sheet.correlated}:
+        replaced = made.adjacency == "replace-one"
+        for block in made.blocks:
+            far = _apart(block.kind, block.unit, made.length, replaced)
+            worst = max(worst, played.mu(noise, far, made.length) if block.name == SUMS else far)
+        if len(made.blocks) > 1 and sheet.participations > 1:
+            raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
+    return worst
 
 
 def verify(plan: Plan) -> None:
