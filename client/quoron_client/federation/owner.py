@@ -8,10 +8,7 @@ from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
-<<<<<<< HEAD
 TWO_SERVERS = EXPOSURES[2]
-=======
->>>>>>> expo
 PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 
 

@@ -26,7 +26,7 @@ from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release, Sums
+from quoron_privacy.release import Noised, Release, ServedRows, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
