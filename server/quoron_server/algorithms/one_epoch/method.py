@@ -277,6 +277,10 @@ class OneEpoch:
         moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, radius, moments, presence)
         return Update(moved, (entry,), public, diagnostics)
 
+    def counting(self, state: OneEpochState) -> tuple[ClippedSum | None, int]:
+        """What a round reads where nobody sees an answer, and of how many, the first in slot order."""
+        return self._reduction(state), self.parameters.divisor
+
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""
         return "release" if self.parameters.gradients == "independent" else "prefix", round_

@@ -11,7 +11,7 @@ other lists are a second release with noise of their own. docs/privacy/two-serve
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b, sha256
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, signed
 from quoron_privacy.two_servers.rows import RingSums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms.two_servers.rows import rows_of
+from quoron_server.algorithms.two_servers.rows import FirstRows, rows_of
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
@@ -40,6 +40,14 @@ class ServersState:
     round: int
     chains: NDArray[np.uint8]  # (rounds, 32); zeros for rounds to come
     inner: Any
+
+
+@runtime_checkable
+class Reserving(Protocol):
+    """An algorithm that asks more users than it counts."""
+
+    def counting(self, state: Any) -> tuple[Any, int]:
+        """What it reads of a round, and of how many answers, the first in slot order."""
 
 
 class WithServers:
@@ -59,8 +67,11 @@ class WithServers:
         question = self.inner.request(state.inner, noise)
         if question is None:
             return None
-        rows: Any = rows_of(question.reduction, self._sheet.rounds[state.round], _chains(state))
-        return replace(question, reduction=rows)
+        reduction, most = question.reduction, None
+        if reduction is None and isinstance(self.inner, Reserving):
+            reduction, most = self.inner.counting(state.inner)
+        rows: Any = rows_of(reduction, self._sheet.rounds[state.round], _chains(state))
+        return replace(question, reduction=rows if most is None else FirstRows(rows, most))
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
         """The algorithm's own, of the sum with both noises."""
@@ -123,7 +134,8 @@ class BothServers:
         rows: Any = question.reduction
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)
-        sums: Any = summed(self.engine.ask(question), rows)
+        whole = replace(question, reduction=None) if isinstance(rows, FirstRows) else question
+        sums: Any = summed(self.engine.ask(whole), rows)
         if sums.chain is not None:
             return sums
         history = (*rows.chains, simulated_chain(rows.chains, question.round))

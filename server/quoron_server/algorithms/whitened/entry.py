@@ -18,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=WhitenedTracking,
+    one_server="its first answers feed six releases, each clipped by the one before: take tracking-srgd or mean-sgd",
     factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(
