@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from federation.crowd import carried_out, complete, from_items, inline_model, write_items
-from federation.two_servers import USERS, clients, enrol, helped, helper, wanted
+from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, wanted
 
 
-@pytest.mark.parametrize("algorithm", ["one-round-least-squares"])
+@pytest.mark.parametrize("algorithm", ["one-round-least-squares", "one-pass-dp-sgd", "dp-ftrl"])
 def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
     algorithm: str, issued: Path, tmp_path: Path
 ) -> None:
@@ -21,8 +21,9 @@ def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
             async with helped(tmp_path, issued, place, second) as running:
                 await enrol(running.listen, issued, USERS)
                 async with clients(running.listen, issued, place, tmp_path, paths):
-                    await running.manager.submit(run.as_text())
-                    return await complete(running)
+                    with hurried(running):
+                        await running.manager.submit(run.as_text())
+                        return await complete(running)
 
     model = carried_out(federated())
     np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(USERS)))

@@ -5,10 +5,12 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from federation.crowd import SEED, Peer, coordinator, specification
+from federation.crowd import SEED, Peer, coordinator, put_clock_forward, specification, until
 from federation.tls import channel, transport
 from quoron_client.federation import ClientConfig, run_client
+from quoron_client.federation.work import Worker
 from quoron_client.protocol.identity import fingerprint, load
 from quoron_server.helper.keys import public_pem
 from quoron_server.helper.service import HelperConfig, HelperProcess
@@ -16,7 +18,7 @@ from quoron_server.service import Coordinator, certificates
 from quoron_server.service.helping import HelperLink
 from quoron_server.specification import RunSpecification
 
-USERS, SECONDS = 20, 1.0
+USERS, SECONDS = 20, 60.0  # by a clock that tests put forward
 
 
 def wanted(algorithm: str = "one-round-least-squares", **changes: object) -> RunSpecification:
@@ -115,3 +117,38 @@ async def clients(
     finally:
         stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def hurried(running: Coordinator) -> Iterator[None]:
+    """Nobody waits for a time that is public: once all who were asked have computed, it has come."""
+    computed: list[int] = []
+    reply = Worker.reply
+
+    def counted(worker: Worker, *arguments: Any, **more: Any) -> bytes | None:
+        try:
+            return reply(worker, *arguments, **more)
+        finally:
+            computed.append(1)
+
+    async def hurry() -> None:
+        before, clock = 0, asyncio.get_running_loop().time
+        while True:
+            while (session := running.sessions.runs.get("trial")) is None or session.open is None:
+                if session is not None and session.due > 0:  # a round is over: the next one opens, or the end is told
+                    put_clock_forward(0.5)
+                await asyncio.sleep(0.005)
+            ended = session.open
+            await until(lambda: session.open is not ended or len(computed) - before >= len(ended.rows))
+            put_clock_forward(0.55 * SECONDS)
+            await until(lambda: session.open is not ended or not ended.left)
+            before = len(computed)
+            put_clock_forward(max(0.0, ended.closes - clock()))
+            await until(lambda: session.open is not ended)
+
+    with patch.object(Worker, "reply", counted):
+        task = asyncio.get_running_loop().create_task(hurry())
+        try:
+            yield
+        finally:
+            task.cancel()

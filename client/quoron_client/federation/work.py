@@ -176,7 +176,10 @@ class Worker:
         As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
         """
         part = self.parts.get(head.run)
-        return None if part is None else min(8 * MOST_VECTORS * part.terms.dimension + BESIDE, MAX_MESSAGE)
+        if part is None:
+            return None
+        shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
+        return min(8 * (MOST_VECTORS * part.terms.dimension + shape) + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.

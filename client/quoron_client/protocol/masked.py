@@ -44,6 +44,7 @@ def question_digest(run: str, round_: int, name: bytes, task: bytes) -> bytes:
 
 def row_to_wire(reduction: RingReduction) -> federation.Row:
     """All of a reduction but its sheet, which a client has from the plan."""
+    reduction = getattr(reduction, "own", reduction)  # that only some count is the coordinator's
     message = federation.Row(kind=type(reduction).__name__)
     if message.kind not in _ROWS:
         raise ConfigError(f"Expected rows of {', '.join(sorted(_ROWS))}, got {message.kind}.")
@@ -65,8 +66,9 @@ def row_from_wire(message: federation.Row, sheet: RoundSheet) -> RingReduction:
         name: array_from_wire(each, dtype="float64", max_numbers=MAX_NUMBERS) for name, each in message.arrays.items()
     }
     known = {each.name: each.type for each in fields(kind)}
+    whole = {name for name, kind_ in known.items() if kind_ in (int, bool, "int", "bool")}
     numbers: dict[str, Any] = {
-        name: int(value) if known.get(name) in (int, "int") and value == value // 1 else value
+        name: int(value) if name in whole and value == value // 1 and abs(value) < 2**53 else value
         for name, value in message.numbers.items()
     }
     try:

@@ -107,6 +107,7 @@ class Held:
 class _Gathered:
     """One masked answer."""
 
+    slot: int  # of the cohort
     entry: Entry
     values: Words
 
@@ -342,6 +343,9 @@ class HelpedEngine:
         """Ask everybody, keep what came, and send the list."""
         run, round_ = self.specification.run, question.round
         self._gather(question, asked)
+        if (most := getattr(asked, "most", None)) is not None:  # the first in slot order count
+            first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
+            self._gathered = dict(first[:most])
         entries = [self._gathered[each].entry for each in sorted(self._gathered)]
         chain = next_chain(before, round_, 0, entries)
         used = next_chain(self._used(asked), round_, 0, entries)
@@ -406,7 +410,7 @@ class HelpedEngine:
         known = self.helping.fingerprints(users)
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
-                self._gathered[own] = _Gathered(Entry(own, sealed[row].question, sealed[row].seed), values[row])
+                self._gathered[own] = _Gathered(row, Entry(own, sealed[row].question, sealed[row].seed), values[row])
 
     def _length(self, round_: int) -> int:
         return self.plan.parameters.sheet(self.plan.problem).rounds[round_].length
