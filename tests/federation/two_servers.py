@@ -16,6 +16,7 @@ from quoron_server.helper.keys import public_pem
 from quoron_server.helper.service import HelperConfig, HelperProcess
 from quoron_server.service import Coordinator, certificates
 from quoron_server.service.helping import HelperLink
+from quoron_server.service.sessions import RunSession
 from quoron_server.specification import RunSpecification
 
 USERS, SECONDS = 20, 60.0  # by a clock that tests put forward
@@ -131,20 +132,22 @@ def hurried(running: Coordinator) -> Iterator[None]:
         finally:
             computed.append(1)
 
+    async def round_over(session: RunSession, ended: Any, before: int) -> None:
+        """All have computed, the time to send has come, all were heard, the time is over."""
+        await until(lambda: session.open is not ended or len(computed) - before >= len(ended.rows))
+        put_clock_forward(0.55 * SECONDS)
+        await until(lambda: session.open is not ended or not ended.left)
+        put_clock_forward(max(0.0, ended.closes - asyncio.get_running_loop().time()))
+        await until(lambda: session.open is not ended)
+
     async def hurry() -> None:
-        before, clock = 0, asyncio.get_running_loop().time
         while True:
             while (session := running.sessions.runs.get("trial")) is None or session.open is None:
                 if session is not None and session.due > 0:  # a round is over: the next one opens, or the end is told
                     put_clock_forward(0.5)
                 await asyncio.sleep(0.005)
-            ended = session.open
-            await until(lambda: session.open is not ended or len(computed) - before >= len(ended.rows))
-            put_clock_forward(0.55 * SECONDS)
-            await until(lambda: session.open is not ended or not ended.left)
             before = len(computed)
-            put_clock_forward(max(0.0, ended.closes - clock()))
-            await until(lambda: session.open is not ended)
+            await round_over(session, session.open, before)
 
     with patch.object(Worker, "reply", counted):
         task = asyncio.get_running_loop().create_task(hurry())
