@@ -93,6 +93,7 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--record", place / "none"],
     "helper runs": lambda place: ["helper", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
+    "silo": lambda place: ["silo", "account", "--record", place / "none"],
     "certs": lambda place: ["certs", place / "certs"],
     "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],

@@ -7,7 +7,7 @@ make them are beside their mechanisms.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Adjacency = Literal["replace-one", "zero-out", "none"]
+# Of a block of two servers' rows (two_servers.sheet): name, kind, numbers, and its unit in deviations of all noise.
+ServedRows = tuple[str, str, int, float]
 LENGTHS = ("radius", "scale", "sensitivity")  # parameters in the unit of the value itself
 
 
@@ -68,15 +70,6 @@ class Noised(Sums):
 
     def __getitem__(self, block: slice) -> "Noised":
         return Noised.of(self.total[block], self.answered)
-
-
-class ServedRows(NamedTuple):
-    """What rows a release is made of, as two servers add their noise to them (docs/privacy/two-servers.md#rows)."""
-
-    name: str  # that of what a factorisation correlates is "sums"
-    kind: str  # one of `two_servers.sheet.KINDS`
-    length: int  # numbers
-    deviations: float  # one unit of the row of one user, in those of the release's noise
 
 
 class Reduction(Protocol):

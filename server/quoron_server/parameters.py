@@ -14,7 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.release import Adjacency, Release, ServedRows
 from quoron_server.problem import Problem
 
@@ -52,6 +52,8 @@ class Kind(StrEnum):
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
     EARLY_ENDS = "early-ends"
+    PERSONS_OF_SILOS = "persons-of-silos"
+    SILOS_CLIP = "silos-clip"
     # What rules decide by.
     SECRET_COHORTS = "secret-cohorts"
     FORGETFUL_CLIENTS = "forgetful-clients"
@@ -63,7 +65,13 @@ class Kind(StrEnum):
 
 # How many words and numbers the text of an assumption leaves open, where that is not none.
 OPEN: Mapping[Kind, int] = MappingProxyType(
-    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.UNPROVED_CONSTANTS: 1}
+    {
+        Kind.ABSENT_IS_ZERO: 1,
+        Kind.FIRST_ANSWERS_COUNT: 2,
+        Kind.DECLARED_ATTENDANCE: 1,
+        Kind.UNPROVED_CONSTANTS: 1,
+        Kind.PERSONS_OF_SILOS: 2,
+    }
 )
 _ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
 
@@ -194,6 +202,10 @@ class Parameters(ABC):
         """Whether only the first answers are so long, and what is made of them looks at a block of them at a time."""
         return False
 
+    def reads_sums(self) -> bool:
+        """Whether every question has a reduction, and nothing else of its answers is read: then no single row is."""
+        return False
+
     def points_asked(self) -> int:
         """Points at which a question asks for a gradient, at most."""
         return 1
@@ -224,9 +236,13 @@ class Parameters(ABC):
 
     def sheet(self, problem: Problem) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
-        from quoron_server.algorithms.two_servers.plan import sheet_of  # where the exposure is two-servers
+        from quoron_privacy.two_servers.served import sheet_of  # where the exposure is two-servers
 
-        return sheet_of(self.served(problem), self.participations())
+        made = self.served(problem)
+        if made is None:
+            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
+        correlation = made.factorisation, self.participations(), made.separation
+        return sheet_of(made.rounds, made.adjacency, *correlation, made.pilot)
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

@@ -166,14 +166,14 @@ class TestTheFile:
         record.close()
         path = tmp_path / "record.sqlite"
         with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA user_version = 5")
-        with pytest.raises(LedgerError, match=r"version 4 in '.*record.sqlite', got 5"):
+            database.execute("PRAGMA user_version = 6")
+        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 6"):
             opened(tmp_path)
 
     def test_of_another_program_is_left_alone(self, tmp_path):
         with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
             database.execute("CREATE TABLE mine (x)")
-        with pytest.raises(LedgerError, match=r"version 4 in '.*record.sqlite', got 0"):
+        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 0"):
             opened(tmp_path)
 
     def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):

@@ -132,22 +132,23 @@ def hurried(running: Coordinator) -> Iterator[None]:
         finally:
             computed.append(1)
 
-    async def round_over(session: RunSession, ended: Any, before: int) -> None:
+    async def round_over(session: RunSession, ended: Any, asked: int) -> None:
         """All have computed, the time to send has come, all were heard, the time is over."""
-        await until(lambda: session.open is not ended or len(computed) - before >= len(ended.rows))
+        await until(lambda: session.open is not ended or len(computed) >= asked)
         put_clock_forward(0.55 * SECONDS)
         await until(lambda: session.open is not ended or not ended.left)
         put_clock_forward(max(0.0, ended.closes - asyncio.get_running_loop().time()))
         await until(lambda: session.open is not ended)
 
     async def hurry() -> None:
+        asked = 0
         while True:
             while (session := running.sessions.runs.get("trial")) is None or session.open is None:
                 if session is not None and session.due > 0:  # a round is over: the next one opens, or the end is told
                     put_clock_forward(0.5)
                 await asyncio.sleep(0.005)
-            before = len(computed)
-            await round_over(session, session.open, before)
+            asked += len(session.open.rows)
+            await round_over(session, session.open, asked)
 
     with patch.object(Worker, "reply", counted):
         task = asyncio.get_running_loop().create_task(hurry())

@@ -11,24 +11,36 @@ from small_run import TOML
 pytestmark = pytest.mark.usefixtures("planned_once")
 
 UNTRUSTED = ("privacy.trust_server=false",)
-LOCAL = {name for name, info in ALGORITHMS.items() if info.exposure == "local"}
+LOCAL = {name for name, info in ALGORITHMS.items() if {"local", "two-servers"} & {*info.exposures}}
 
 
 def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice() -> None:
     config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
     if not LOCAL:
-        with pytest.raises(Infeasible, match="asks for exposure local, and no algorithm here has it"):
+        with pytest.raises(
+            Infeasible, match="asks for exposure two-servers or local, and no algorithm here has either"
+        ):
             quoron.plan(config)
         return
     planned = quoron.plan(config)
     assert {each.algorithm for each in planned.candidates if each.plan} <= LOCAL
+    assert {each.plan.guarantee.exposure for each in planned.candidates if each.plan} <= {"local", "two-servers"}
     assert planned.choice is not None
     assert "the coordinator is not trusted with answers" in planned.choice
 
 
 def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"exposure local with privacy\.trust_server=false, got .*'one-pass-dp-sgd'"):
-        quoron.plan(configs.parse(TOML, settings=UNTRUSTED))
+    wrong = r"two-servers or local with privacy\.trust_server=false, got .*'filtered-sgd'.*looks at single answers"
+    with pytest.raises(ConfigError, match=wrong):
+        quoron.plan(configs.parse(TOML, settings=["algorithm.name=filtered-sgd", "algorithm.options={}", *UNTRUSTED]))
+
+
+def test_naming_one_that_two_servers_can_carry_out_plans_it_for_them_and_exposure_local_refuses_it() -> None:
+    assert quoron.plan(configs.parse(TOML, settings=UNTRUSTED)).plan.guarantee.exposure == "two-servers"
+    with pytest.raises(ConfigError, match=r"exposure local with privacy\.exposure='local', got .*'one-pass-dp-sgd'"):
+        quoron.plan(configs.parse(TOML, settings=["privacy.exposure=local"]))
+    with pytest.raises(ConfigError, match=r"privacy\.exposure='two-servers' with privacy\.server_epsilon"):
+        quoron.plan(configs.parse(TOML, settings=["privacy.server_epsilon=2.0"]))
 
 
 def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:

@@ -34,7 +34,12 @@ from quoron_client.federation.masking import Pinned
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record, welcomed
+<<<<<<< HEAD
 from quoron_client.federation.work import MOST_PARTS, Worker, messages
+=======
+from quoron_client.federation.silo_work import SiloWorker
+from quoron_client.federation.work import MOST_PARTS, Worker
+>>>>>>> lead
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
@@ -66,7 +71,8 @@ _OPTIONS = (
 
 
 async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; without it, for ever.
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a column that says whose each
+    row is, for everybody in the file: `SiloWorker`.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
     Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
@@ -76,6 +82,9 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take this
     client.
     """
+    if config.user_column is not None:
+        await converse(config, stop=stop, worker=SiloWorker.of)
+        return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
     timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
     public = bool(timely)
@@ -110,10 +119,14 @@ async def converse(
     with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
+<<<<<<< HEAD
         works = worker(config, record)
         if config.helper_key is not None and config.certificate is not None:
             works.pinned = Pinned.read(config.helper_key, config.certificate)
         session = _Session(config, works)
+=======
+        session = _Session(config, await asyncio.to_thread(worker, config, record))
+>>>>>>> lead
         reminding = asyncio.create_task(_remind(config))
         try:
             await _until(stop, session.persist())
@@ -200,10 +213,14 @@ class _Session:
             stub = ClientPlaneStub(channel)
             place, record = self._config.coordinator, self._worker.record
             seen = await asyncio.to_thread(record.seen, place)
-            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen)
+            people = self._worker.people
+            several = people if people > 1 else 0
+            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
             enrolled = await stub.Enrol(asked, metadata=metadata, timeout=_ENROL_SECONDS)
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
+            if enrolled.people != several:
+                raise WireError(f"Expected a place for {people:,} people, got one for {max(1, enrolled.people):,}.")
             agreed, books = _agreed(enrolled), BooksClaim.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, books, seen)
             await asyncio.to_thread(record.witness, agreed)

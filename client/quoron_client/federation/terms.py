@@ -32,6 +32,7 @@ class Promised(_Part):
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str
     statement: str  # the promise in one sentence
+    theorem: str = ""  # where it is proved
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
@@ -40,6 +41,7 @@ class Promised(_Part):
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
+    silo_sums: bool = False  # silos may be asked for sums of their persons' rows
     attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
@@ -111,6 +113,7 @@ class Terms(Promised):
 
 
 T = TypeVar("T", bound=Promised)
+PROMISED = {"algorithm", "statement", "theorem", "epsilon", "delta", "adjacency", "exposure", "rounds", "simulation"}
 
 
 def read_terms(run: str, description: str) -> Terms:
@@ -174,4 +177,5 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
-    return Agreement(terms.run, digest, *cost, terms.participations)
+    promise = terms.model_dump_json(include=PROMISED)
+    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.public, promise=promise)

@@ -18,17 +18,27 @@ from numpy.typing import NDArray
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
+<<<<<<< HEAD
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.masking import Masking, Pinned
+=======
+from quoron_client.data.items import ItemBatch, Items
+>>>>>>> lead
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
+<<<<<<< HEAD
 from quoron_client.protocol.parts import BESIDE, Long, said
 from quoron_client.protocol.questions import Status, Task
+=======
+from quoron_client.protocol.parts import BESIDE, Long
+from quoron_client.protocol.questions import Answers, Status, Task
+>>>>>>> lead
 from quoron_client.protocol.reports import LocalReport
+from quoron_client.protocol.silo import check_own
 from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
@@ -66,7 +76,11 @@ class Worker:
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
+<<<<<<< HEAD
     pinned: Pinned | None = None  # whose word on plans of two servers is taken
+=======
+    people: int = 1  # for how many it answers
+>>>>>>> lead
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -101,18 +115,37 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            slot, batch = user if terms.slot is None else terms.slot, None
+            part = Part(terms, None, user if terms.slot is None else terms.slot)
             if items is not None:
+<<<<<<< HEAD
                 _tell(terms.run, items)
                 batch = items.batch
                 terms = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
             self._take(Part(terms, batch, slot, masking))
+=======
+                bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
+                part = self._with(replace(part, terms=bare), items)
+            self._take(part)
+>>>>>>> lead
         return objection
+
+    @property
+    def _most(self) -> int:
+        """Numbers in the items of all parts, beyond which the oldest are forgotten."""
+        return MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
         """The items of a run, as they are now. Raises DataError, and whatever a library does."""
         data = self.owner.data
         return own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
+
+    def _with(self, part: Part, items: OwnItems) -> Part:
+        """The part with these; the owner's log hears what is wrong with them."""
+        if items.problem is not None:
+            _LOG.error("The items cannot be used in run %r. %s", part.terms.run, items.problem)
+        if items.notice is not None:
+            _LOG.warning("Rows are left out in run %r. %s", part.terms.run, items.notice)
+        return replace(part, batch=items.batch)
 
     def _take(self, part: Part, *, known: Part | None = None) -> None:
         """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
@@ -131,7 +164,7 @@ class Worker:
             sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
             numbers = sum(sizes.values())
             for run in list(sizes)[:-1]:
-                if numbers <= MOST_NUMBERS:
+                if numbers <= self._most:
                     break
                 numbers -= sizes[run]
                 if self.parts[run].terms.timely:
@@ -140,23 +173,24 @@ class Worker:
                     self.parts.pop(run)
                     self.announced.pop(run, None)
 
-    def prepare(self, run: str) -> ItemBatch | None:
-        """Read the items of a run whose attendance is public, unless they are there; None if it is not known.
+    def prepare(self, run: str) -> Part | None:
+        """The part in a run with its items: where attendance is public they are read now, unless they are there. None
+        if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.
         """
         part = self.parts.get(run)
         if part is None or part.batch is not None:
-            return None if part is None else part.batch
+            return part
         try:
             items = self._read(part.terms)
         except Exception as error:
             said = str(error) if isinstance(error, DataError) else "an error that was not foreseen"
             _LOG.debug("The items of run %r could not be made.", run, exc_info=True)
             items = OwnItems(_nothing(part.terms.features), said, None)
-        _tell(part.terms.run, items)
-        self._take(replace(part, batch=items.batch), known=part)
-        return items.batch
+        made = self._with(part, items)
+        self._take(made, known=part)
+        return made
 
     def attends(self, run: str) -> float | None:
         """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
@@ -178,8 +212,12 @@ class Worker:
         part = self.parts.get(head.run)
         if part is None:
             return None
+<<<<<<< HEAD
         shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
         return min(8 * (MOST_VECTORS * part.terms.dimension + shape) + BESIDE, MAX_MESSAGE)
+=======
+        return min(self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + BESIDE, MAX_MESSAGE)
+>>>>>>> lead
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
@@ -207,13 +245,18 @@ class Worker:
             return "the client takes no part"
         try:
             task = question_from_wire(message)[3]
+            check_own(task, 1)
         except WireError as error:
             return str(error)
+<<<<<<< HEAD
         if message.HasField("row") != (part.masking is not None):
             return "answers are masked in runs of two servers, and in no others"
         if part.terms.exposure == "local" and not isinstance(task, LocalReport):
             return "a run of exposure local asked for an answer that is not private by itself"
         misfit = _misfit(part.terms, name[1], task)
+=======
+        misfit = misfit_of(part.terms, name[1], task)
+>>>>>>> lead
         if misfit is not None:
             return misfit
         masking, spends = part.masking, task.spends
@@ -236,9 +279,9 @@ class Worker:
     def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
         """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
         try:
-            batch = self.prepare(part.terms.run) if part.batch is None else part.batch
-            if batch is not None:
-                values, status = self._found(part, task, batch, round_number)
+            made = self.prepare(part.terms.run) if part.batch is None else part
+            if made is not None and made.batch is not None:
+                values, status = self._found(part, task, made.batch, round_number)
                 usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
                 return (values, status) if usable or not part.terms.timely else _zeros(part, task)
         except Exception:
@@ -250,16 +293,17 @@ class Worker:
         return _zeros(part, task)
 
     def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
-        users = np.array([part.user], np.int64)
+        found = self._answers(part, task, batch, round_number, np.array([part.user], np.int64))
+        return found.values[0], Status(int(found.status[0]))
+
+    def _answers(self, part: Part, task: Task, items: Items, round_number: int, users: NDArray[np.int64]) -> Answers:
+        """Of users by their numbers (k,), whose items these are."""
         loss, seed = part.terms.make_loss(), self._seed(part.terms)
         task = task.directed(secrets.randbits(64) if seed is None else seed)  # the coordinator does not know them
         if isinstance(task, LocalReport):
             own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-            found = local_report(loss, batch, task, own, round=round_number, users=users)
-        else:
-            keys = user_keys(round_number, users)
-            found = answer(loss, batch, task, keys=keys)
-        return found.values[0], Status(int(found.status[0]))
+            return local_report(loss, items, task, own, round=round_number, users=users)
+        return answer(loss, items, task, keys=user_keys(round_number, users))
 
     def _seed(self, terms: Terms) -> int | None:
         return self.owner.simulation_seed if terms.simulation else None
@@ -272,8 +316,10 @@ class Worker:
         return self.record.end(run)
 
 
-def _misfit(terms: Terms, number: int, task: Task) -> str | None:
+def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
+    if terms.exposure == "local" and not isinstance(task, LocalReport):
+        return "a run of exposure local asked for an answer that is not private by itself"
     if number >= terms.rounds:
         return f"expected one of the {terms.rounds} announced rounds"
     expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
@@ -284,14 +330,6 @@ def _misfit(terms: Terms, number: int, task: Task) -> str | None:
     if isinstance(task, LocalSGD) and task.domain != terms.make_domain():
         return f"expected the announced domain {terms.make_domain()}, got {task.domain}"
     return None
-
-
-def _tell(run: str, items: OwnItems) -> None:
-    """The owner's log hears what is wrong with items."""
-    if items.problem is not None:
-        _LOG.error("The items cannot be used in run %r. %s", run, items.problem)
-    if items.notice is not None:
-        _LOG.warning("Rows are left out in run %r. %s", run, items.notice)
 
 
 def _nothing(features: int) -> ItemBatch:

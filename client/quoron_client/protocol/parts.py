@@ -3,9 +3,10 @@
     messages = said(answer)                     # one, or one and its parts
     whole = arriving.take(message, allowed)     # None until all of it is there
 
-The end is a question's task or an answer's values. In its place stand its length and its digest, and nothing else is
-said until it has come. A part holds `MOST` bytes and the last one the rest, so whoever hears them holds what has come,
-never more than was announced, and nothing of what it does not want. What fits into one message is one, as ever.
+The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length
+and its digest, and nothing else is said until it has come. A part holds `MOST` bytes and the last one the rest, so
+whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
+into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |
@@ -62,10 +63,18 @@ def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federa
     if fits(answer.ByteSize()):
         yield told(answer)
         return
+<<<<<<< HEAD
     end = kind(values=answer.values).SerializeToString()  # type: ignore[arg-type]  # of its own kind
     head = kind()
     head.CopyFrom(answer)  # type: ignore[arg-type]
     head.ClearField("values")
+=======
+    head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
+    rest = federation.Answer(values=answer.values if answer.HasField("values") else None, statuses=answer.statuses)
+    if answer.HasField("sums"):
+        rest.sums.CopyFrom(answer.sums)
+    end = rest.SerializeToString()
+>>>>>>> lead
     head.follows.CopyFrom(follows(end))
     yield told(head)
     for part in parts(end):
@@ -118,7 +127,15 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
+<<<<<<< HEAD
         if _has_end(head):
+=======
+        if isinstance(head, federation.Question):
+            end = head.WhichOneof("task") or head.persons or head.HasField("sums")
+        else:
+            end = head.HasField("values") or head.statuses or head.HasField("sums")
+        if end:
+>>>>>>> lead
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:
             raise WireError(f"Expected what follows to be too long for one message, got {announced.length:,} bytes.")

@@ -119,7 +119,7 @@ class LogLength:
     @property
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: its row."""
-        return (ServedRows("length", "length", 2, 1 / self.users / self.scale),)
+        return (("length", "length", 2, 1 / self.users / self.scale),)
 
     def _mean(self, sums: Sums) -> Vector:
         unit = 2.0 ** sum_bits(sums.answered, self.users)
@@ -207,7 +207,7 @@ class MomentMean:
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: its weighted row, entries off the diagonal times √2."""
         unit = 1 / self.users / self._gaussian.scale
-        return (ServedRows("row", "shaped-moment", packed(self.dimension) + 1, unit),)
+        return (("row", "shaped-moment", packed(self.dimension) + 1, unit),)
 
     def _mean(self, sums: Sums, isometric: Vector) -> Vector:
         weights, bits = WEIGHTS[self.adjacency], sum_bits(sums.answered, self.users)

@@ -90,7 +90,7 @@ class SecondMomentNoise:
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: its moment, in units of R²."""
         unit = self.feature_norm**2 / self.divisor / self.scale
-        return (ServedRows("moment", "moment", packed(self.dimension), unit),)
+        return (("moment", "moment", packed(self.dimension), unit),)
 
     def release(self, sums: Sums, stream: RandomStream) -> Matrix:
         """The noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""

@@ -220,7 +220,7 @@ class NormCountMean:
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user: the weighted row."""
         kind, unit = row_kind(self.soft), 1 / self.users / self._gaussian.scale
-        return ServedRows("means", kind, self.dimension, unit), ServedRows("shares", kind, SHARES, unit)
+        return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""

@@ -134,8 +134,8 @@ class PrefixNormCounts:
     def served(self) -> tuple[ServedRows, ...]:
         """Of a user of one round: c, and its shares beside it."""
         kind, own = row_kind(self.soft), 1 / self.users
-        shares = ServedRows("shares", kind, SHARES, own / self.shares(0).scale)
-        return ServedRows("sums", kind, self.dimension, own / self.scale), shares
+        shares = ("shares", kind, SHARES, own / self.shares(0).scale)
+        return ("sums", kind, self.dimension, own / self.scale), shares
 
     def reduction(self, radius: float) -> NormCountSum:
         """All that a round reads of users' vectors."""

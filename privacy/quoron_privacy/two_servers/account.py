@@ -5,8 +5,8 @@
     >>> round(server_mu(sheet), 6)  # a user of all four rounds
     2.0
 
-Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Whoever sees neither
-server's noise sees both: where noise is independent that is 1/√2 of it. Statement and proof:
+Everything is in whole steps, 2³⁰ of which are a standard deviation of the noise of one server. Whoever knows
+neither server's noise has both before them: √½ of it. Statement and proof:
 docs/privacy/two-servers.md#a.
 """
 
@@ -44,8 +44,19 @@ def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
 
 
 def outsiders_mu(sheet: Sheet) -> float:
-    """μ of all that is released, to whoever sees the noise of neither server: both where none is correlated."""
-    return server_mu(sheet) * (1.0 if sheet.factorisation is not None else sqrt(0.5))
+    """μ of all that is released, to whoever knows the noise of neither server: √½ of it, and what halving rounds off.
+
+    A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#c.
+    """
+    longest = max(each.length for each in sheet.rounds)
+    rounds, reach, rounding = max(sheet.participations, sheet.pilot), 0.0, 0.0
+    if sheet.factorisation is not None:
+        factors = factors_of(sheet)
+        reach = factors.reach(sheet.participations, sheet.separation)
+        sums = sheet.rounds[sheet.correlated[0]].blocks
+        rounding = rounding_mu(factors, len(sheet.correlated), next(each.length for each in sums if each.name == SUMS))
+    halves = (sqrt(rounds) + reach) * sqrt(longest / 2) * _STEP
+    return (server_mu(sheet) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
 
 
 def unit_for(

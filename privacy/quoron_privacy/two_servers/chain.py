@@ -4,8 +4,9 @@
     >>> one != next_chain(FIRST, 0, 0, [Entry(bytes(32), b"question", b"other")])
     True
 
-A list names who is in a sum by fingerprint, with what was sealed for it: fresh ciphertexts, so a chain holds nothing of
-anybody's data. Equal lists give equal chains; docs/privacy/two-servers.md#chain says why all lists so far must be in.
+A list names who *is in a sum*: the entries of those whose seals did not open are not in it, on either server, and the
+coordinator makes it of the rows that it has added. It holds fingerprints and fresh ciphertexts, so nothing of anybody's
+data. Equal lists give equal chains; docs/privacy/two-servers.md#chain says why all lists so far must be in.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,10 @@ class Entry(NamedTuple):
 
 
 def next_chain(before: bytes, round_: int, group: int, entries: Iterable[Entry | tuple[bytes, bytes, bytes]]) -> bytes:
-    """The chain after one more list, 32 bytes. ConfigError unless entries ascend by fingerprint, each once."""
+    """The chain after the entries that were taken into a sum, 32 bytes; a round that took nobody has none.
+
+    ConfigError unless entries ascend by fingerprint, each once.
+    """
     if len(before) != 32:
         raise ConfigError(f"Expected a chain of 32 bytes, got {len(before)}.")
     digest, number, last = sha256(b"quoron two-servers list 1\n"), 0, b""

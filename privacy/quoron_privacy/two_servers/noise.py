@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.prefix.factorisations import Factorisation
 from quoron_privacy.two_servers.account import factors_of
 from quoron_privacy.two_servers.sheet import SUMS, Sheet
 
@@ -43,50 +42,40 @@ class ServerNoise:
         self._source = SecureNoise(self.key)
 
     def of(self, round_: int, chains: Sequence[bytes], group: int = 0) -> Words:
-        """The noise of a round, (k,): `chains` are those after the lists of rounds 0 to `round_`, this one's too."""
+        """The noise of a round, (k,): `chains` are those after rounds 0 to `round_`, this one's list included."""
         history = tuple(chains)
         if not 0 <= round_ < len(self.sheet.rounds) or len(history) != round_ + 1:
             raise ConfigError(f"Expected the chains of rounds 0 to {round_}, got {len(history)}.")
-        total = [
-            self._correlated(round_, history, group)
-            if round_ in self.sheet.correlated and block.name == SUMS
-            else self._fresh(round_, history, group, at)
+        if any(len(chain) != 32 for chain in history):
+            raise ConfigError("Expected chains of 32 bytes, got others. Use next_chain.")
+        series = self.sheet.correlated
+        parts = [
+            self._correlated(series.index(round_), history, group, at)
+            if block.name == SUMS and round_ in series
+            else self._independent(round_, history, group, at)
             for at, block in enumerate(self.sheet.rounds[round_].blocks)
         ]
-        return np.concatenate(total).view(np.uint64)
+        return np.concatenate(parts).view(np.uint64)
 
-    def _fresh(self, round_: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:
-        block, chain = self.sheet.rounds[round_].blocks[at], history[round_].hex()
-        labels = ("two-servers", self.run, self.plan_digest.hex(), round_, group, chain, at)
-        return self._source.stream(*labels).gaussian_steps(block.length)
+    def labels(self, round_: int, history: tuple[bytes, ...], group: int) -> tuple[str | int, ...]:
+        """What streams of a round are told apart by, beside the key: nothing of anybody's data is in it."""
+        return "two-servers", self.run, self.plan_digest.hex(), round_, group, history[round_].hex()
 
-    def _correlated(self, round_: int, history: tuple[bytes, ...], group: int) -> Steps:
-        """Z less what earlier noise puts into this row, as `PrefixNoise.release`, in steps."""
+    def _independent(self, round_: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:
+        stream = self._source.stream(*self.labels(round_, history, group), at)
+        return stream.gaussian_steps(self.sheet.rounds[round_].blocks[at].length)
+
+    def _correlated(self, now: int, history: tuple[bytes, ...], group: int, at: int) -> Steps:
+        """Noise number `now` of the series: Z less what earlier noise puts into its row, as `PrefixNoise.release`."""
         factors, rounds = factors_of(self.sheet), self.sheet.correlated
-        now = rounds.index(round_)
         chains, done, memory = self._known.get(group, ((), 0, np.empty(0)))
-        if history[: len(chains)] != chains or done > now or not done:
-            done, memory = 0, np.zeros((factors.slots, self._block(round_)[1].length))
-        own = np.empty(0, np.int64)
+        if not done or done > now or history[: len(chains)] != chains:
+            done, memory = 0, np.zeros((factors.slots, self.sheet.rounds[rounds[0]].blocks[at].length))
         for t in range(done, now + 1):
-            own = self._own(factors, rounds[t], t, history, group, memory)
+            seed = self._independent(rounds[t], history, group, at)
+            own: Steps = seed - np.rint(factors.predict(t, memory)).astype(np.int64)
             if t < now:
                 memory = factors.remember(t, memory, own.astype(np.float64))
         # kept without this round, which a crash may bring again
-        self._known[group] = history[: rounds[now - 1] + 1] if now else (), now, memory
+        self._known[group] = history[: rounds[now]], now, memory
         return own
-
-    def _own(
-        self,
-        factors: Factorisation,
-        round_: int,
-        t: int,
-        history: tuple[bytes, ...],
-        group: int,
-        memory: NDArray[np.float64],
-    ) -> Steps:
-        seed = self._fresh(round_, history, group, self._block(round_)[0])
-        return seed - np.rint(factors.predict(t, memory)).astype(np.int64)
-
-    def _block(self, round_: int):  # type: ignore[no-untyped-def]
-        return next((at, each) for at, each in enumerate(self.sheet.rounds[round_].blocks) if each.name == SUMS)

@@ -61,15 +61,25 @@ def less(total: Words | Integers, *terms: Words | Integers) -> Words:
 
 def mask(seed: bytes, k: int) -> Words:
     """The first k words of ChaCha20 under a seed of 32 bytes, which serves one mask: uniform in the ring, (k,)."""
+    return np.frombuffer(_stream(seed, 0, 8 * k), "<u8").astype(np.uint64, copy=False)
+
+
+def salt_of(seed: bytes) -> bytes:
+    """Sixteen bytes of the same cipher from elsewhere in its stream: as random as a mask, and no part of any."""
+    return bytes(_stream(seed, 1, 16))
+
+
+def _stream(seed: bytes, part: int, size: int) -> bytearray:
     # planning and simulation need no cipher
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
     if len(seed) != 32:
         raise ConfigError(f"Expected a seed of 32 bytes, got {len(seed)}. Use seed_for.")
-    stream = bytearray(8 * k)
-    Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update_into(bytes(8 * k), stream)
-    return np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
+    nonce = bytes(8) + part.to_bytes(8, "little")  # behind the counter of blocks
+    stream = bytearray(size)
+    Cipher(ChaCha20(seed, nonce), mode=None).encryptor().update_into(bytes(size), stream)
+    return stream
 
 
 def fits(z: Integers, sheet: RoundSheet) -> bool:

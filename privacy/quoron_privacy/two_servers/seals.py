@@ -8,7 +8,9 @@
 
 `info` binds a seal to its run, plan, round, question and user: under any other it does not open. The key exchange is
 hybrid, ML-KEM-768 with X25519, since masked answers can be kept and opened when one of the two is broken; the cipher
-has keys of 256 bits. Source: RFC 9180. What rests on it: docs/privacy/two-servers.md.
+has keys of 256 bits. A salt of the seed goes into `info` and in front: a machine that was restored, and whose
+randomness comes again, seals another seed under another key. Source: RFC 9180. What rests on it:
+docs/privacy/two-servers.md.
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +18,11 @@ from functools import cache
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.two_servers.ring import salt_of
 
 SUITE = "quoron-two-servers-1 z64 chacha20 mlkem768-x25519 hkdf-sha256 chacha20-poly1305 floor-gauss-30"
-PUBLIC, SECRET, SEALED = 1184 + 32, 64 + 32, 1168  # bytes of a key, of both seeds, of a sealed seed
+SALT = 16
+PUBLIC, SECRET, SEALED = 1184 + 32, 64 + 32, SALT + 1168  # bytes of a key, of both seeds, of a sealed seed
 _PURPOSE = b"quoron two-servers 1"
 
 
@@ -55,10 +59,11 @@ def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
     try:
         lattice = mlkem.MLKEM768PublicKey.from_public_bytes(public[:1184])
         key = hpke.MLKEM768X25519PublicKey(lattice, x25519.X25519PublicKey.from_public_bytes(public[1184:]))
-        sealed: bytes = suite.encrypt(seed, key, info)
+        salt = salt_of(seed)
+        sealed: bytes = suite.encrypt(seed, key, info + salt)
     except ValueError:
         raise ConfigError("Expected the public key of a run, got bytes that are none.") from None
-    return sealed
+    return salt + sealed
 
 
 def open_(secret: bytes, sealed: bytes, info: bytes) -> bytes | None:
@@ -70,7 +75,7 @@ def open_(secret: bytes, sealed: bytes, info: bytes) -> bytes | None:
     if len(sealed) != SEALED:
         return None
     try:
-        seed: bytes = suite.decrypt(sealed, key, info)
+        seed: bytes = suite.decrypt(sealed[SALT:], key, info + sealed[:SALT])
     except (InvalidTag, ValueError):
         return None
     return seed if len(seed) == 32 else None

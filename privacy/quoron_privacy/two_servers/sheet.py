@@ -136,9 +136,14 @@ class Sheet:
         count(participations=self.participations, separation=self.separation, rounds=len(self.rounds))
         if not 0 <= self.pilot <= len(self.rounds) <= LONGEST:
             raise ConfigError(f"Expected 0 <= pilot <= rounds <= {LONGEST}, got {self.pilot}, {len(self.rounds)}.")
-        lengths = {block.length for each in set(self.rounds) for block in each.blocks if block.name == SUMS}
-        if self.factorisation is not None and len(lengths) != 1:
-            raise ConfigError(f"Expected a block {SUMS!r} of one length to correlate, got lengths {sorted(lengths)}.")
+        found = {
+            (at, block.length)
+            for each in set(self.rounds)
+            for at, block in enumerate(each.blocks)
+            if block.name == SUMS
+        }
+        if self.factorisation is not None and len(found) != 1:
+            raise ConfigError(f"Expected a block {SUMS!r} of one place and length to correlate, got {sorted(found)}.")
         if self.factorisation is not None and self.correlated != tuple(
             range(self.correlated[0], self.correlated[-1] + 1)
         ):

@@ -193,7 +193,8 @@ class Registered(AlgorithmInfo):
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
         if promise.servers is not None:  # whoever sees no more than what is released learns less
-            return two_servers.pairs(own)
+            against: tuple[Pair, ...] = two_servers.pairs(own)
+            return against
         quorum, parameters = promise.quorum, own.parameters
         told = quorum is not None and quorum.each
         counted = self.promises.counting.beside(parameters, told) if told else None
@@ -352,7 +353,8 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
     unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
     known = promise.quorum is not None and promise.quorum.public and promise.servers is None  # to both servers alone
     told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if known else ()
-    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told)
+    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_ATTENDANCE),)
+    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
 def resting(plan: Plan) -> Plan:

@@ -23,7 +23,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, O
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import AWAY_AFTER, TooFewActive
+from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive, homes
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.runs import Books
@@ -63,6 +63,7 @@ class Manager:
         gathering: float = 0.0,
         evaluate: Evaluate | None = None,
         away_after: float = AWAY_AFTER,
+        most_people: int = 1,
         revoked: Revocations | None = None,
         helping: Helping | None = None,
     ) -> None:
@@ -70,8 +71,13 @@ class Manager:
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
         asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
+<<<<<<< HEAD
         were not seen for `away_after` seconds are away, those who were `revoked` retired. Runs of two servers need the
         other one, for `helping`.
+=======
+        were not seen for `away_after` seconds are away, those who were `revoked` retired. A client answers for at most
+        `most_people`.
+>>>>>>> lead
         """
         self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database, away_after=away_after)
@@ -82,6 +88,7 @@ class Manager:
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._helping = helping
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
+        self._most_people = most_people
         self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
@@ -137,14 +144,24 @@ class Manager:
         self._threads.shutdown(wait=True)
         await asyncio.to_thread(self.records.close)
 
-    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "") -> int:
-        """The user of an identity, its place in the population."""
+    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "", people: int = 1) -> int:
+        """The user of an identity, its place in the population; of so many people the place of the first.
+
+        OtherPeople beyond what one client may answer for here.
+        """
+        if people > self._most_people:
+            raise OtherPeople(
+                f"Expected a client of at most {self._most_people:,} people, got one that answers for {people:,}: each "
+                "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
+                f"--most-people {people}`."
+            )
         known = await self._stored(self._registry.user, identity)
         roster = self._registry.roster
-        user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
+        told = {"name": name, "software": software}
+        user: int = await self._stored(lambda: roster.enrol(identity, group, **told, people=people))
         if known is None:
-            journal.enrolled(user, group, identity)
-        self.users.came(group)
+            journal.enrolled(user, group, identity, people)
+        self.users.came(group, people)
         return await self.after(user)
 
     async def after(self, result: T) -> T:
@@ -204,7 +221,7 @@ class Manager:
                 "without: start it with --helper, and with TLS (docs/two-servers.md)."
             )
         if self._most is not None:
-            specifications.require_connections(specification, self._most)
+            specifications.require_connections(specification, self._most, alone=self._most_people == 1)
 
     async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
@@ -266,7 +283,7 @@ class Manager:
                 return attending.users_awaited(wanted, await self.users.standing(wanted.group))
         if active is None or session is None:
             return None
-        here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
+        here, rounds = session.count(self.sessions.here(session)), active.plan.cost.rounds
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
 
     def standing(self) -> list[Standing]:
@@ -363,8 +380,15 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
+<<<<<<< HEAD
             more = {} if consent is None else announced(consent, run.plan)
             session = self.sessions.open(run.name, description, members, gathered=self._gathered, **more)
+=======
+            silos = await asyncio.to_thread(self._registry.roster.silos)
+            specifications.require_silos(wanted, run.plan, homes(members, silos))
+            several = {"silos": silos, "sums": wanted.silo_sums}
+            session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
+>>>>>>> lead
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

@@ -83,7 +83,7 @@ def standing(run: Running, sessions: Sessions) -> Standing:
         (1 + PAUSE) * wanted.seconds,
         math.floor(idle),
         wanted.problem.users,
-        None if session is None else len(sessions.here(session)),
+        None if session is None else session.count(sessions.here(session)),
         wanted.quorum,
     )
 

@@ -4,14 +4,17 @@
     answers = await sessions.ask(session, question, shape=(d,), seconds=30)
 
 A client says hello, hears of its runs, consents, and is then asked what is open for it; who reconnects is asked the
-open question again. A verdict depends on who was asked what, and on who has answered; never on what an answer holds.
+open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
+first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
+never on what an answer holds.
 """
 
 import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,19 +23,26 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
+<<<<<<< HEAD
 from quoron_client.protocol import masked, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
+=======
+from quoron_client.protocol import parts, silo, wire
+from quoron_client.protocol.questions import Answers, Matrix, Question, Status
+from quoron_privacy.means.silo_sums import amiss
+from quoron_privacy.release import Sums
+>>>>>>> lead
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
+from quoron_server.books.roster import homes
+from quoron_server.service.asking import Cohort
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder
 from quoron_server.traffic import GRPC
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
-_AT_ONCE = 1 << 20  # bytes of them that are made between two looks
-_READY = 256 << 20  # bytes of questions that are made before the first of them leaves
 _log = logging.getLogger("quoron")
 
 
@@ -56,7 +66,7 @@ class _Open:
     """The open round of a run."""
 
     question: Question
-    rows: dict[int, int]  # of each asked user
+    cohort: Cohort
     shape: tuple[int, ...]  # of one answer
     values: Matrix
     status: NDArray[np.uint8]
@@ -64,19 +74,24 @@ class _Open:
     opened: float  # by it
     closes: float
     patience: float  # seconds with those who do not read what they are asked
-    left: int  # users not heard of
+    left: int  # clients not heard of
     complete: asyncio.Event
     passed: asyncio.Event  # everybody who was here has been asked
+<<<<<<< HEAD
     made: dict[int, wire.Body] = field(default_factory=dict)  # by row; 0 alone where all are asked the same
     row: pb.Row | None = None  # with two servers: what clients make of answers
     sealed: dict[int, "Sealed"] = field(default_factory=dict)  # by row of the cohort
+=======
+    length: int = 0  # numbers in a sum
+    sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
+>>>>>>> lead
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
 
 @dataclass(slots=True)
 class _Asked:
-    """The last question of a user."""
+    """The last question of a client."""
 
     round: int
     digest: bytes
@@ -100,20 +115,36 @@ class RunSession:
     run: str
     announcement: pb.ServerMessage
     members: NDArray[np.int64]  # user of each slot
+    silos: Mapping[int, int] = field(default_factory=dict)  # persons of each client that has several
+    sums: bool = False  # silos answer with sums where the question has any
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
+<<<<<<< HEAD
     users: frozenset[int] = frozenset()
     sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round, by row of the cohort
+=======
+    persons: Counter[int] = field(default_factory=Counter)  # members of each client
+    summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
+>>>>>>> lead
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
 
     def __post_init__(self) -> None:
-        self.users = frozenset(self.members.tolist())
+        self.persons = Counter(homes(self.members, self.silos).tolist())
+
+    @property
+    def users(self) -> Set[int]:
+        """Its clients, by the numbers of their first users."""
+        return self.persons.keys()
+
+    def count(self, clients: Iterable[int]) -> int:
+        """How many members these have."""
+        return sum(self.persons[each] for each in clients)
 
 
 class Sessions:
@@ -144,7 +175,9 @@ class Sessions:
     def standing(self, run: str) -> dict[str, int]:
         """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
         session = self.runs.get(run)
-        return {} if session is None else {"connected": len(self.here(session)), "members": len(session.members)}
+        if session is None:
+            return {}
+        return {"connected": session.count(self.here(session)), "members": len(session.members)}
 
     def hang_up(self, users: Iterable[int], why: str) -> None:
         """End what conversations these have; they may come back."""
@@ -159,6 +192,7 @@ class Sessions:
         description: str,
         members: NDArray[np.int64],
         *,
+<<<<<<< HEAD
         gathered: float = -math.inf,
         sheet: str = "",
         consent: HelperConsent | None = None,
@@ -167,6 +201,19 @@ class Sessions:
         told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
         announcement = pb.ServerMessage(run=told)
         session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
+=======
+        silos: Mapping[int, int] | None = None,
+        sums: bool = False,
+        gathered: float = -math.inf,
+    ) -> RunSession:
+        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on.
+
+        `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
+        answer with the sums of a question that has any.
+        """
+        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
+        session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
+>>>>>>> lead
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
@@ -218,7 +265,7 @@ class Sessions:
             session.agreed.add(user)
         lost.discard(user)
         current = session.open
-        if current is None or user not in current.rows:
+        if current is None or user not in current.cohort.rows:
             return
         if message.takes_part and user in self.backlog.slow:
             await current.passed.wait()
@@ -228,13 +275,22 @@ class Sessions:
             self._put(session, current, user)
 
     def longest_answer(self, user: int) -> int:
-        """The most numbers that a user was asked for at once, in the runs that go on."""
-        return max((session.longest for session in self.runs.values() if user in session.users), default=0)
+        """The most numbers that a client was asked for at once, in the runs that go on."""
+        there = (session for session in self.runs.values() if user in session.users)
+        return max((session.longest * session.persons[user] for session in there), default=0)
 
+<<<<<<< HEAD
     def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
         """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
+=======
+    def expects(self, user: int, message: pb.Answer) -> int | None:
+        """How many bytes may follow an answer of which all else is there; None for one that nobody waits for."""
+>>>>>>> lead
         found = self._awaited(user, message)
-        return math.prod(found[0].shape) if isinstance(found, tuple) else None
+        if not isinstance(found, tuple):
+            return None
+        rows = len(found[0].cohort.rows[user])
+        return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + parts.BESIDE
 
     def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
@@ -242,9 +298,26 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
+<<<<<<< HEAD
         row = current.rows[user]
         if current.row is None:
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+=======
+        rows, question = current.cohort.rows[user], current.question
+        if user not in current.cohort.persons:
+            row = int(rows[0])
+            current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        elif current.cohort.sums is None or question.reduction is None:
+            answers = silo.rows_from_wire(message, current.shape, len(rows))
+            current.values[rows], current.status[rows] = answers.values, answers.status
+        else:
+            status = int(message.status)
+            sums = silo.sums_from_wire(message, current.length, len(rows))
+            if sums is not None and not amiss(sums, question.reduction, persons=len(rows), length=current.length):
+                current.sums[user] = sums
+            elif status != Status.MISSING:
+                current.status[rows] = Status.REJECTED
+>>>>>>> lead
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
@@ -274,7 +347,7 @@ class Sessions:
         asked = session.asked.get(user)
         if (
             current is not None
-            and user in current.rows
+            and user in current.cohort.rows
             and message.round == current.question.round
             and (asked is None or asked.round != current.question.round)
         ):
@@ -308,30 +381,41 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
+        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums)
         place = len(question.cohort), shape, self._spill
         values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
+<<<<<<< HEAD
         users = session.members[question.cohort].tolist()
         rows = {user: row for row, user in enumerate(users)}
         order = self._in_secret_order(users)
         batches = _batches(question, order)
         made = await _ready(question.task, [rows[user] for user in batches[0]], row)
+=======
+        order = self._in_secret_order(list(cohort.rows))
+        batches = cohort.batches(order)
+        await cohort.make(batches[0])
+>>>>>>> lead
         current = session.open = _Open(
             question=question,
-            rows=rows,
+            cohort=cohort,
             shape=shape,
             values=values,
-            status=np.full(len(users), Status.MISSING, np.uint8),
+            status=np.full(len(question.cohort), Status.MISSING, np.uint8),
             clock=loop.time,
             opened=opened,
             closes=opened + seconds,
             patience=_PATIENCE * seconds,
-            left=len(users),
+            left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
+<<<<<<< HEAD
             made=made,
             row=row,
+=======
+            length=_summed(question, shape) if cohort.sums is not None else 0,
+>>>>>>> lead
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
@@ -340,7 +424,11 @@ class Sessions:
             async with asyncio.timeout_at(current.closes):
                 await self._put_all(session, current, batches[0])
                 for some in batches[1:]:
+<<<<<<< HEAD
                     current.made = await _ready(question.task, [rows[user] for user in some], row)
+=======
+                    await cohort.make(some)
+>>>>>>> lead
                     await self._put_all(session, current, some)
                 current.passed.set()
                 if current.left or not early_ends:
@@ -348,12 +436,17 @@ class Sessions:
         except TimeoutError:
             pass
         finally:
+<<<<<<< HEAD
             session.open, session.moved, session.sealed = None, (current.down, current.up), current.sealed
+=======
+            session.open, session.moved = None, (current.down, current.up)
+            session.summed = tuple(current.sums.values())
+>>>>>>> lead
             session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
-            if any(body.follows is not None for body in current.made.values()):
+            if cohort.parted:
                 for connection in [
-                    asked.connection for user in rows if (asked := session.asked.get(user)) and asked.connection
+                    asked.connection for user in order if (asked := session.asked.get(user)) and asked.connection
                 ]:
                     connection.over(session.run)
         return Answers(current.values, current.status)
@@ -404,9 +497,13 @@ class Sessions:
 
     def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
         """The open question to a user: what stands before its task, the task, and a note of it."""
-        question, row = current.question, current.rows[user]
+        question = current.question
         seconds = max(1, math.ceil(current.closes - current.clock()))
+<<<<<<< HEAD
         body = current.made.get(row if question.task.own else 0) or _made(question.task, [row], current.row)[row]
+=======
+        body = current.cohort.body(user)
+>>>>>>> lead
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
         asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
@@ -418,6 +515,7 @@ class Sessions:
             current.complete.set()
 
 
+<<<<<<< HEAD
 def _batches(question: Question, order: Sequence[int]) -> list[Sequence[int]]:
     """Users in this order, whose questions are made together: all of them where all are asked the same, or as many as
     memory is meant for, whoever they are."""
@@ -442,3 +540,10 @@ def _made(task: Task, rows: Sequence[int], made: pb.Row | None = None) -> dict[i
     if task.own is None:
         return {0: wire.Body.of(task, made)}
     return {row: wire.Body.of(task.part(slice(row, row + 1)), made) for row in rows}
+=======
+def _summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
+>>>>>>> lead

@@ -34,7 +34,11 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+<<<<<<< HEAD
 from quoron.cli.helper import HelperOptions
+=======
+from quoron.cli.silo import silo
+>>>>>>> lead
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
@@ -80,6 +84,13 @@ def serve(
     most_clients: Annotated[
         int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
     ] = 2000,
+    most_people: Annotated[
+        int,
+        typer.Option(
+            envvar="QUORON_MOST_PEOPLE",
+            help="For whom one client may answer, as a hospital for its patients: each is a user, with a seat in runs.",
+        ),
+    ] = 1,
     gather: Annotated[
         float,
         typer.Option(
@@ -126,6 +137,7 @@ def serve(
         config,
         helper=second.link(),
         most_clients=most_clients,
+        most_people=most_people,
         gathering=gather,
         away_after=seconds_of("--away-after", away_after),
         metrics=metrics,
@@ -180,6 +192,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
+    from quoron.planning.silos import useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -194,7 +207,9 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        showing.show_plan(dry_run(resolved, users, whole=superlink is not None), as_json=False)
+        looked = dry_run(resolved, users, whole=superlink is not None)
+        _warn(useless(looked.plan))
+        showing.show_plan(looked, as_json=False)
         return
     wanted, plan = specify(
         resolved,
@@ -207,6 +222,8 @@ def submit(
         waiting=None if superlink is not None else waiting,
         whole=superlink is not None,
     )
+    for said in warnings(plan, wanted.silos):
+        _warn(said)
     promise = f"{run}: {promised(plan)}"
     if superlink is None:
         with connection.open() as control:
@@ -229,6 +246,11 @@ def submit(
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
             submission.follow(flower, number, print)
+
+
+def _warn(said: str | None) -> None:
+    if said is not None:
+        print(said, file=sys.stderr, flush=True)
 
 
 @shared_options
@@ -405,6 +427,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
+    app.add_typer(silo, name="silo")
 
 
 def _announce(line: str) -> None:

@@ -15,6 +15,7 @@ from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
+from quoron.planning.silos import remarks, silos_of
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
@@ -28,6 +29,7 @@ from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import MOST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
 
 Registry = Mapping[str, Registered]
@@ -156,8 +158,9 @@ def choose(
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
-    said = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan)
-    planned = replace(planned, remarks=(*said, *bounds.undeclared(config, planned.plan)))
+    said, silos = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan), silos_of(config, problem.users)
+    lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
+    planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}
@@ -344,6 +347,18 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     return Planned(plan, candidates)
 
 
+def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
+    """Of the same algorithm, planned for those who are left."""
+    alone = {"silos": None, "silo_sums": False, "silos_away": (), "silos_hostile": ()}
+    everybody = config.model_copy(update={"population": config.population.model_copy(update=alone)})
+    given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
+
+    def without(users: int) -> Plan:
+        return _plan(algorithms[plan.algorithm], everybody, replace(plan.problem, users=users), given)
+
+    return remarks(plan, silos, without)
+
+
 def budget_of(config: Config) -> Budget:
     """The limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
@@ -421,4 +436,5 @@ def _plan(
             f"its {section.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
             f"budget.rounds={plan.cost.rounds}",
         )
-    return plan
+    silos = silos_of(config, problem.users)
+    return plan if silos is None else in_silos(plan, silos)

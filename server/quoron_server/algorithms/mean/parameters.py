@@ -5,7 +5,7 @@ from typing import Literal
 
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_privacy.release import Adjacency, ServedRows
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease, Served
@@ -53,6 +53,10 @@ class MeanSGDParameters(Parameters):
         """GDP of a round whose cohort is known."""
         return sampled.answer_mu(self.sampling, self.round_mu)
 
+    def reads_sums(self) -> bool:
+        """Without a crude mean, which looks at every row."""
+        return not self.range_epsilon
+
     @property
     def crude(self) -> PrivateRange | None:
         """The private range of a round."""
@@ -69,7 +73,7 @@ class MeanSGDParameters(Parameters):
     def served(self, problem: Problem) -> Served | None:
         """A vector clipped around its centre; a range chooses by whole histograms."""
         unit = 1 / self.cohort_size / self.noise_scale
-        rows = (ServedRows("row", "clipped", problem.dimension, unit),)
+        rows = (("row", "clipped", problem.dimension, unit),)
         return None if self.crude else Served(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
 
     def cohorts(self) -> tuple[int, ...]:

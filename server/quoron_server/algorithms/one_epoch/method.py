@@ -33,7 +33,7 @@ from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Noised, Release, ServedRows, Sums
+from quoron_privacy.release import Noised, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.one_epoch.reserves import first_answered
@@ -110,13 +110,17 @@ class OneEpochParameters(Parameters):
         if isinf(self.clip_norm) or (made is not None and self.epochs > 1):
             return None
         unit = self.clip_norm / self.divisor / self.noise_scale
-        rows = (ServedRows("row" if independent else "sums", "clipped", problem.dimension, unit),)
+        rows = (("row" if independent else "sums", "clipped", problem.dimension, unit),)
         rounds = ((self.rounds, rows if made is None else made.served),)
         return Served("replace-one", rounds, None if independent else self.factorisation, self._separation)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
         return (self.cohort_size,) * self.rounds
+
+    def reads_sums(self) -> bool:
+        """Where rows are clipped, and all that come are counted."""
+        return self.cohort_size <= self.divisor and not isinf(self.clip_norm)
 
     def participations(self) -> int:
         """Once an epoch."""

@@ -60,6 +60,10 @@ class OneRoundParameters(Parameters):
         """Everybody, once."""
         return (self.cohort_size,) * self.rounds
 
+    def reads_sums(self) -> bool:
+        """Always."""
+        return True
+
     def asks(self, problem: Problem) -> SecondMoment:
         """A second moment of features and label."""
         return SecondMoment(problem.features + 1, self.label_scale)

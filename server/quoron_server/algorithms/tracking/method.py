@@ -90,6 +90,10 @@ class TrackingParameters(Parameters):
         """Users with a slot."""
         return sum(self.cohorts())
 
+    def reads_sums(self) -> bool:
+        """Always."""
+        return True
+
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Lengths and second moments; then in every round the gradient, in proportion to its radius, and shares."""
         made, mu, first = mechanisms(self, dimension, dimension), self.mu, PILOT + self.warmup_rounds

@@ -71,7 +71,8 @@ class WithServers:
         if reduction is None and isinstance(self.inner, Reserving):
             reduction, most = self.inner.counting(state.inner)
         rows: Any = rows_of(reduction, self._sheet.rounds[state.round], _chains(state))
-        return replace(question, reduction=rows if most is None else FirstRows(rows, most))
+        counted: Any = rows if most is None else FirstRows(rows, most)
+        return replace(question, reduction=counted)
 
     def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
         """The algorithm's own, of the sum with both noises."""

@@ -6,8 +6,7 @@ from these whole numbers alone. Statement and proof: docs/privacy/two-servers.md
 """
 
 import math
-from dataclasses import dataclass, fields, replace
-from itertools import chain, repeat
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from quoron_privacy.accounts import gdp
@@ -17,9 +16,10 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers.sheet import SUMS, Block, RoundSheet, Sheet
+from quoron_privacy.two_servers.served import Servers
+from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
-from quoron_server.parameters import Kind, Served
+from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -40,16 +40,6 @@ _APART = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Beside what each of two servers is held to: what their noise makes together."""
-
-    together_epsilon: float  # ε of the plan of one server with as much noise
-    outside: (
-        bool  # whether that is promised to whoever sees only what is released: noise of no two rounds is correlated
-    )
-
-
 def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
     """The plan with the least predicted risk under exposure two-servers.
 
@@ -62,31 +52,23 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon
-    server = gdp.mu_for(limit, privacy.delta) * (1 - 1e-7)
-    whole, options = min(gdp.mu_for(privacy.epsilon, privacy.delta), server / math.sqrt(2)), _asking_all(options)
+    left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
+    server = gdp.mu_for(limit, left) * (1 - 1e-7)
+    whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
+    together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole * (1 - 1e-6)
     for _ in range(TRIES):
-        together = min(privacy.epsilon, gdp.epsilon_for(whole, privacy.delta))
-        if together < LEAST_EPSILON:
-            raise Infeasible(info.name, f"two noises leave epsilon={together:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
-        own = info.plan(
-            problem, Privacy(together, privacy.delta, adjacency=privacy.adjacency), options, constants, seed
-        )
+        if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
+            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
+        own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
-        plan = _both(own, together, limit, privacy)
-        spent = pairs(plan)[0].mu
-        if spent <= server:
+        sheet = own.parameters.sheet(own.problem)
+        spent, outside = server_mu(sheet), outsiders_mu(sheet)
+        if spent <= server and outside <= whole:
             break
-        whole *= server / spent * (1 - 1e-9)
+        quieter *= min(server / spent, whole / outside) * (1 - 1e-9)
     if privacy.server_epsilon is not None:  # no more is charged than is spent
-        cost = gdp.epsilon_for(spent * (1 + 1e-9), privacy.delta * (1 - 1e-6))
-        plan = replace(plan, guarantee=replace(plan.guarantee, epsilon=min(limit, cost)))
-    if privacy.server_epsilon is not None and plan.guarantee.servers and not plan.guarantee.servers.outside:
-        raise Infeasible(
-            info.name,
-            "noise that is correlated over rounds is proved for each server, not for both noises together",
-            "no privacy.server_epsilon, or a method with independent noise, such as one-round-least-squares",
-        )
-    return plan
+        limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))
+    return _both(own, together, limit, privacy)
 
 
 def _asking_all(options: Any) -> Any:
@@ -97,16 +79,14 @@ def _asking_all(options: Any) -> Any:
 
 def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
     """The plan of two servers whose noise together is that of `own`."""
-    sheet = own.parameters.sheet(own.problem)
-    servers = Servers(together, outside=sheet.factorisation is None)
-    quorum = None
-    if privacy.quorum is not None:
-        p = own.parameters
-        quorum = quorums.exact(
-            privacy.quorum, p.cohorts(), participations=p.participations(), rest=(limit, privacy.delta)
-        )
-    promise = replace(own.guarantee, epsilon=limit, exposure="two-servers", servers=servers, quorum=quorum)
-    return replace(own, guarantee=promise)
+    quorum, p = None, own.parameters
+    if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
+        rest = limit, own.guarantee.delta
+        quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
+    promise = replace(
+        own.guarantee, epsilon=limit, delta=privacy.delta, exposure="two-servers", servers=Servers(together)
+    )
+    return replace(own, guarantee=replace(promise, quorum=quorum))
 
 
 def require_served(plan: Plan) -> None:
@@ -119,20 +99,6 @@ def require_served(plan: Plan) -> None:
         raise Infeasible(name, "it looks at single answers with these options", "other options, or tracking-srgd")
 
 
-def sheet_of(served: Served | None, participations: int) -> Sheet:
-    """What both servers and every client agree on. VerificationError where no such rows are proved."""
-    if served is None:
-        raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
-    made = ((times, RoundSheet(tuple(map(_block, rows)), served.adjacency)) for times, rows in served.rounds)
-    rounds = tuple(chain.from_iterable(repeat(each, times) for times, each in made))
-    return Sheet(rounds, served.factorisation, participations, served.separation, served.pilot)
-
-
-def _block(rows: Any) -> Block:
-    """U: one unit of a row in steps of one server's noise, whose deviation is √½ of the release's."""
-    return Block(rows.name, rows.length, math.floor(math.sqrt(2) * STEPS * rows.deviations), rows.kind)
-
-
 def pairs(plan: Plan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
     sheet = plan.parameters.sheet(plan.problem)
@@ -140,36 +106,49 @@ def pairs(plan: Plan) -> tuple[Pair, ...]:
     return (Pair.gaussian(server_mu(sheet), total_variation(gaussians=numbers)),)
 
 
-def server_mu(sheet: Sheet) -> float:
-    """μ of all rounds of one user against one server, rounded up (docs/privacy/two-servers.md#ts1).
+def outsiders_mu(sheet: Sheet) -> float:
+    """The same for whoever sees no more than what is released, where both servers keep to it.
+
+    What a user adds is half of it in what one server's noise hides and half in the other's: each is a release of its
+    own, at half the μ but for what is rounded.
+    """
+    return math.sqrt(2) * server_mu(sheet, 0.5)
+
+
+def server_mu(sheet: Sheet, part: float = 1.0) -> float:
+    """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
+
+    Statement: docs/privacy/two-servers.md#a.
 
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.
     """
     series = set(sheet.correlated)
-    known = {each: _alone(each) for each in set(sheet.rounds)}
+    known = {each: _alone(each, part) for each in set(sheet.rounds)}
     alone = [0.0 if t in series else known[each] for t, each in enumerate(sheet.rounds)]
     pilot = math.hypot(*alone[: sheet.pilot])
     rest = math.hypot(*sorted(alone[sheet.pilot :], reverse=True)[: sheet.participations])
     together = max if sheet.participations == 1 else math.hypot
-    return max(pilot, together(rest, _series(sheet))) * (1 + 1e-12)
+    return max(pilot, together(rest, _series(sheet, part))) * (1 + 1e-12)
 
 
-def _alone(made: RoundSheet) -> float:
+def _alone(made: RoundSheet, part: float) -> float:
     """Of one round by itself. A row of several blocks is one of the block of the largest unit: no two are farther."""
     largest = max(made.blocks, key=lambda block: block.unit)
     if len({block.kind for block in made.blocks}) > 1:
         raise VerificationError(f"Expected rows of one kind in a round, got {made.blocks}.")
-    return _apart(largest.kind, largest.unit, made.length, made.adjacency == "replace-one")
+    return _apart(largest.kind, largest.unit, made, part)
 
 
-def _apart(kind: str, unit: int, length: int, replaced: bool) -> float:
-    """How far two neighbours' rows are apart, in deviations."""
+def _apart(kind: str, unit: int, made: RoundSheet, part: float) -> float:
+    """How far two neighbours' rows are apart, in deviations; a part of them is rounded to whole steps."""
     far, left_out, cut = _APART[kind]
-    return (far * unit + cut * math.sqrt(length) if replaced else left_out * unit) / STEPS
+    root, replaced = math.sqrt(made.length), made.adjacency == "replace-one"
+    whole = far * unit + cut * root if replaced else left_out * unit
+    return (part * whole + (0.0 if part == 1 else root)) / STEPS
 
 
-def _series(sheet: Sheet) -> float:
+def _series(sheet: Sheet, part: float) -> float:
     """Of all rounds with correlated noise: of "sums" by what the sampler does, of what stands beside them at most."""
     if not sheet.correlated:
         return 0.0
@@ -177,9 +156,8 @@ def _series(sheet: Sheet) -> float:
     noise = PrefixNoise(rounds, 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation)
     worst = 0.0
     for made in {sheet.rounds[t] for t in sheet.correlated}:
-        replaced = made.adjacency == "replace-one"
         for block in made.blocks:
-            far = _apart(block.kind, block.unit, made.length, replaced)
+            far = _apart(block.kind, block.unit, made, part)
             worst = max(worst, played.mu(noise, far, made.length) if block.name == SUMS else far)
         if len(made.blocks) > 1 and sheet.participations > 1:
             raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
@@ -206,11 +184,8 @@ def verify(plan: Plan) -> None:
         plan.algorithm,
         ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
         ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
-        ("what outsiders are told of independent noise alone", servers.outside == (not sheet.factorisation), servers),
         ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
         ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
     )
-    if servers.outside:
-        ((found,),) = (pairs(plan),)
-        both = replace(found, mu=found.mu / math.sqrt(2) * (1 + 1e-9))
-        checks.require_spent(plan.without_quorum().without_servers(), (both,))
+    (against,) = pairs(plan)
+    checks.require_spent(own.without_servers(), (replace(against, mu=outsiders_mu(sheet)),))
