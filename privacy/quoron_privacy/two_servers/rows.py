@@ -22,8 +22,12 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import loops as clipping
 from quoron_privacy.means.free_presence import SPAN, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import loops as shaped
+from quoron_privacy.means.moment import loops as moments
 from quoron_privacy.means.norm_counts import checked, weights_of
+from quoron_privacy.means.norm_counts import loops as whitening
 from quoron_privacy.release import packed
 from quoron_privacy.two_servers.ring import fits
 from quoron_privacy.two_servers.sheet import Block as Block
@@ -35,12 +39,7 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-clipping = OnFirstUse("quoron_privacy.means.clipping_loops")
-counting = OnFirstUse("quoron_privacy.two_servers.rows_loops")
-whitening = OnFirstUse("quoron_privacy.means.norm_counts_loops")
-moments = OnFirstUse("quoron_privacy.means.moment_loops")
-shaped = OnFirstUse("quoron_privacy.means.free_presence_loops")
-threads = OnFirstUse("quoron_privacy.kernels.threads")
+own = OnFirstUse("quoron_privacy.two_servers.rows_loops")
 
 ROOT = 1.4142135623730949  # below √2
 HERE = 0.8660254  # below √¾
@@ -143,7 +142,7 @@ class NormCountRows:
                 whitening.whitened(rows, matrix, centre, made)
                 rows = made
             units = norm, float(sums.unit), float(shares.unit)
-            counting.sum_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
+            own.sum_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
 
         return summed(add, given, answered, self.sheet)
 
@@ -191,8 +190,8 @@ class ShapedMomentRows:
         unit, matrix = float(block.unit), np.ascontiguousarray(self.transform, np.float64)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
-            own, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
-            total[:-1] += own
+            added, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
+            total[:-1] += added
             total[-1] += present * int(unit * weights[3])
 
         return summed(add, checked(values, numbers), answered, self.sheet)
@@ -308,12 +307,12 @@ def summed(
     made, one_by_one = np.zeros(sheet.length, np.int64), Lock()
 
     def part(first: int, last: int) -> None:
-        own = np.zeros(sheet.length, np.int64)
-        add(values[first:last], here[first:last], own)
+        piece = np.zeros(sheet.length, np.int64)
+        add(values[first:last], here[first:last], piece)
         with one_by_one:
-            made.__iadd__(own)
+            made.__iadd__(piece)
 
-    threads.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
+    own.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
     return RingSums(made.view(np.uint64), None, int(np.count_nonzero(here)))
 
 

@@ -4,6 +4,7 @@ their own (free-presence#p3, docs/privacy/two-servers.md#rows)."""
 import numpy as np
 
 from quoron_privacy.kernels.shipped import njit
+from quoron_privacy.kernels.threads import in_pieces as in_pieces
 from quoron_privacy.means.clipping_loops import add_cut, clip_factors, shrink, usual
 
 _ULP = 2.0**-52

@@ -13,6 +13,7 @@ randomness comes again, seals another seed under another key. Source: RFC 9180. 
 docs/privacy/two-servers.md.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -67,18 +68,27 @@ def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
 
 
 def open_(secret: bytes, sealed: bytes, info: bytes) -> bytes | None:
-    """The seed; None for what was not sealed for this key and this `info`."""
+    """The seed; None for what was not sealed for this key and this `info`. Of many seals see `opener`."""
+    return opener(secret)(sealed, info)
+
+
+def opener(secret: bytes) -> Callable[[bytes, bytes], bytes | None]:
+    """`open_` of many seals and their infos under one secret, which it holds: twice as fast. Threads may share it."""
     from cryptography.exceptions import InvalidTag
 
     hpke, suite = _hpke()
     key = hpke.MLKEM768X25519PrivateKey(*_parts(secret))
-    if len(sealed) != SEALED:
-        return None
-    try:
-        seed: bytes = suite.decrypt(sealed[SALT:], key, info + sealed[:SALT])
-    except (InvalidTag, ValueError):
-        return None
-    return seed if len(seed) == 32 else None
+
+    def opened(sealed: bytes, info: bytes) -> bytes | None:
+        if len(sealed) != SEALED:
+            return None
+        try:
+            seed: bytes = suite.decrypt(sealed[SALT:], key, info + sealed[:SALT])
+        except (InvalidTag, ValueError):
+            return None
+        return seed if len(seed) == 32 else None
+
+    return opened
 
 
 def info(suite: str, run: str, plan_digest: bytes, round_: int, question_digest: bytes, fingerprint: bytes) -> bytes:

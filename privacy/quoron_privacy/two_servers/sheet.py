@@ -47,8 +47,8 @@ KINDS: Mapping[str, Kind] = {
     "one-hot": Kind((2, 1), (1, 1)),  # one cell of several
     "flag": Kind((1, 1), (1, 1)),  # whether or not
     "length": Kind((1, 1), (1, 1)),  # free-presence#p1
-    "moment": Kind((2, 1), (1, 1), cut=2.0),  # second-moment#sm1
-    "shaped-moment": Kind((2, 1), (2, 1), cut=2.0),  # free-presence#p2
+    "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
+    "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
     "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
     "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # adaptive-clip#ac1
 }
