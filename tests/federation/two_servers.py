@@ -147,7 +147,7 @@ def hurried(running: Coordinator) -> Iterator[None]:
                 if session is not None and session.due > 0:  # a round is over: the next one opens, or the end is told
                     put_clock_forward(0.5)
                 await asyncio.sleep(0.005)
-            asked += len(session.open.rows)
+            asked += len(session.open.cohort.rows)
             await round_over(session, session.open, asked)
 
     with patch.object(Worker, "reply", counted):

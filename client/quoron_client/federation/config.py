@@ -40,7 +40,12 @@ class ClientConfig(Owner):
         if not (isfinite(self.retry_seconds) and self.retry_seconds > 0):
             raise ConfigError(f"Expected retry_seconds > 0, got retry_seconds={self.retry_seconds}.")
         self._check_identity()
-        if TWO_SERVERS in self.accept_exposures and (self.plaintext or self.helper_key is None):
+        if TWO_SERVERS in self.accept_exposures and self.user_column is not None:
+            raise ConfigError(
+                f"Expected a client of one user with {TWO_SERVERS}, got user_column={self.user_column!r}: a client masks "
+                "one row. Run a client for each person, with a certificate of its own."
+            )
+        if TWO_SERVERS in self.accept_exposures and not self.masks:
             raise ConfigError(
                 f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
                 "TLS, and whose second server it is the helper's operator says (--helper-key)."
@@ -50,6 +55,11 @@ class ClientConfig(Owner):
     def plaintext(self) -> bool:
         """Whether plain text was asked for."""
         return self.insecure or self.insecure_anywhere
+
+    @property
+    def masks(self) -> bool:
+        """See Limits."""
+        return self.helper_key is not None and not self.plaintext and self.user_column is None
 
     def _check_identity(self) -> None:
         given = [path is not None for path in (self.certificate, self.key, self.authority)]

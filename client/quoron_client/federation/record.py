@@ -41,13 +41,8 @@ leaves a silo (`depart`) that person's answers are.
 """
 
 import sqlite3
-<<<<<<< HEAD
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
-=======
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
->>>>>>> lead
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import fsum
@@ -62,11 +57,7 @@ from quoron_client.federation.persons import ONE_USER, Mask, Persons, Sums
 from quoron_client.federation.record_file import RecordFile
 from quoron_privacy.errors import LedgerError, printable
 
-<<<<<<< HEAD
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
-_VERSION = 4
-=======
->>>>>>> lead
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _DROPPED = ""  # in place of the agreements that were dropped: no run has this name
 
@@ -348,28 +339,21 @@ class Record:
         return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
 
     def objection(
-<<<<<<< HEAD
-        self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0), may: "May | None" = None
-    ) -> str | None:
-        """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report.
-
-        `may` says whether the plan has one user in this round, who was in some others.
-        """
-        with self._errors():
-            terms = self._database.execute(
-                "SELECT epsilon, delta, participations, charged, ended FROM runs WHERE run = ?", (run,)
-            ).fetchone()
-            given = self._database.execute("SELECT round, epsilon, delta FROM answers WHERE run = ?", (run,)).fetchall()
-            past = self._is_past(run, round)
-=======
-        self, run: str, round: int, those: Persons | None = None, *, spends: tuple[float, float] = (0.0, 0.0)
+        self,
+        run: str,
+        round: int,
+        those: Persons | None = None,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
     ) -> str | None:
         """Why none of these persons of a silo may give a new answer in this round, or None; without any, the one user.
 
-        The answer `spends` (ε, δ) by itself: a local report.
+        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
+        was in some others.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends)[1]
+            return self._judged(run, round, those, spends, may)[1]
 
     def may_answer(self, run: str, round: int, those: Persons, *, spends: tuple[float, float] = (0.0, 0.0)) -> Mask:
         """Which of these persons of a silo may give a new answer in this round, shape (k,).
@@ -381,7 +365,7 @@ class Record:
             return self._judged(run, round, those, spends)[0]
 
     def _judged(
-        self, run: str, round: int, those: Persons | None, spends: tuple[float, float]
+        self, run: str, round: int, those: Persons | None, spends: tuple[float, float], may_be: May | None = None
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
         database, asked = self._database, ONE_USER if those is None else those
@@ -389,31 +373,22 @@ class Record:
         terms = database.execute(
             "SELECT epsilon, delta, participations, ended, public FROM runs WHERE run = ?", (run,)
         ).fetchone()
->>>>>>> lead
         if terms is None:
             return nobody, "the run was not agreed to"
         *promised, participations, ended, public = terms
         if ended:
-<<<<<<< HEAD
-            return "the run has ended"
-        if past:
-            return "a later round was answered: the coordinator's books were put back to before it"
-        if any(row[0] == round for row in given):
-            return "the round was already answered, to another question"
-        if len(given) >= participations:
-            return f"all {participations} answers of the run were given"
-        if may is not None and not may({row[0] for row in given}, round):
-            return "the plan has no user in this round who was in those that were answered"
-=======
             return nobody, "the run has ended"
         if self._is_past(run, round):
             return nobody, "a later round was answered: the coordinator's books were put back to before it"
         if database.execute("SELECT 1 FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone():
             return nobody, "the round was already answered, to another question"
+        if may_be is not None:
+            rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
+            if not may_be([each[0] for each in rounds], round):
+                return nobody, "the plan has no user in this round who was in those that were answered"
         if those is None and persons.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
         charged, given = persons.share(database, run).of(asked)
->>>>>>> lead
         # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
         # enforces it. In another one the coordinator keeps the announced promise, and this the person's lifetime limit:
         # a zero-out promise is charged twice, so reports may come to that.
@@ -438,15 +413,10 @@ class Record:
         round: int,
         digest: bytes,
         answer: bytes,
-<<<<<<< HEAD
-        *,
-        spends: tuple[float, float] = (0.0, 0.0),
-        may: "May | None" = None,
-=======
         those: Persons | None = None,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
->>>>>>> lead
+        may: May | None = None,
     ) -> bytes | None:
         """Write an answer that has the rows of these persons and charge them, then return what may be sent: this
         answer, or the one kept before for the same question; None if some of them may not answer (any more)."""
@@ -455,11 +425,7 @@ class Record:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-<<<<<<< HEAD
-            if self.objection(run, round, spends=spends, may=may) is not None:
-=======
-            if not len(asked) or not self._judged(run, round, those, spends)[0].all():
->>>>>>> lead
+            if not len(asked) or not self._judged(run, round, those, spends, may)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
             row = (run, round, digest, *spends, self._incarnation, persons.packed(persons.mask(asked)), answer)

@@ -34,12 +34,8 @@ from quoron_client.federation.masking import Pinned
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record, welcomed
-<<<<<<< HEAD
-from quoron_client.federation.work import MOST_PARTS, Worker, messages
-=======
 from quoron_client.federation.silo_work import SiloWorker
-from quoron_client.federation.work import MOST_PARTS, Worker
->>>>>>> lead
+from quoron_client.federation.work import MOST_PARTS, Worker, messages
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
@@ -119,14 +115,10 @@ async def converse(
     with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
-<<<<<<< HEAD
-        works = worker(config, record)
+        works = await asyncio.to_thread(worker, config, record)
         if config.helper_key is not None and config.certificate is not None:
             works.pinned = Pinned.read(config.helper_key, config.certificate)
         session = _Session(config, works)
-=======
-        session = _Session(config, await asyncio.to_thread(worker, config, record))
->>>>>>> lead
         reminding = asyncio.create_task(_remind(config))
         try:
             await _until(stop, session.persist())

@@ -163,6 +163,11 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.exposure not in owner.accept_exposures:
         allowed = ", ".join(owner.accept_exposures)
         return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.masked and not owner.masks:
+        return (
+            "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
+            "with a certificate and the key of the helper (--helper-key)."
+        )
     if terms.public and PUBLIC_ATTENDANCE not in owner.accept_exposures:
         return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
     if terms.simulation and owner.simulation_seed is None:
@@ -178,4 +183,4 @@ def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
     promise = terms.model_dump_json(include=PROMISED)
-    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.public, promise=promise)
+    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.timely, promise=promise)

@@ -18,25 +18,16 @@ from numpy.typing import NDArray
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
-<<<<<<< HEAD
-from quoron_client.data.items import ItemBatch
-from quoron_client.federation.masking import Masking, Pinned
-=======
 from quoron_client.data.items import ItemBatch, Items
->>>>>>> lead
+from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
-<<<<<<< HEAD
 from quoron_client.protocol.parts import BESIDE, Long, said
-from quoron_client.protocol.questions import Status, Task
-=======
-from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
->>>>>>> lead
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import check_own
 from quoron_client.protocol.whitened import MomentAndGradient
@@ -76,11 +67,8 @@ class Worker:
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
-<<<<<<< HEAD
-    pinned: Pinned | None = None  # whose word on plans of two servers is taken
-=======
     people: int = 1  # for how many it answers
->>>>>>> lead
+    pinned: Pinned | None = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -115,18 +103,11 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, None, user if terms.slot is None else terms.slot)
+            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=masking)
             if items is not None:
-<<<<<<< HEAD
-                _tell(terms.run, items)
-                batch = items.batch
-                terms = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
-            self._take(Part(terms, batch, slot, masking))
-=======
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
             self._take(part)
->>>>>>> lead
         return objection
 
     @property
@@ -212,12 +193,9 @@ class Worker:
         part = self.parts.get(head.run)
         if part is None:
             return None
-<<<<<<< HEAD
         shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
-        return min(8 * (MOST_VECTORS * part.terms.dimension + shape) + BESIDE, MAX_MESSAGE)
-=======
-        return min(self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + BESIDE, MAX_MESSAGE)
->>>>>>> lead
+        most = self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + 8 * shape
+        return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
@@ -248,18 +226,12 @@ class Worker:
             check_own(task, 1)
         except WireError as error:
             return str(error)
-<<<<<<< HEAD
-        if message.HasField("row") != (part.masking is not None):
-            return "answers are masked in runs of two servers, and in no others"
-        if part.terms.exposure == "local" and not isinstance(task, LocalReport):
-            return "a run of exposure local asked for an answer that is not private by itself"
-        misfit = _misfit(part.terms, name[1], task)
-=======
         misfit = misfit_of(part.terms, name[1], task)
->>>>>>> lead
         if misfit is not None:
             return misfit
         masking, spends = part.masking, task.spends
+        if message.HasField("row") != (masking is not None):
+            return "answers are masked in runs of two servers, and in no others"
         may = None if masking is None else masking.may
         objection = self.record.objection(*name[:2], spends=spends, may=may)
         if objection is not None:

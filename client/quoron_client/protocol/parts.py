@@ -53,39 +53,31 @@ def parts(end: bytes) -> Iterator[federation.Part]:
 
 def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """An answer, and where it is too long for one message its values after it."""
-    kind = type(answer)
-
-    def told(message: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
-        if isinstance(message, federation.Answer):
-            return federation.ClientMessage(answer=message)
-        return federation.ClientMessage(masked=message)
-
     if fits(answer.ByteSize()):
-        yield told(answer)
+        yield _told(answer)
         return
-<<<<<<< HEAD
-    end = kind(values=answer.values).SerializeToString()  # type: ignore[arg-type]  # of its own kind
-    head = kind()
-    head.CopyFrom(answer)  # type: ignore[arg-type]
-    head.ClearField("values")
-=======
+    if isinstance(answer, federation.MaskedAnswer):
+        masked = federation.MaskedAnswer(run=answer.run, round=answer.round, digest=answer.digest, sealed=answer.sealed)
+        yield from _parted(masked, federation.MaskedAnswer(values=answer.values).SerializeToString())
+        return
     head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
     rest = federation.Answer(values=answer.values if answer.HasField("values") else None, statuses=answer.statuses)
     if answer.HasField("sums"):
         rest.sums.CopyFrom(answer.sums)
-    end = rest.SerializeToString()
->>>>>>> lead
+    yield from _parted(head, rest.SerializeToString())
+
+
+def _parted(head: federation.Answer | federation.MaskedAnswer, end: bytes) -> Iterator[federation.ClientMessage]:
     head.follows.CopyFrom(follows(end))
-    yield told(head)
+    yield _told(head)
     for part in parts(end):
         yield federation.ClientMessage(part=part)
 
 
-def _has_end(head: Long) -> bool:
-    """Whether what should follow is there."""
-    if isinstance(head, federation.Question):
-        return head.WhichOneof("task") is not None
-    return bool(head.values) if isinstance(head, federation.MaskedAnswer) else head.HasField("values")
+def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
+    if isinstance(answer, federation.Answer):
+        return federation.ClientMessage(answer=answer)
+    return federation.ClientMessage(masked=answer)
 
 
 class Arriving(Generic[Message]):
@@ -127,15 +119,13 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
-<<<<<<< HEAD
-        if _has_end(head):
-=======
         if isinstance(head, federation.Question):
-            end = head.WhichOneof("task") or head.persons or head.HasField("sums")
+            end = head.WhichOneof("task") or head.persons or head.HasField("sums") or head.HasField("row")
+        elif isinstance(head, federation.MaskedAnswer):
+            end = bool(head.values)
         else:
             end = head.HasField("values") or head.statuses or head.HasField("sums")
         if end:
->>>>>>> lead
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:
             raise WireError(f"Expected what follows to be too long for one message, got {announced.length:,} bytes.")

@@ -57,18 +57,18 @@ class Body(NamedTuple):
     follows: federation.Follows | None  # of those that are too long for one message
 
     @classmethod
-<<<<<<< HEAD
-    def of(cls, task: Task, row: federation.Row | None = None) -> "Body":
-        """Of a task that is the part of one user; with two servers its answer becomes a `row`."""
+    def of(
+        cls,
+        task: Task,
+        persons: bytes = b"",
+        sums: federation.Reduction | None = None,
+        row: federation.Row | None = None,
+    ) -> "Body":
+        """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps. With
+        two servers one user's answer becomes a `row`."""
         kind, encode, _ = _CODECS[type(task)]
-        data = federation.Question(row=row, **{kind: encode(task)}).SerializeToString(deterministic=True)
-=======
-    def of(cls, task: Task, persons: bytes = b"", sums: federation.Reduction | None = None) -> "Body":
-        """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps."""
-        kind, encode, _ = _CODECS[type(task)]
-        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums)
+        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums, row=row)
         data = asked.SerializeToString(deterministic=True)
->>>>>>> lead
         end = parts.follows(data)
         return cls(data, end.digest, None if parts.fits(len(data) + parts.BESIDE) else end)
 

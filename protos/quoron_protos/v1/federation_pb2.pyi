@@ -158,11 +158,7 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., sheet: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
 
 class Question(_message.Message):
-<<<<<<< HEAD
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "row")
-=======
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums")
->>>>>>> lead
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums", "row")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -176,12 +172,9 @@ class Question(_message.Message):
     AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
     PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
-<<<<<<< HEAD
-    ROW_FIELD_NUMBER: _ClassVar[int]
-=======
     PERSONS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
->>>>>>> lead
+    ROW_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -195,9 +188,10 @@ class Question(_message.Message):
     average_loss: AverageLoss
     placed_gradient: PlacedGradient
     follows: Follows
-<<<<<<< HEAD
+    persons: bytes
+    sums: Reduction
     row: Row
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("kind", "numbers", "arrays")
@@ -222,10 +216,6 @@ class Row(_message.Message):
     numbers: _containers.ScalarMap[str, float]
     arrays: _containers.MessageMap[str, _values_pb2.Array]
     def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
-=======
-    persons: bytes
-    sums: Reduction
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ...) -> None: ...
 
 class Reduction(_message.Message):
     __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment")
@@ -304,7 +294,6 @@ class Sums(_message.Message):
     clipped: int
     answered: int
     def __init__(self, total: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., cells: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., clipped: _Optional[int] = ..., answered: _Optional[int] = ...) -> None: ...
->>>>>>> lead
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")

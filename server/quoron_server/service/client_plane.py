@@ -244,15 +244,10 @@ class ClientPlane:
         sessions = self._manager.sessions
 
         def allowed(answer: parts.Long) -> int | None:
-<<<<<<< HEAD
             if isinstance(answer, pb.Question):
                 return None
-            numbers = sessions.expects(conversation.user, answer)
-            if numbers is None:
-=======
-            most = sessions.expects(conversation.user, answer) if isinstance(answer, pb.Answer) else None
-            if most is None and isinstance(answer, pb.Answer):
->>>>>>> lead
+            most = sessions.expects(conversation.user, answer)
+            if most is None:
                 self._answered(conversation, answer, 0)
             return most
 

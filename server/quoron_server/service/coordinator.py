@@ -93,11 +93,8 @@ class ServeConfig:
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
-<<<<<<< HEAD
-    helper: HelperLink | None = None  # of the other one of two servers; None: runs of that exposure are refused
-=======
     most_people: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
->>>>>>> lead
+    helper: HelperLink | None = None  # of the other one of two servers; None: runs of that exposure are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -115,16 +112,13 @@ class Coordinator:
             raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
         if config.metrics is not None:
             metrics_port.place(config.metrics)
-<<<<<<< HEAD
+        if not 1 <= config.most_people <= MOST_PEOPLE:
+            raise ConfigError(f"Expected most_people in [1, {MOST_PEOPLE:,}], got {config.most_people}.")
         if config.helper is not None and config.transport.plaintext:
             raise ConfigError(
                 "Expected certificates together with a helper, got --insecure: whoever reads what clients send, and is "
                 "the helper or in its hands, has their answers."
             )
-=======
-        if not 1 <= config.most_people <= MOST_PEOPLE:
-            raise ConfigError(f"Expected most_people in [1, {MOST_PEOPLE:,}], got {config.most_people}.")
->>>>>>> lead
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config

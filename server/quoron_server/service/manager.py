@@ -71,13 +71,8 @@ class Manager:
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
         asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
-<<<<<<< HEAD
-        were not seen for `away_after` seconds are away, those who were `revoked` retired. Runs of two servers need the
-        other one, for `helping`.
-=======
         were not seen for `away_after` seconds are away, those who were `revoked` retired. A client answers for at most
-        `most_people`.
->>>>>>> lead
+        `most_people`. Runs of two servers need the other one, for `helping`.
         """
         self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database, away_after=away_after)
@@ -380,15 +375,11 @@ class Manager:
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
-<<<<<<< HEAD
-            more = {} if consent is None else announced(consent, run.plan)
-            session = self.sessions.open(run.name, description, members, gathered=self._gathered, **more)
-=======
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
             several = {"silos": silos, "sums": wanted.silo_sums}
+            several |= {} if consent is None else announced(consent, run.plan)
             session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
->>>>>>> lead
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

@@ -23,15 +23,10 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from quoron_client.protocol import masked, wire
-from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
-=======
-from quoron_client.protocol import parts, silo, wire
+from quoron_client.protocol import masked, parts, silo, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status
 from quoron_privacy.means.silo_sums import amiss
 from quoron_privacy.release import Sums
->>>>>>> lead
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
@@ -77,14 +72,9 @@ class _Open:
     left: int  # clients not heard of
     complete: asyncio.Event
     passed: asyncio.Event  # everybody who was here has been asked
-<<<<<<< HEAD
-    made: dict[int, wire.Body] = field(default_factory=dict)  # by row; 0 alone where all are asked the same
-    row: pb.Row | None = None  # with two servers: what clients make of answers
-    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # by row of the cohort
-=======
     length: int = 0  # numbers in a sum
     sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
->>>>>>> lead
+    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # with two servers, by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -122,13 +112,9 @@ class RunSession:
     absent: set[int] = field(default_factory=set)  # connected and declining
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
-<<<<<<< HEAD
-    users: frozenset[int] = frozenset()
-    sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round, by row of the cohort
-=======
     persons: Counter[int] = field(default_factory=Counter)  # members of each client
     summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
->>>>>>> lead
+    sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
@@ -192,28 +178,21 @@ class Sessions:
         description: str,
         members: NDArray[np.int64],
         *,
-<<<<<<< HEAD
+        silos: Mapping[int, int] | None = None,
+        sums: bool = False,
         gathered: float = -math.inf,
         sheet: str = "",
         consent: HelperConsent | None = None,
     ) -> RunSession:
-        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on."""
-        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
-        announcement = pb.ServerMessage(run=told)
-        session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
-=======
-        silos: Mapping[int, int] | None = None,
-        sums: bool = False,
-        gathered: float = -math.inf,
-    ) -> RunSession:
         """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on.
 
         `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
-        answer with the sums of a question that has any.
+        answer with the sums of a question that has any. With two servers a client is told the `sheet` of the plan, and
+        the helper's `consent` to it.
         """
-        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
+        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
+        announcement = pb.ServerMessage(run=told)
         session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
->>>>>>> lead
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
@@ -279,13 +258,8 @@ class Sessions:
         there = (session for session in self.runs.values() if user in session.users)
         return max((session.longest * session.persons[user] for session in there), default=0)
 
-<<<<<<< HEAD
     def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
-        """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
-=======
-    def expects(self, user: int, message: pb.Answer) -> int | None:
         """How many bytes may follow an answer of which all else is there; None for one that nobody waits for."""
->>>>>>> lead
         found = self._awaited(user, message)
         if not isinstance(found, tuple):
             return None
@@ -298,13 +272,10 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-<<<<<<< HEAD
-        row = current.rows[user]
-        if current.row is None:
-            current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
-=======
         rows, question = current.cohort.rows[user], current.question
-        if user not in current.cohort.persons:
+        if current.cohort.row is not None:
+            pass  # nobody may see an answer of this run
+        elif user not in current.cohort.persons:
             row = int(rows[0])
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
         elif current.cohort.sums is None or question.reduction is None:
@@ -317,7 +288,6 @@ class Sessions:
                 current.sums[user] = sums
             elif status != Status.MISSING:
                 current.status[rows] = Status.REJECTED
->>>>>>> lead
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
@@ -328,8 +298,8 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        row, made = current.rows[user], masked.answer_from_wire(message, math.prod(current.shape))
-        if current.row is not None and made is not None:
+        row, made = int(current.cohort.rows[user][0]), masked.answer_from_wire(message, math.prod(current.shape))
+        if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
             current.values.view(np.uint64)[row], seed = made
             current.status[row] = Status.ANSWERED
             name = masked.question_digest(message.run, message.round, asked.digest, asked.body)
@@ -381,22 +351,14 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
-        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums)
+        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
         place = len(question.cohort), shape, self._spill
         values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
-<<<<<<< HEAD
-        users = session.members[question.cohort].tolist()
-        rows = {user: row for row, user in enumerate(users)}
-        order = self._in_secret_order(users)
-        batches = _batches(question, order)
-        made = await _ready(question.task, [rows[user] for user in batches[0]], row)
-=======
         order = self._in_secret_order(list(cohort.rows))
         batches = cohort.batches(order)
         await cohort.make(batches[0])
->>>>>>> lead
         current = session.open = _Open(
             question=question,
             cohort=cohort,
@@ -410,12 +372,7 @@ class Sessions:
             left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
-<<<<<<< HEAD
-            made=made,
-            row=row,
-=======
             length=_summed(question, shape) if cohort.sums is not None else 0,
->>>>>>> lead
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
@@ -424,11 +381,7 @@ class Sessions:
             async with asyncio.timeout_at(current.closes):
                 await self._put_all(session, current, batches[0])
                 for some in batches[1:]:
-<<<<<<< HEAD
-                    current.made = await _ready(question.task, [rows[user] for user in some], row)
-=======
                     await cohort.make(some)
->>>>>>> lead
                     await self._put_all(session, current, some)
                 current.passed.set()
                 if current.left or not early_ends:
@@ -436,12 +389,8 @@ class Sessions:
         except TimeoutError:
             pass
         finally:
-<<<<<<< HEAD
-            session.open, session.moved, session.sealed = None, (current.down, current.up), current.sealed
-=======
             session.open, session.moved = None, (current.down, current.up)
-            session.summed = tuple(current.sums.values())
->>>>>>> lead
+            session.summed, session.sealed = tuple(current.sums.values()), current.sealed
             session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
             if cohort.parted:
@@ -499,11 +448,7 @@ class Sessions:
         """The open question to a user: what stands before its task, the task, and a note of it."""
         question = current.question
         seconds = max(1, math.ceil(current.closes - current.clock()))
-<<<<<<< HEAD
-        body = current.made.get(row if question.task.own else 0) or _made(question.task, [row], current.row)[row]
-=======
         body = current.cohort.body(user)
->>>>>>> lead
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
         asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
@@ -515,35 +460,8 @@ class Sessions:
             current.complete.set()
 
 
-<<<<<<< HEAD
-def _batches(question: Question, order: Sequence[int]) -> list[Sequence[int]]:
-    """Users in this order, whose questions are made together: all of them where all are asked the same, or as many as
-    memory is meant for, whoever they are."""
-    most = max(1, _READY // _size(question.task)) if question.task.own else len(order)
-    return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
-
-
-def _size(task: Task) -> int:
-    """Bytes of the numbers in one user's question, as good as all of it; public, and never none."""
-    return 8 * task.numbers_down(task.model_size) + 1
-
-
-async def _ready(task: Task, rows: Sequence[int], row: pb.Row | None) -> dict[int, wire.Body]:
-    """As `_made`; what takes long in a thread, so that others are heard meanwhile."""
-    if _size(task) * (len(rows) if task.own else 1) <= _AT_ONCE:
-        return _made(task, rows, row)
-    return await asyncio.to_thread(_made, task, rows, row)
-
-
-def _made(task: Task, rows: Sequence[int], made: pb.Row | None = None) -> dict[int, wire.Body]:
-    """The tasks of these rows of a cohort as bytes, whether anybody is there to be asked or not; as 0 that of all."""
-    if task.own is None:
-        return {0: wire.Body.of(task, made)}
-    return {row: wire.Body.of(task.part(slice(row, row + 1)), made) for row in rows}
-=======
 def _summed(question: Question, shape: tuple[int, ...]) -> int:
     """Numbers in a sum of rows of that shape."""
     if question.reduction is None:
         return 0
     return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
->>>>>>> lead

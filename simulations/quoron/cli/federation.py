@@ -34,11 +34,8 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
-<<<<<<< HEAD
 from quoron.cli.helper import HelperOptions
-=======
 from quoron.cli.silo import silo
->>>>>>> lead
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
 from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
