@@ -33,8 +33,8 @@ TRIES = 4  # of a plan, each a little quieter than what the whole numbers of the
 _APART = {
     "clipped": (2.0, 1.0, 0.0),
     "length": (1.0, 1.0, 0.0),
-    "moment": (math.sqrt(2), 1.0, 2.0),
-    "shaped-moment": (math.sqrt(2), 1.0, 2.0),
+    "moment": (math.sqrt(2), 1.0, 2.01),
+    "shaped-moment": (math.sqrt(2), 1.0, 2.01),
     "norm-counts": (2.0, 1.0, 2.0),
     "soft-norm-counts": (2.0, 1.0, 2.0),
 }
@@ -72,8 +72,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
 
 
 def _asking_all(options: Any) -> Any:
-    """The same options, with everybody in every round where cohorts would be drawn in secret."""
+    """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
     names = {each.name for each in fields(options)}
+    options = replace(options, parts=True) if "parts" in names else options
     return replace(options, rate=1.0) if "rate" in names and options.rate is None else options
 
 
@@ -96,7 +97,8 @@ def require_served(plan: Plan) -> None:
         condition = "its promise rests on cohorts that are drawn in secret, and two servers see whom they ask"
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
     if p.served(plan.problem) is None:
-        raise Infeasible(name, "it looks at single answers with these options", "other options, or tracking-srgd")
+        condition = "no rows that add up unseen are known for it with this problem and these options"
+        raise Infeasible(name, condition, "other options, or tracking-srgd")
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
