@@ -120,7 +120,7 @@ def outsiders_mu(sheet: Sheet) -> float:
 def server_mu(sheet: Sheet, part: float = 1.0) -> float:
     """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
 
-    Statement: docs/privacy/two-servers.md#a.
+    Statement: docs/privacy/two-servers.md#ts2.
 
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.
