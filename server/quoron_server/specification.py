@@ -357,7 +357,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
+    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
         **timing,

@@ -119,7 +119,7 @@ def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engi
 class BothServers:
     """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
 
-    Of the list of a round the chain says whom it asks: who answered changes no bit of a simulation's noise. Sums of an
+    Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
     engine that has a helper of its own are handed on.
     """
 
@@ -139,7 +139,7 @@ class BothServers:
         sums: Any = summed(self.engine.ask(whole), rows)
         if sums.chain is not None:
             return sums
-        history = (*rows.chains, _listed(rows.chains, question))
+        history = (*rows.chains, simulated_chain(rows.chains, question.round))
         return replace(sums, total=added(sums.total, self._noise.of(question.round, history)), chain=history[-1])
 
 
@@ -153,7 +153,7 @@ def _chains(state: ServersState) -> tuple[bytes, ...]:
     return tuple(each.tobytes() for each in state.chains[: state.round])
 
 
-def _listed(before: Sequence[bytes], question: Question) -> bytes:
-    """The chain after a simulated list: of everybody who is asked."""
-    asked = sha256(np.ascontiguousarray(question.cohort, "<i8").tobytes()).digest()
-    return next_chain(before[-1] if before else FIRST, question.round, 0, [Entry(asked, b"simulation", b"")])
+def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
+    """The chain after a round's list in a simulation, of whoever answers: in one process and in two, the same noise."""
+    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
+    return next_chain(before[-1] if before else FIRST, round_, 0, [entry])
