@@ -81,6 +81,8 @@ class Silos:
                 "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
                 "as dp-sgd-poisson, or that asks everybody"
             )
+        if promise.exposure == "two-servers" and self.largest > 1:
+            return "with exposure two-servers a client masks the row of one user. Enrol persons one by one"
         if not self.sums:
             return None
         if promise.exposure == "local":

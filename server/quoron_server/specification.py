@@ -251,6 +251,11 @@ def require_open_cohorts(plan: Plan) -> None:
 
 def require_private_attendance(specification: RunSpecification, front: str) -> None:
     """ConfigError for public attendance through a `front` whose clients answer whenever they are done."""
+    if specification.exposure == "two-servers":
+        raise ConfigError(
+            f"Expected no exposure two-servers through {front}, got it: its nodes answer the coordinator in the clear. "
+            "Submit to `quoron serve`, with a `quoron helper` of another operator."
+        )
     if specification.attendance == "public":
         raise ConfigError(
             f"Expected attendance='private' through {front}, got 'public': its clients answer when they have computed, "
@@ -354,7 +359,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
+    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
         **timing,

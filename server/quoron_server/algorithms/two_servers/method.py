@@ -20,7 +20,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Noised, Sums
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, signed
@@ -90,9 +90,8 @@ class WithServers:
         if not isinstance(answers, RingSums) or answers.chain is None:
             raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
         history = (*_chains(state), answers.chain)
-        own, parts = self._own(noise), split(answers.total, self._sheet.groups)
-        both = [added(part, own.of(state.round, of_group(history, g), g)) for g, part in enumerate(parts)]
-        steps, running = self._middle(state, np.array([signed(each) for each in both]), answers.asked)
+        both = added(answers.total, noise_of_groups(self._own(noise), history))
+        steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
         released = Noised.of(steps, answers.answered)
         update = self.inner.update(state.inner, released, noise)
         chains = state.chains.copy()
@@ -152,7 +151,7 @@ def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engi
 class BothServers:
     """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
 
-    Of the list of a round the chain says whom it asks: who answered changes no bit of a simulation's noise. Sums of an
+    Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
     engine that has a helper of its own are handed on.
     """
 
@@ -174,9 +173,8 @@ class BothServers:
         sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
         if sums.chain is not None:
             return sums
-        history = (*rows.chains, _listed(rows.chains, question, groups))
-        noise = [self._noise.of(question.round, of_group(history, g), g) for g in range(groups)]
-        return replace(sums, total=added(sums.total, np.concatenate(noise)), chain=history[-1])
+        history = (*rows.chains, simulated_chain(rows.chains, question.round, groups))
+        return replace(sums, total=added(sums.total, noise_of_groups(self._noise, history)), chain=history[-1])
 
 
 def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
@@ -187,16 +185,6 @@ def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
 
 def _chains(state: ServersState) -> tuple[bytes, ...]:
     return tuple(each.tobytes() for each in state.chains[: state.round])
-
-
-def _listed(before: Sequence[bytes], question: Question, groups: int) -> bytes:
-    """The chains after a simulated list of each group: of everybody who is asked."""
-    last = [of_group(before[-1:], g) for g in range(groups)]
-    asked = [sha256(np.ascontiguousarray(question.cohort[g::groups], "<i8").tobytes()).digest() for g in range(groups)]
-    return b"".join(
-        next_chain(own[0] if own else FIRST, question.round, g, [Entry(asked[g], b"simulation", b"")])
-        for g, own in enumerate(last)
-    )
 
 
 def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
@@ -212,9 +200,17 @@ def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
 
 def of_group(chains: Sequence[bytes], group: int) -> tuple[bytes, ...]:
     """One group's chains, of those of all groups one after the other."""
-    return tuple(each[32 * group : 32 * (group + 1)] for each in chains)
+    return tuple(apart(each)[group] for each in chains)
 
 
-def split(total: Words, groups: int) -> list[Words]:
-    """Sums of groups that stand one after the other."""
-    return list(total.reshape(groups, -1))
+def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
+    """One server's noise of the last round of a history, of all groups one after the other."""
+    groups, now = noise.sheet.groups, len(history) - 1
+    return np.concatenate([noise.of(now, of_group(history, g), g) for g in range(groups)])
+
+
+def simulated_chain(before: Sequence[bytes], round_: int, groups: int) -> bytes:
+    """The chains after a round in a simulation, of whoever answers: in one process and in two, the same noise."""
+    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
+    last = before[-1] if before else FIRST * groups
+    return b"".join(next_chain(own, round_, g, [entry]) for g, own in enumerate(apart(last)))
