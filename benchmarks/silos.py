@@ -1,185 +1,155 @@
-"""What a round costs with 50 silos of 2,000 people each, beside the same people in one process.
+"""Three hospitals of 300 made-up patients each, or fifty of 2,000: a federation of silos beside its alternatives.
 
-    python benchmarks/silos.py [--silos 50] [--people 2000] [--rounds 6] [--dimension 50] [--items 20] [--sums]
+    python benchmarks/silos.py --hospitals 3 --patients 300        # prints a table, and JSON with --json FILE
 
-A coordinator and all the silos' clients share this one process, over plaintext gRPC, so nothing is computed side by side
-that would not be in one: a silo reads its file, computes its people's rows, keeps them in its record and sends them.
-Both ways ask everybody in every round, with the same plan and seed, and the models must have the same bits. Of each,
-the rounds after the first one are timed. Target: a round through silos takes less than twice as long.
+Everybody's excess risk is measured over the same patients, those of all hospitals, against the best model without
+privacy; every figure is a mean over seeds of noise, slots and patients. What is compared:
+
+* a curator who holds the pooled table (`quoron train`), with the same method;
+* silos that send a row a patient, and silos that send one sum, with and without the largest silo;
+* one client a hospital that is one user, its patients its items (`--one-user`);
+* no federation: each hospital trains with the same (ε, δ) by itself, and the mean of the models is taken;
+* one client a patient: the bits of silos by rows, for what it sends.
 """
 
 import argparse
-import asyncio
 import json
-import logging
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from quoron.populations import from_table
-from quoron.simulation.inline import InlineEngine
-from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.federation import ClientConfig, run_client
-from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.release import Sums
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.ledger import Ledger
-from quoron_server.problem import Problem
-from quoron_server.rounds import run
-from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
-from quoron_server.specification import make_plan
+from quoron import config as configs
+from quoron.prepared import Prepared
+from quoron.run_folder import RunFolder
+from quoron.simulation import run as runs
+from quoron.simulation.scene import setup
+from quoron.training.hospitals import write_hospitals
+from quoron_privacy.errors import QuoronError
 
-TARGET = 2.0
+BASE = ["population.test_fraction=0.0"]
 
 
-def columns(dimension: int) -> tuple[Numeric, ...]:
-    return tuple(Numeric(f"x{place}", -1.0, 1.0) for place in range(dimension))
+def carried_out(text: str, folder: Path, settings: list[str]) -> tuple[Prepared[Any], Any]:
+    """One simulated run, and its result."""
+    config = configs.parse(text, settings=[*BASE, *settings])
+    prepared = runs.prepare(config, folder, alternatives=False)
+    with tempfile.TemporaryDirectory() as place:
+        return prepared, runs.carry_out(prepared, RunFolder(Path(place)), report=False)
 
 
-def specification(silos: int, people: int, rounds: int, dimension: int, items: int, *, sums: bool) -> RunSpecification:
-    problem = Problem(
-        users=silos * people,
-        items_per_user=items,
-        dimension=dimension,
-        domain=L2Ball(2.0),
-        lipschitz=1.0,
-        smoothness=0.25,
-        feature_norm=1.0,
-        link_curvature=1.0,
-    )
-    return RunSpecification(
-        run="silos",
-        algorithm="dp-sgd-poisson",
-        epsilon=5.0,
-        delta=1e-7,
-        problem=problem,
-        loss={"name": "logistic"},
-        columns=Encoding(columns(dimension), Signs("y"), intercept=False),
-        seconds=600.0,
-        early_ends=True,
-        options={"rounds": rounds, "rate": 1.0},
-        simulation=True,
-        simulation_seed=0,
-        silos=(people,) * silos,
-        silo_sums=sums,
-    )
+def seeded(seed: int) -> list[str]:
+    """Of noise and of slots."""
+    return [f"run.simulation_seed={seed}", f"run.seed={seed}"]
 
 
-def table(users: int, items: int, dimension: int) -> pa.Table:
-    rng = np.random.default_rng(0)
-    features = rng.uniform(-1, 1, (users * items, dimension)).astype(np.float32)
-    names = pa.array(np.repeat([f"person-{user:07d}" for user in range(users)], items))
-    label = (features.sum(axis=1) > 0).astype(np.int64)
-    return pa.table({"who": names, "y": label, **{f"x{place}": features[:, place] for place in range(dimension)}})
+def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[str, dict[str, float]]:
+    """Of every way: excess risk, messages and bytes."""
+    found: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        write_hospitals(folder, hospitals=hospitals, patients=patients, seed=seed)
+        text = (folder / "run.toml").read_text()
+        plain = "\n".join(line for line in text.splitlines() if not line.startswith("silos"))
+        settings = [f"privacy.epsilon={epsilon}", *seeded(seed)]
+        people = setup(configs.parse(plain, settings=[*BASE, *settings]), folder).population
+        found["nothing learnt"] = {"excess_risk": people.excess_risk(np.zeros(people.dimension))}
 
-
-class Timed:
-    """An engine that says how long each of its rounds took."""
-
-    def __init__(self, engine: InlineEngine) -> None:
-        self.engine, self.seconds = engine, list[float]()
-
-    def ask(self, question: Question) -> Answers | Sums:
-        began = time.perf_counter()
-        answers = self.engine.ask(question)
-        self.seconds.append(time.perf_counter() - began)
-        return answers
-
-
-def in_process(wanted: RunSpecification, people: pa.Table, folder: Path) -> tuple[np.ndarray, float]:
-    population = from_table(
-        people,
-        user="who",
-        label="y",
-        features=columns(wanted.problem.dimension),
-        domain=L2Ball(2.0),
-        intercept=False,
-        test_fraction=0.0,
-        items_per_user=wanted.problem.items_per_user,
-    )
-    plan, noise = make_plan(wanted), SeededNoise(0)
-    timed = Timed(InlineEngine(population, seed=0))
-    with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="", noise_key=noise.export_key()) as ledger:
-        model = run(ALGORITHMS[wanted.algorithm].make(plan), timed, ledger, noise, simulation=True)
-    return model, float(np.median(timed.seconds[1:]))
-
-
-async def through_silos(wanted: RunSpecification, people: pa.Table, folder: Path) -> tuple[np.ndarray, float]:
-    sizes, items, first = wanted.silos or (), wanted.problem.items_per_user, 0
-    config = ServeConfig(
-        transport=Transport(insecure=True),
-        listen="127.0.0.1:0",
-        control="127.0.0.1:0",
-        database=f"sqlite:///{folder}/coordinator.sqlite",
-        tokens=folder / "tokens.json",
-        allow_simulation=True,
-        most_people=max(sizes),
-    )
-    stop, clients = asyncio.Event(), []
-    async with Coordinator(config) as running:
-        for number, size in enumerate(sizes):
-            path = folder / f"silo-{number}.parquet"
-            pq.write_table(people.slice(items * first, items * size), path)
-            first += size
-            own = ClientConfig(
-                coordinator=running.listen,
-                data=path,
-                record=path.with_suffix(".sqlite"),
-                lifetime_epsilon=100.0,
-                lifetime_delta=1.0,
-                insecure=True,
-                client_name=path.stem,
-                simulation_seed=0,
-                user_column="who",
-            )
-            clients.append(asyncio.create_task(run_client(own, stop=stop)))
-            while running.sessions.connected <= number:
-                await asyncio.sleep(0.005)
-        await running.manager.submit(wanted.as_text())
-        while wanted.run not in running.sessions.runs:
-            await asyncio.sleep(0.005)
-        session = running.sessions.runs[wanted.run]
-        while session.count(session.present) < wanted.problem.users:  # files are read
-            await asyncio.sleep(0.005)
-        seconds, asked = [], running.sessions.ask
-
-        async def timed(*given: object, **named: object) -> Answers:
+        def way(name: str, source: str, more: list[str]) -> Any:
             began = time.perf_counter()
-            answers = await asked(*given, **named)  # type: ignore[arg-type]
-            seconds.append(time.perf_counter() - began)
-            return answers
+            prepared, result = carried_out(source, folder, [*settings, *more])
+            silos = result.summary.silos
+            found[name] = {
+                "excess_risk": people.excess_risk(result.model),
+                "method": prepared.planned.plan.algorithm,
+                "rounds": prepared.planned.plan.cost.rounds,
+                "messages": silos.get("messages", result.summary.messages),
+                "bytes_up": silos.get("bytes_up", result.summary.bytes_up),
+                "seconds": time.perf_counter() - began,
+            }
+            return result.model
 
-        running.sessions.ask = timed  # type: ignore[method-assign]
-        async for event in (await running.manager.feed(wanted.run)).watch():
-            if event["kind"] == "ended" and event["how"] != "complete":
-                raise RuntimeError(str(event))
-        model = await running.manager.records.model(wanted.run)
-        stop.set()
-        await asyncio.gather(*clients)
-    return model, float(np.median(seconds[1:]))
+        own = way("curator with the pooled table", plain, ["privacy.quorum=none"])
+        rows = way("silos, a row a patient", text, [])
+        found["one client a patient"] = found["silos, a row a patient"] | {
+            "messages": found["silos, a row a patient"]["rounds"] * hospitals * patients
+        }
+        way("silos, one sum each", text, ["population.silo_sums=true"])
+        way("silos by rows, the largest away", text, ["population.silos_away=[1]"])
+        del own, rows
+        found["one user a hospital"] = as_users(plain, folder, people, settings, hospitals)
+        found["DP-SGD in each hospital, models averaged"] = averaged(plain, folder, people, settings, hospitals)
+    return found
+
+
+def as_users(plain: str, folder: Path, people: Any, settings: list[str], hospitals: int) -> dict[str, float]:
+    """Each hospital is one user, with all of its visits."""
+    text = plain.replace('user = "patient"', 'user = "hospital"')
+    more = [
+        "privacy.quorum=none",
+        "privacy.allow_large_delta=true",
+        "algorithm.name=dp-sgd-wor",
+        "problem.items_per_user=800",
+    ]
+    more += ["algorithm.options.rounds=5"]
+    try:
+        prepared, result = carried_out(text, folder, [*settings, *more])
+    except QuoronError as error:
+        return {"excess_risk": float("nan"), "refused": str(error)[:200]}  # type: ignore[dict-item]
+    return {
+        "excess_risk": people.excess_risk(result.model),
+        "method": prepared.planned.plan.algorithm,
+        "rounds": prepared.planned.plan.cost.rounds,
+        "messages": result.summary.messages,
+        "bytes_up": result.summary.bytes_up,
+    }
+
+
+def averaged(plain: str, folder: Path, people: Any, settings: list[str], hospitals: int) -> dict[str, float]:
+    """Each hospital trains with the same promise by itself; the mean of their models, weighed by patients."""
+    models = []
+    for path in sorted((folder / "visits").iterdir()):
+        source = plain.replace('path = "visits"', f'path = "visits/{path.name}"')
+        more = ["privacy.quorum=none", "algorithm.name=dp-sgd-wor"]
+        more += ["privacy.allow_large_delta=true"]
+        models.append(carried_out(source, folder, [*settings, *more])[1].model)
+    del hospitals
+    return {"excess_risk": people.excess_risk(np.mean(models, axis=0)), "method": "dp-sgd-wor", "messages": len(models)}
+
+
+def table(found: list[dict[str, dict[str, Any]]]) -> list[tuple[str, float, float, dict[str, Any]]]:
+    """Mean and standard error of the excess risk of each way, and the figures of the first seed."""
+    rows = []
+    for name, first in found[0].items():
+        risks = np.array([each[name]["excess_risk"] for each in found])
+        rows.append(
+            (
+                name,
+                float(risks.mean()),
+                float(risks.std(ddof=1) / np.sqrt(len(risks))) if len(risks) > 1 else 0.0,
+                first,
+            )
+        )
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("silos", 50), ("people", 2000), ("rounds", 6), ("dimension", 50), ("items", 20)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--sums", action="store_true")
-    given = vars(parser.parse_args())
-    logging.basicConfig(level=logging.ERROR)
-    wanted = specification(**given)
-    people = table(wanted.problem.users, given["items"], given["dimension"])
-    with tempfile.TemporaryDirectory() as folder:
-        model, alone = in_process(wanted, people, Path(folder))
-        same, silos = asyncio.run(through_silos(wanted, people, Path(folder)))
-    np.testing.assert_array_equal(same, model)
-    ratio = silos / alone
-    print(json.dumps(given | {"in_process_s": alone, "silos_s": silos, "ratio": ratio, "target": TARGET}))
+    """Print what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hospitals", type=int, default=3)
+    parser.add_argument("--patients", type=int, default=300)
+    parser.add_argument("--epsilon", type=float, default=4.0)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    found = [measured(asked.hospitals, asked.patients, seed, asked.epsilon) for seed in range(asked.seeds)]
+    for name, risk, error, first in table(found):
+        more = ", ".join(f"{key} {value}" for key, value in first.items() if key != "excess_risk")
+        print(f"{name:<42} {risk:.4f} ± {error:.4f}  {more}")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
