@@ -122,7 +122,7 @@ class TestWhoMayBeAsked:
             leader = Leader(real("dp-ftrl"), helped)
             sheet = leader.sheet
             assert (sheet.participations, sheet.separation) == (2, 3)
-            kept = [b"" == leader.ask(t, [leader.masked(0, t)[0]]).left_out for t in range(len(sheet.rounds))]
+            kept = [leader.ask(t, [leader.masked(0, t)[0]]).left_out == b"" for t in range(len(sheet.rounds))]
             assert kept == [True, False, False, True, False, False]
 
     def test_it_counts_what_it_knew_before_a_restart(self, tmp_path: Path) -> None:
@@ -214,7 +214,9 @@ class TestKeysEnd:
         books = b"".join(path.read_bytes() for path in tmp_path.glob("helper.sqlite*"))
         assert made.noise_key not in books
         assert made.run_key[:32] not in books
-        assert (tmp_path / "keys" / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+        assert (
+            (tmp_path / "keys" / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+        )
 
     def test_they_end_at_their_time_by_the_helpers_own_clock(self, tmp_path: Path) -> None:
         clock = Clock()
