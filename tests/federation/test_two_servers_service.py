@@ -17,11 +17,15 @@ from quoron_server.helper.runs import Helped
 from quoron_server.service.sessions import Sessions
 
 
-@pytest.mark.parametrize("algorithm", ["one-round-least-squares", "one-pass-dp-sgd", "dp-ftrl"])
+@pytest.mark.parametrize(
+    ("algorithm", "groups"),
+    [("one-round-least-squares", 1), ("one-pass-dp-sgd", 1), ("dp-ftrl", 1), ("dp-ftrl", 3)],
+)
 def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
-    algorithm: str, issued: Path, tmp_path: Path
+    algorithm: str, groups: int, issued: Path, tmp_path: Path
 ) -> None:
-    run, paths, place = wanted(algorithm), write_items(tmp_path, USERS), tmp_path / "other"
+    run = wanted(algorithm, groups=groups)
+    paths, place = write_items(tmp_path, USERS), tmp_path / "other"
     place.mkdir()
 
     async def federated() -> np.ndarray:

@@ -47,30 +47,30 @@ class HelperConsent(_message.Message):
     def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class HelperList(_message.Message):
-    __slots__ = ("run", "plan_digest", "round", "group", "previous", "entries")
+    __slots__ = ("run", "plan_digest", "round", "previous", "entries")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     run: str
     plan_digest: bytes
     round: int
-    group: int
     previous: bytes
     entries: int
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., group: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., previous: _Optional[bytes] = ..., entries: _Optional[int] = ...) -> None: ...
 
 class Entry(_message.Message):
-    __slots__ = ("fingerprint", "question_digest", "sealed")
+    __slots__ = ("fingerprint", "question_digest", "sealed", "group")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     QUESTION_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     fingerprint: bytes
     question_digest: bytes
     sealed: bytes
-    def __init__(self, fingerprint: _Optional[bytes] = ..., question_digest: _Optional[bytes] = ..., sealed: _Optional[bytes] = ...) -> None: ...
+    group: int
+    def __init__(self, fingerprint: _Optional[bytes] = ..., question_digest: _Optional[bytes] = ..., sealed: _Optional[bytes] = ..., group: _Optional[int] = ...) -> None: ...
 
 class ListPart(_message.Message):
     __slots__ = ("head", "entries")
@@ -95,11 +95,10 @@ class Chunk(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("run", "plan_digest", "round", "group", "chain", "left_out", "values", "copies", "fingerprints", "signature")
+    __slots__ = ("run", "plan_digest", "round", "chain", "left_out", "values", "copies", "fingerprints", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
-    GROUP_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
@@ -109,14 +108,13 @@ class Reply(_message.Message):
     run: str
     plan_digest: bytes
     round: int
-    group: int
     chain: bytes
     left_out: bytes
     values: bytes
     copies: int
     fingerprints: bytes
     signature: bytes
-    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., group: _Optional[int] = ..., chain: _Optional[bytes] = ..., left_out: _Optional[bytes] = ..., values: _Optional[bytes] = ..., copies: _Optional[int] = ..., fingerprints: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., round: _Optional[int] = ..., chain: _Optional[bytes] = ..., left_out: _Optional[bytes] = ..., values: _Optional[bytes] = ..., copies: _Optional[int] = ..., fingerprints: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class CloseRun(_message.Message):
     __slots__ = ("run", "plan_digest")

@@ -12,7 +12,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from quoron_privacy.errors import LedgerError
-from quoron_privacy.two_servers.chain import FIRST
 from quoron_server.books.database import Database
 
 OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
@@ -106,7 +105,7 @@ class HelperBooks:
         with self._database.writing() as connection:
             last = sa.select(_lists.c.round, _lists.c.chain).where(_lists.c.run == run).order_by(_lists.c.round.desc())
             found = connection.execute(last.limit(1)).first()
-            rounds, chain = (0, FIRST) if found is None else (found[0] + 1, found[1])
+            rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
             if (answered.round, before) != (rounds, chain):
                 raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
             columns = {

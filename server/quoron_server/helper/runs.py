@@ -30,13 +30,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of, simulated_chain
+from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups, simulated_chain
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Secrets
 from quoron_server.plan import Plan
@@ -76,7 +76,7 @@ class _Working:
             return chains
         made: list[bytes] = []
         for round_ in range(len(chains)):
-            made.append(simulated_chain(made, round_))
+            made.append(simulated_chain(made, round_, self.sheet.groups))
         return made
 
 
@@ -179,9 +179,7 @@ class Helped:
             run = self._known(head.run, coordinator, head.plan_digest)
             working = self._work(run)
             answered = len(working.chains)
-            before = working.chains[-1] if working.chains else FIRST
-            if head.group:
-                raise Refused(f"Expected one list of a round, group 0, got group {head.group}.")
+            before = working.chains[-1] if working.chains else FIRST * working.sheet.groups
             if head.round < answered:
                 return self._again(run, head, entries)
             if head.round != answered or head.round >= len(working.sheet.rounds):
@@ -196,12 +194,11 @@ class Helped:
                 )
             chain = _chain(before, head, entries)
             left_out, total = self._lifted(run, working, head.round, entries)
-            noise = working.noise.of(head.round, working.labels(chain))
+            noise = noise_of_groups(working.noise, working.labels(chain))
             reply = pb.Reply(
                 run=head.run,
                 plan_digest=head.plan_digest,
                 round=head.round,
-                group=head.group,
                 chain=chain,
                 left_out=b"".join(left_out),
                 values=ring.less(total, noise).astype("<u8").tobytes(),
@@ -321,7 +318,7 @@ class Helped:
         if answered is None:
             raise Refused(f"Expected an answered round of run {run.run}, got round {head.round}.")
         earlier = self.books.answered(run.run, head.round - 1)
-        before = FIRST if earlier is None else earlier.chain
+        before = bytes(len(answered.chain)) if earlier is None else earlier.chain
         same = head.previous == before and _chain(before, head, entries) == answered.chain
         return pb.Reply.FromString(answered.reply) if same else _told(answered)
 
@@ -329,37 +326,39 @@ class Helped:
         self, run: HelpedRun, working: _Working, round_: int, entries: Sequence[Entry]
     ) -> tuple[list[bytes], Words]:
         """Fingerprints that are left out, in order, and the sum of the others' masks."""
-        length = working.sheet.rounds[round_].length
+        length, groups = working.sheet.rounds[round_].length, working.sheet.groups
+        opened = seals.opener(working.secrets.run_key)
 
         def some(start: int) -> tuple[list[bytes], Words]:
-            left_out, total = [], np.zeros(length, np.uint64)
+            left_out, total = [], np.zeros((groups, length), np.uint64)
             for each in entries[start : start + _MOST_TOGETHER]:
                 seed = None
                 if working.sheet.admits(working.rounds.get(each.fingerprint, ()), round_):
                     about = seals.info(
                         seals.SUITE, run.run, run.plan_digest, round_, each.question_digest, each.fingerprint
                     )
-                    seed = seals.open_(working.secrets.run_key, each.sealed, about)
+                    seed = opened(each.sealed, about)
                 if seed is None:
                     left_out.append(each.fingerprint)
                 else:
-                    total += ring.mask(seed, length)
+                    total[each.group] += ring.mask(seed, length)
             return left_out, total
 
-        total, left_out = np.zeros(length, np.uint64), []
+        total, left_out = np.zeros((groups, length), np.uint64), []
         for part, each in self._pool.map(some, range(0, len(entries), _MOST_TOGETHER)):
             left_out += part
             total += each
-        return left_out, total
+        return left_out, total.reshape(-1)
 
 
 def sheet_of(plan: Plan) -> Sheet:
     """The units of a plan of two servers. Refused for an algorithm that has none."""
-    made = getattr(plan.parameters, "sheet", None)
-    if made is None:
-        raise Refused(f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}.")
-    sheet: Sheet = made(plan.problem)
-    return sheet
+    try:
+        return plan.sheet
+    except VerificationError:
+        raise Refused(
+            f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
+        ) from None
 
 
 def _told(answered: AnsweredList) -> pb.Reply:
@@ -373,7 +372,7 @@ def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> byte
     if any(len(each.question_digest) != DIGEST or len(each.sealed) != seals.SEALED for each in entries):
         raise Refused(f"Expected digests of {DIGEST} bytes and seals of {seals.SEALED} in a list, got others.")
     try:
-        return next_chain(before, head.round, head.group, entries)
+        return next_chains(before, head.round, entries)
     except ConfigError as error:
         raise Refused(str(error)) from None
 

@@ -173,7 +173,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 head = part.head
             if head is None or head.entries > MOST_ENTRIES or len(entries) + len(part.entries) > head.entries:
                 raise Refused(f"Expected a list that begins with its length, at most {MOST_ENTRIES:,}, got another.")
-            entries += [Entry(each.fingerprint, each.question_digest, each.sealed) for each in part.entries]
+            entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
         if head is None or len(entries) != head.entries:
             raise Refused("Expected as many entries as a list announces, got fewer.")
         return self._helped.sum(head, entries, caller)

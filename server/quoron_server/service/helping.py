@@ -12,8 +12,8 @@ one that answers something else than it was asked pauses the run, by name. Sourc
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -27,7 +27,7 @@ from quoron_client.protocol.masked import check_signature, read_helper_key, row_
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
@@ -142,7 +142,7 @@ class Helping:
             run=specification.run, specification=specification.as_text(), plan_digest=wanted, software=software()
         )
         consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
-        sheet = plan.parameters.sheet(plan.problem)
+        sheet = plan.sheet
         self._check(consent, consent.signature)
         if (consent.run, consent.plan_digest, consent.sheet_digest) != (specification.run, wanted, sheet.digest()):
             raise HelperDisagrees(f"Expected the helper's consent to run {specification.run}, got one to another plan.")
@@ -196,7 +196,7 @@ class Helping:
         except DecodeError:
             raise HelperDisagrees(f"Expected a reply of the helper {self.link.address}, got something else.") from None
         self._check(reply, reply.signature)
-        if (reply.run, reply.round, reply.group) != (run, round_, 0):
+        if (reply.run, reply.round) != (run, round_):
             raise HelperDisagrees(
                 f"Expected the helper's reply to round {round_} of run {run}, got one to another list."
             )
@@ -241,12 +241,12 @@ class Helping:
         """After the list of the round before, as it was sent."""
         query = sa.select(_sums.c.chain).where(_sums.c.run == run, _sums.c.round == round_ - 1)
         found = self._database.all(query)
-        if round_ and not found:
+        if not found:
             raise HelperDisagrees(
                 f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
                 "put back. Cancel the run."
             )
-        return bytes(found[0][0]) if found else FIRST
+        return bytes(found[0][0])
 
     def held(self, run: str, round_: int) -> Held | None:
         """A round that is not committed, if its list was made."""
@@ -322,7 +322,7 @@ class HelpedEngine:
         if not hasattr(asked, "chains"):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.chain_before(run, round_)
+        before = self.helping.chain_before(run, round_) if round_ else FIRST * self._groups
         reply = None if self._begun else self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
@@ -337,7 +337,7 @@ class HelpedEngine:
         self._gathered = {}
         if not self.specification.simulation:
             return sums
-        return RingSums(sums.total, simulated_chain(asked.chains, round_), sums.answered)
+        return replace(sums, chain=simulated_chain(asked.chains, round_, self._groups))
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
@@ -347,9 +347,9 @@ class HelpedEngine:
             first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
             self._gathered = dict(first[:most])
         entries = [self._gathered[each].entry for each in sorted(self._gathered)]
-        chain = next_chain(before, round_, 0, entries)
-        used = next_chain(self._used(asked), round_, 0, entries)
-        total = _total(self._length(round_), (each.values for each in self._gathered.values()))
+        chain = next_chains(before, round_, entries)
+        used = next_chains(self._used(asked), round_, entries)
+        total = self._totals(round_, self._gathered.values())
         self.helping.hold(run, round_, Held(chain, used, total, len(entries)))
         head = helper_pb2.HelperList(
             run=run,
@@ -363,7 +363,8 @@ class HelpedEngine:
     def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the helper's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
-        length, held = self._length(round_), self.helping.held(run, round_)
+        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
+        counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
         if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
             raise HelperDisagrees(
                 f"Expected {length} numbers of the helper in round {round_} of run {run}, got others."
@@ -372,21 +373,22 @@ class HelpedEngine:
         left_out = _split(reply.left_out)
         same = held is not None and held.chain == reply.chain
         if same and held is not None and held.total is not None and held.used is not None and not left_out:
-            return RingSums(ring.less(held.total.astype(np.uint64), lifted), held.used, held.answered)
+            total = ring.less(held.total.astype(np.uint64), lifted)
+            return RingSums(total, held.used, held.answered, counted)
         listed = sorted(self._gathered) if same and self._gathered else _split(reply.fingerprints)
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
-        if next_chain(before, round_, 0, entries) != reply.chain or not set(left_out) <= set(listed):
+        if next_chains(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise HelperDisagrees(
                 f"Expected the helper's reply to a list of run {run} whose clients send what they sent before, got one "
                 f"of other entries in round {round_}: a client's record was put back, or the helper does not follow. "
                 "Cancel the run, or put back what is newer."
             )
         kept = [each for each in listed if each not in set(left_out)]
-        used = next_chain(self._used(asked), round_, 0, [self._gathered[each].entry for each in kept])
+        used = next_chains(self._used(asked), round_, [self._gathered[each].entry for each in kept])
         self.helping.hold(run, round_, Held(reply.chain, None, None, 0))
-        total = _total(length, (self._gathered[each].values for each in kept))
-        return RingSums(ring.less(total, lifted), used, len(kept))
+        total = self._totals(round_, [self._gathered[each] for each in kept])
+        return RingSums(ring.less(total, lifted), used, len(kept), counted)
 
     def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
         """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
@@ -410,14 +412,26 @@ class HelpedEngine:
         known = self.helping.fingerprints(users)
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
-                self._gathered[own] = _Gathered(row, Entry(own, sealed[row].question, sealed[row].seed), values[row])
+                entry = Entry(own, sealed[row].question, sealed[row].seed, row % self._groups)
+                self._gathered[own] = _Gathered(row, entry, values[row])
 
     def _length(self, round_: int) -> int:
-        return self.plan.parameters.sheet(self.plan.problem).rounds[round_].length
+        return self.plan.sheet.rounds[round_].length
 
-    @staticmethod
-    def _used(asked: RingReduction) -> bytes:
-        return asked.chains[-1] if asked.chains else FIRST
+    @property
+    def _groups(self) -> int:
+        servers = self.plan.guarantee.servers
+        return 1 if servers is None else servers.groups
+
+    def _used(self, asked: RingReduction) -> bytes:
+        return asked.chains[-1] if asked.chains else FIRST * self._groups
+
+    def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
+        """Of each group, one after the other."""
+        totals = np.zeros((self._groups, self._length(round_)), np.uint64)
+        for each in gathered:
+            totals[each.entry.group] += each.values
+        return totals.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -439,17 +453,10 @@ class Forgetting:
         self.helping.forget(self.run)
 
 
-def _total(length: int, values: Iterator[Words]) -> Words:
-    total = np.zeros(length, np.uint64)
-    for each in values:
-        total += each
-    return total
-
-
 def _split(fingerprints: bytes) -> list[bytes]:
     return [fingerprints[at : at + _DIGEST] for at in range(0, len(fingerprints), _DIGEST)]
 
 
 def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
     """What clients are told beside a run's description."""
-    return {"sheet": plan.parameters.sheet(plan.problem).as_json(), "consent": consent}
+    return {"sheet": plan.sheet.as_json(), "consent": consent}
