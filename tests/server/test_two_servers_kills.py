@@ -1,4 +1,4 @@
-"""Kills of the coordinator and of the helper at their writes: the bits of a run that nobody disturbed, and no second list.
+"""Kills of coordinator and helper at their writes: the bits of a run that nobody disturbed, and no second list.
 
 Clients send the same bytes for the same question, as their records make them.
 """
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 @dataclass
 class Moments:
-    """Twenty kills of whoever uses a database, before and after what it writes, after another number of transactions each time."""
+    """Twenty kills of whoever uses a database, before or after what it writes, after so many transactions or more."""
 
     first: int
     database: Database | None = None
@@ -319,7 +319,7 @@ def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: A
             run = run_of(specification, plan)
             question = _first_question(run)
             sums = engine.ask(question)
-            cohort = [user for user in question.cohort.tolist()][: question.reduction.most]
+            cohort = question.cohort.tolist()[: question.reduction.most]
             assert sums.answered == len([user for user in cohort if user not in who.broken])
             chains.append(sums.chain)
             entries = sorted(who.of(user, 0, len(sums.total))[0] for user in cohort if user not in who.broken)
