@@ -237,13 +237,13 @@ class Parameters(ABC):
         del problem
         return None
 
-    def sheet(self, problem: Problem) -> "Sheet":
+    def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
         made = self.served(problem)
         if made is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         correlation = made.factorisation, self.participations(), made.separation
-        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, made.pilot)
+        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
         return sheet
 
     def simulation_only(self) -> str | None:
