@@ -234,7 +234,7 @@ class Parameters(ABC):
         del problem
         return None
 
-    def sheet(self, problem: Problem) -> "Sheet":
+    def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
         from quoron_privacy.two_servers.served import sheet_of  # where the exposure is two-servers
 
@@ -242,7 +242,7 @@ class Parameters(ABC):
         if made is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         correlation = made.factorisation, self.participations(), made.separation
-        return sheet_of(made.rounds, made.adjacency, *correlation, made.pilot)
+        return sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

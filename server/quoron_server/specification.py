@@ -61,6 +61,7 @@ class RunSpecification(_Section):
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
     exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
     server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
+    groups: int = 1  # of users, under two servers, of whose means the median is taken
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
@@ -159,6 +160,7 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.attendance,
         specification.exposure,
         specification.server_epsilon,
+        specification.groups,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
@@ -357,7 +359,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
+    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
         **timing,

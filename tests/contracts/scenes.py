@@ -139,6 +139,7 @@ SERVED: dict[str, dict[str, object]] = {
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "mean-sgd/two-servers": {"rounds": 5},
     "whitened-tracking/two-servers": {"rounds": 10},
+    "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
 }
 
 
@@ -147,8 +148,8 @@ def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIV
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
     if name in SERVED:
-        privacy = replace(privacy, exposure="two-servers")
-    problem = problem or PROBLEMS.get(name.removesuffix("/two-servers"), PROBLEM)
+        privacy = replace(privacy, exposure="two-servers", groups=3 if name.endswith("/three-groups") else 1)
+    problem = problem or PROBLEMS.get(name.removesuffix("/two-servers").removesuffix("/three-groups"), PROBLEM)
     return info.plan(problem, privacy, info.options(**(SMALL | SERVED).get(name, {})), "calibrated", 7)
 
 

@@ -7,19 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.two_servers.groups import group_of, median, noise_factor
+from quoron_privacy.two_servers.groups import median, noise_factor
 
 
 class TestGroups:
-    def test_a_user_is_in_one_group_of_a_run_and_groups_are_even(self):
-        prints = [bytes([n % 256, n // 256]) + bytes(30) for n in range(6000)]
-        groups = np.array([group_of(each, bytes(32), 3) for each in prints])
-        assert stats.chisquare(np.bincount(groups, minlength=3)).pvalue > 1e-7
-        assert [group_of(each, bytes(32), 3) for each in prints[:9]] == groups[:9].tolist()
-        assert [group_of(each, b"p" * 32, 3) for each in prints[:99]] != groups[:99].tolist()
-        with pytest.raises(ConfigError, match="32 bytes"):
-            group_of(bytes(16), bytes(32), 3)
-
     @given(st.integers(1, 9), st.data())
     def test_fewer_than_half_of_the_groups_leave_the_median_between_the_others(self, groups, data):
         numbers = st.lists(st.floats(-10, 10), min_size=groups, max_size=groups)

@@ -9,6 +9,7 @@ from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
 MOST_PEOPLE = 1 << 20  # of one silo
+TWO_SERVERS = EXPOSURES[2]
 PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 
 
@@ -35,6 +36,11 @@ class Limits:
             if exposure not in (*EXPOSURES, PUBLIC_ATTENDANCE):
                 known = ", ".join((*EXPOSURES, PUBLIC_ATTENDANCE))
                 raise ConfigError(f"Expected accept_exposures among {known}, got {exposure!r}.")
+
+    @property
+    def masks(self) -> bool:
+        """Whether it can hide answers from each of two servers: a client of `quoron serve` that knows their helper."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ leaves a silo (`depart`) that person's answers are.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,6 +57,7 @@ from quoron_client.federation.persons import ONE_USER, Mask, Persons, Sums
 from quoron_client.federation.record_file import RecordFile
 from quoron_privacy.errors import LedgerError, printable
 
+May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _DROPPED = ""  # in place of the agreements that were dropped: no run has this name
 
@@ -345,14 +346,21 @@ class Record:
         return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
 
     def objection(
-        self, run: str, round: int, those: Persons | None = None, *, spends: tuple[float, float] = (0.0, 0.0)
+        self,
+        run: str,
+        round: int,
+        those: Persons | None = None,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
     ) -> str | None:
         """Why none of these persons of a silo may give a new answer in this round, or None; without any, the one user.
 
-        The answer `spends` (ε, δ) by itself: a local report.
+        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
+        was in some others.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends)[1]
+            return self._judged(run, round, those, spends, may)[1]
 
     def may_answer(
         self,
@@ -373,7 +381,14 @@ class Record:
             return self._judged(run, round, those, spends, further=further)[0]
 
     def _judged(
-        self, run: str, round: int, those: Persons | None, spends: tuple[float, float], *, further: bool = False
+        self,
+        run: str,
+        round: int,
+        those: Persons | None,
+        spends: tuple[float, float],
+        may_be: May | None = None,
+        *,
+        further: bool = False,
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
         database, asked = self._database, ONE_USER if those is None else those
@@ -391,6 +406,10 @@ class Record:
         answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
         if answered is not None and (not further or persons.are_among(answered[0], asked)):
             return nobody, "the round was already answered, to another question"
+        if may_be is not None:
+            rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
+            if not may_be([each[0] for each in rounds], round):
+                return nobody, "the plan has no user in this round who was in those that were answered"
         if those is None and persons.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
         charged, given = persons.share(database, run).of(asked)
@@ -421,6 +440,7 @@ class Record:
         those: Persons | None = None,
         *,
         spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
         further: bool = False,
     ) -> bytes | None:
         """Write an answer that has the rows of these persons and charge them, then return what may be sent: this
@@ -433,7 +453,7 @@ class Record:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-            if not len(asked) or not self._judged(run, round, those, spends, further=further)[0].all():
+            if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
             query = "SELECT persons FROM answers WHERE run = ? AND round = ?"

@@ -8,7 +8,7 @@ left or is not in the file, is as somebody who is away; where who answers is tol
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -45,7 +45,7 @@ _LOG = logging.getLogger("quoron.client")
 class SiloPart(Part):
     """A silo's part in one run; `user` is its first person's number."""
 
-    places: Persons  # where each person's items are in the batch; the last are nobody's
+    places: Persons = field(kw_only=True)  # where each person's items are in the batch; the last are nobody's
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class SiloWorker(Worker):
             )
         places = np.full(self.people, items.batch.users - 1, np.int64)
         places[seats[seats >= 0]] = np.flatnonzero(seats >= 0)
-        return SiloPart(made.terms, made.batch, made.user, places)
+        return SiloPart(made.terms, made.batch, made.user, places=places)
 
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
         """A new answer, kept in the record, or why there is none."""

@@ -1,6 +1,6 @@
 """What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -13,6 +13,7 @@ from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME
 from quoron_privacy.errors import ConfigError, QuoronError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -50,12 +51,24 @@ class Promised(_Part):
             raise ValueError(
                 "to be neither zero-out nor of exposure local, and to say its seconds, with public attendance"
             )
+        if self.masked and self.seconds is None:
+            raise ValueError("to say its seconds, with two servers")
         return self
 
     @property
     def public(self) -> bool:
         """Whether who answers is told."""
         return self.attendance == "public"
+
+    @property
+    def masked(self) -> bool:
+        """Whether two servers see halves of answers, neither of them an answer."""
+        return self.exposure == "two-servers"
+
+    @property
+    def timely(self) -> bool:
+        """Whether nothing but an answer's values may depend on items: not its time, nor that it comes."""
+        return self.public or self.masked
 
 
 class Terms(Promised):
@@ -137,11 +150,24 @@ def terms_digest(description: str) -> bytes:
     return blake2b(description.encode(), digest_size=16, person=b"quoron-terms").digest()
 
 
+def announced_digest(message: federation.Announcement) -> bytes:
+    """The same with what the helper of two servers has said of the plan, 32 bytes then."""
+    if not message.sheet and not message.HasField("consent"):
+        return terms_digest(message.description)
+    said = message.description.encode(), message.sheet.encode(), message.consent.SerializeToString(deterministic=True)
+    return blake2b(b"".join(sha256(each).digest() for each in said), person=b"quoron-terms", digest_size=32).digest()
+
+
 def refusal(owner: Limits, terms: Promised) -> str | None:
     """Why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
     if terms.exposure not in owner.accept_exposures:
         allowed = ", ".join(owner.accept_exposures)
         return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.masked and not owner.masks:
+        return (
+            "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
+            "with a certificate and the key of the helper (--helper-key)."
+        )
     if terms.public and PUBLIC_ATTENDANCE not in owner.accept_exposures:
         return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
     if terms.simulation and owner.simulation_seed is None:
@@ -157,4 +183,4 @@ def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
     promise = terms.model_dump_json(include=PROMISED)
-    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.public, promise=promise)
+    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.timely, promise=promise)

@@ -7,7 +7,7 @@ who answers not even that: whatever goes wrong with items, or takes too long, is
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,13 +19,14 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch, Items
+from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
-from quoron_client.federation.terms import Terms, agreement, read_terms, refusal, terms_digest
+from quoron_client.federation.terms import Terms, agreement, announced_digest, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.parts import BESIDE, Long
+from quoron_client.protocol.parts import BESIDE, Long, said
 from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import check_own
@@ -35,11 +36,12 @@ from quoron_client.protocol.wire import (
     MAX_NAME,
     MOST_VECTORS,
     answer_to_wire,
+    body_digest,
     question_from_wire,
     question_name,
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
-from quoron_privacy.errors import DataError, WireError
+from quoron_privacy.errors import DataError, IdentityError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 MOST_PARTS = 64  # as many runs as a coordinator carries out at the same time
@@ -51,8 +53,9 @@ class Part:
     """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
 
     terms: Terms
-    batch: ItemBatch | None  # None: not read yet, of a run whose attendance is public
+    batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
+    masking: Masking | None = None  # with two servers
 
 
 @dataclass(slots=True)
@@ -65,11 +68,12 @@ class Worker:
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
     people: int = 1  # for how many it answers
+    pinned: Pinned | None = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Whether this client takes part in a run. Raises LedgerError only."""
-        run, digest = message.run, terms_digest(message.description)
+        run, digest = message.run, announced_digest(message)
         if self.announced.get(run) == digest:
             return federation.Consent(run=run, takes_part=True)
         objection = self._join(message, digest, user)
@@ -89,8 +93,9 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            items = None if terms.public else self._read(terms)
-        except (WireError, DataError) as error:
+            masking = Masking.agree(message, terms, self.pinned) if terms.masked else None
+            items = None if terms.timely else self._read(terms)
+        except (WireError, DataError, IdentityError) as error:
             return str(error)
         except Exception:
             # A run is announced from outside: none may end a client that works for others.
@@ -98,7 +103,7 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            part = Part(terms, None, user if terms.slot is None else terms.slot)
+            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=masking)
             if items is not None:
                 bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
                 part = self._with(replace(part, terms=bare), items)
@@ -143,7 +148,7 @@ class Worker:
                 if numbers <= self._most:
                     break
                 numbers -= sizes[run]
-                if self.parts[run].terms.public:
+                if self.parts[run].terms.timely:
                     self.parts[run] = replace(self.parts[run], batch=None)
                 else:
                     self.parts.pop(run)
@@ -171,7 +176,7 @@ class Worker:
     def attends(self, run: str) -> float | None:
         """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
         part = self.parts.get(run)
-        return part.terms.seconds if part is not None and part.terms.public else None
+        return part.terms.seconds if part is not None and part.terms.timely else None
 
     def zero_row(self, message: federation.Question) -> bytes | None:
         """In place of an answer that is not ready when it has to be sent: zeros, or what was kept by now.
@@ -188,7 +193,9 @@ class Worker:
         part = self.parts.get(head.run)
         if part is None:
             return None
-        return min(self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + BESIDE, MAX_MESSAGE)
+        shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
+        most = self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + 8 * shape
+        return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
@@ -206,7 +213,7 @@ class Worker:
         made = self._answer(name, message, ready)
         if isinstance(made, str):
             _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
-            return _silence(*name)
+            return None if message.HasField("row") else _silence(*name)
         return made
 
     def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
@@ -226,13 +233,24 @@ class Worker:
         misfit = misfit_of(part.terms, name[1], task)
         if misfit is not None:
             return misfit
-        spends = task.spends
-        objection = self.record.objection(*name[:2], spends=spends)
+        masking, spends = part.masking, task.spends
+        if message.HasField("row") != (masking is not None):
+            return "answers are masked in runs of two servers, and in no others"
+        may = None if masking is None else masking.may
+        objection = self.record.objection(*name[:2], spends=spends, may=may)
         if objection is not None:
             return objection
+        try:
+            rows = None if masking is None else masking.rows(name[1], message)
+        except WireError as error:
+            return str(error)
         found = self._compute(part, task, name[1]) if ready else _zeros(part, task)
-        sent = answer_to_wire(*name, *found).SerializeToString()
-        return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
+        if masking is None or rows is None:
+            sent = answer_to_wire(*name, *found).SerializeToString()
+        else:
+            sent = masking.answer(name, body_digest(message), rows, found[0])
+        kept = self.record.keep(*name, sent, spends=spends, may=may)
+        return kept or "another process of this client was faster"
 
     def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
         """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
@@ -241,7 +259,7 @@ class Worker:
             if made is not None and made.batch is not None:
                 values, status = self._found(part, task, made.batch, round_number)
                 usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
-                return (values, status) if usable or not part.terms.public else _zeros(part, task)
+                return (values, status) if usable or not part.terms.timely else _zeros(part, task)
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
@@ -296,8 +314,8 @@ def _nothing(features: int) -> ItemBatch:
 
 
 def _zeros(part: Part, task: Task) -> tuple[NDArray[np.float64], Status]:
-    """What is sent where no answer could be computed: where who answers is public, an answer like any other."""
-    status = Status.ANSWERED if part.terms.public else Status.MISSING
+    """What is sent where no answer could be computed: where that may not show, an answer like any other."""
+    status = Status.ANSWERED if part.terms.timely else Status.MISSING
     return np.zeros(task.answer_shape(part.terms.dimension)), status
 
 
@@ -309,6 +327,14 @@ def _promise(terms: Terms, user: str) -> str:
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
         f"{terms.adjacency}, exposure {terms.exposure}."
     )
+
+
+def messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
+    """The answer to a question in as many messages as it takes; none of none."""
+    if answer is None:
+        return ()
+    masked = question.HasField("row")
+    return said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
 
 
 def _silence(run: str, round: int, digest: bytes) -> bytes:

@@ -57,10 +57,17 @@ class Body(NamedTuple):
     follows: federation.Follows | None  # of those that are too long for one message
 
     @classmethod
-    def of(cls, task: Task, persons: bytes = b"", sums: federation.Reduction | None = None) -> "Body":
-        """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps."""
+    def of(
+        cls,
+        task: Task,
+        persons: bytes = b"",
+        sums: federation.Reduction | None = None,
+        row: federation.Row | None = None,
+    ) -> "Body":
+        """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps. With
+        two servers one user's answer becomes a `row`."""
         kind, encode, _ = _CODECS[type(task)]
-        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums)
+        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums, row=row)
         data = asked.SerializeToString(deterministic=True)
         end = parts.follows(data)
         return cls(data, end.digest, None if parts.fits(len(data) + parts.BESIDE) else end)
@@ -78,6 +85,15 @@ def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) 
     """All of a question to `user` but its task; as bytes it is what stands before the body."""
     digest = question_digest(run, round, user, body.digest)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
+
+
+def body_digest(message: federation.Question) -> bytes:
+    """Of what a question asks, as its `Body` has it: 32 bytes."""
+    asked = federation.Question()
+    asked.CopyFrom(message)
+    for name in ("run", "round", "digest", "seconds", "follows"):
+        asked.ClearField(name)
+    return parts.follows(asked.SerializeToString(deterministic=True)).digest
 
 
 def task_name(task: Task) -> str:

@@ -10,7 +10,6 @@ docs/privacy/two-servers.md#ts6.
 """
 
 from functools import cache
-from hashlib import sha256
 from math import comb, sqrt
 
 import numpy as np
@@ -21,15 +20,6 @@ from quoron_privacy.errors import ConfigError, count
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
-
-
-def group_of(fingerprint: bytes, plan_digest: bytes, groups: int) -> int:
-    """The group of a user for a whole run: by what is public, so that both servers and the user find it alike."""
-    count(groups=groups)
-    if len(fingerprint) != 32 or len(plan_digest) != 32:
-        raise ConfigError(f"Expected two digests of 32 bytes, got {len(fingerprint)} and {len(plan_digest)}.")
-    digest = sha256(b"quoron two-servers group 1\n" + plan_digest + fingerprint).digest()
-    return int.from_bytes(digest, "little") % groups  # 2⁻²⁴⁰ from even
 
 
 def median(means: Matrix) -> Vector:

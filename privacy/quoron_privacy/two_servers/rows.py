@@ -53,14 +53,15 @@ class RingSums:
     Not a number before the coordinator's own noise is in: no float, no comparison, no log.
     """
 
-    total: Words  # (k,)
-    chain: bytes | None = None  # None until the helper's noise is in
+    total: Words  # (k,); (groups · k,) of several groups, one after the other
+    chain: bytes | None = None  # None until the helper's noise is in; of several groups theirs, one after the other
     answered: int = 0  # rows that are in it: both servers know whose
+    asked: int = 0  # users that were asked and count: where there are groups, user number i of them is in i mod groups
 
     def __add__(self, other: "RingSums") -> "RingSums":
         if self.chain is not None or other.chain is not None:
             raise RunError("Expected sums without noise to add to one another, got one that holds the helper's.")
-        return RingSums(self.total + other.total, None, self.answered + other.answered)
+        return RingSums(self.total + other.total, None, self.answered + other.answered, self.asked + other.asked)
 
 
 class RingReduction(Protocol):

@@ -131,9 +131,14 @@ class Sheet:
     participations: int = 1
     separation: int = 1
     pilot: int = 0
+    groups: int = 1  # of users, public, each with lists and noise of its own; released is their median
 
     def __post_init__(self) -> None:
-        count(participations=self.participations, separation=self.separation, rounds=len(self.rounds))
+        count(
+            participations=self.participations, separation=self.separation, rounds=len(self.rounds), groups=self.groups
+        )
+        if self.groups % 2 == 0:
+            raise ConfigError(f"Expected an odd number of groups, got groups={self.groups}.")
         if not 0 <= self.pilot <= len(self.rounds) <= LONGEST:
             raise ConfigError(f"Expected 0 <= pilot <= rounds <= {LONGEST}, got {self.pilot}, {len(self.rounds)}.")
         found = {
@@ -176,6 +181,7 @@ class Sheet:
             "participations": self.participations,
             "separation": self.separation,
             "pilot": self.pilot,
+            "groups": self.groups,
         }
         return json.dumps(own, sort_keys=True, separators=(",", ":"))
 

@@ -1,3 +1,4 @@
+from quoron_protos.v1 import helper_pb2 as _helper_pb2
 from quoron_protos.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -77,16 +78,18 @@ class Agreed(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "consent", "answer", "part")
+    __slots__ = ("hello", "consent", "answer", "part", "masked")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CONSENT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     consent: Consent
     answer: Answer
     part: Part
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    masked: MaskedAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., masked: _Optional[_Union[MaskedAnswer, _Mapping]] = ...) -> None: ...
 
 class Follows(_message.Message):
     __slots__ = ("length", "digest")
@@ -143,15 +146,19 @@ class Welcome(_message.Message):
     def __init__(self, user: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("run", "description")
+    __slots__ = ("run", "description", "sheet", "consent")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SHEET_FIELD_NUMBER: _ClassVar[int]
+    CONSENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     description: str
-    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+    sheet: str
+    consent: _helper_pb2.HelperConsent
+    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., sheet: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums", "row")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +174,7 @@ class Question(_message.Message):
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     PERSONS_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -182,7 +190,32 @@ class Question(_message.Message):
     follows: Follows
     persons: bytes
     sums: Reduction
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ...) -> None: ...
+    row: Row
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("kind", "numbers", "arrays")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ArraysEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _values_pb2.Array
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    numbers: _containers.ScalarMap[str, float]
+    arrays: _containers.MessageMap[str, _values_pb2.Array]
+    def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
 
 class Reduction(_message.Message):
     __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment")
@@ -395,6 +428,22 @@ class Answer(_message.Message):
     statuses: bytes
     sums: Sums
     def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., statuses: _Optional[bytes] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ...) -> None: ...
+
+class MaskedAnswer(_message.Message):
+    __slots__ = ("run", "round", "digest", "values", "sealed", "follows")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    digest: bytes
+    values: bytes
+    sealed: bytes
+    follows: Follows
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., values: _Optional[bytes] = ..., sealed: _Optional[bytes] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("run", "round", "verdict")

@@ -30,18 +30,25 @@ class Cohort:
     rows: dict[int, Rows]
     persons: dict[int, bytes]  # of each silo, as it is told whom it is asked for
     sums: pb.Reduction | None = None  # what silos answer with in place of rows
+    row: pb.Row | None = None  # what clients make of answers, with two servers
     made: dict[int, wire.Body] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, question: Question, members: NDArray[np.int64], silos: Mapping[int, int], *, sums: bool = False
+        cls,
+        question: Question,
+        members: NDArray[np.int64],
+        silos: Mapping[int, int],
+        *,
+        sums: bool = False,
+        row: pb.Row | None = None,
     ) -> "Cohort":
         """`members` is the user of each slot; with `sums` silos answer with those of the question, if it has any."""
         users = members[question.cohort]
         rows, persons = by_client(users, silos), {}
         for client in rows.keys() & silos.keys():
             persons[client] = silo.bits_of(users[rows[client]] - client, people=silos[client])
-        return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None)
+        return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None, row)
 
     @property
     def shared(self) -> bool:
@@ -78,13 +85,13 @@ class Cohort:
         apart = [client for client in clients if client in self.persons or not self.shared]
         made = {client: self._body(client) for client in apart}
         if len(apart) < len(clients) or not clients:
-            made[_EVERYBODY] = wire.Body.of(self.question.task.part(slice(0, 1)))
+            made[_EVERYBODY] = wire.Body.of(self.question.task.part(slice(0, 1)), row=self.row)
         return made
 
     def _body(self, client: int) -> wire.Body:
         persons = self.persons.get(client)
         task: Task = self.question.task.part(self.rows[client])
-        return wire.Body.of(task) if persons is None else wire.Body.of(task, persons, self.sums)
+        return wire.Body.of(task, row=self.row) if persons is None else wire.Body.of(task, persons, self.sums)
 
     def _size(self, clients: Sequence[int]) -> int:
         """Bytes of the longest question to one of them, as good as all of it; public, and never none."""

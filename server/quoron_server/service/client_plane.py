@@ -239,13 +239,15 @@ class ClientPlane:
 
     def _put_together(
         self, conversation: Conversation, arriving: parts.Arriving[pb.ClientMessage], message: pb.ClientMessage
-    ) -> pb.ClientMessage | pb.Answer | None:
+    ) -> pb.ClientMessage | pb.Answer | pb.MaskedAnswer | None:
         """What a message says, or completes. Values that nobody waits for are dropped, with their verdict."""
         sessions = self._manager.sessions
 
         def allowed(answer: parts.Long) -> int | None:
-            most = sessions.expects(conversation.user, answer) if isinstance(answer, pb.Answer) else None
-            if most is None and isinstance(answer, pb.Answer):
+            if isinstance(answer, pb.Question):
+                return None
+            most = sessions.expects(conversation.user, answer)
+            if most is None:
                 self._answered(conversation, answer, 0)
             return most
 
@@ -255,16 +257,24 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         return None if isinstance(found, pb.Question) else found
 
-    async def _hear(self, conversation: Conversation, message: pb.ClientMessage | pb.Answer, size: int) -> None:
-        if isinstance(message, pb.Answer):
+    async def _hear(
+        self, conversation: Conversation, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
+    ) -> None:
+        if not isinstance(message, pb.ClientMessage):
             self._answered(conversation, message, size)
+        elif message.WhichOneof("kind") == "masked":
+            self._answered(conversation, message.masked, size)
         elif message.WhichOneof("kind") == "answer":
             self._answered(conversation, message.answer, size)
         elif message.WhichOneof("kind") == "consent":
             await self._manager.sessions.consent(conversation, message.consent)
 
-    def _answered(self, conversation: Conversation, answer: pb.Answer, size: int) -> None:
-        verdict = self._manager.sessions.answer(conversation.user, answer, size)
+    def _answered(self, conversation: Conversation, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
+        sessions = self._manager.sessions
+        if isinstance(answer, pb.MaskedAnswer):
+            verdict = sessions.masked(conversation.user, answer, size)
+        else:
+            verdict = sessions.answer(conversation.user, answer, size)
         if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
             return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)

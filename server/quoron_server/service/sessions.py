@@ -23,11 +23,12 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from quoron_client.protocol import parts, silo, wire
+from quoron_client.protocol import masked, parts, silo, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status
 from quoron_privacy.means.silo_sums import amiss
 from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
 from quoron_server.books.roster import homes
 from quoron_server.service.asking import Cohort
@@ -73,6 +74,7 @@ class _Open:
     passed: asyncio.Event  # everybody who was here has been asked
     length: int = 0  # numbers in a sum
     sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
+    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # with two servers, by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -85,6 +87,15 @@ class _Asked:
     digest: bytes
     heard: bool = False
     connection: Connection | None = None  # in which it was asked
+    body: bytes = b""  # digest of what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +115,7 @@ class RunSession:
     persons: Counter[int] = field(default_factory=Counter)  # members of each client
     users: Set[int] = frozenset()  # the clients, by the numbers of their first users
     summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
+    sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
@@ -166,13 +178,17 @@ class Sessions:
         silos: Mapping[int, int] | None = None,
         sums: bool = False,
         gathered: float = -math.inf,
+        sheet: str = "",
+        consent: HelperConsent | None = None,
     ) -> RunSession:
         """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on.
 
         `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
-        answer with the sums of a question that has any.
+        answer with the sums of a question that has any. With two servers a client is told the `sheet` of the plan, and
+        the helper's `consent` to it.
         """
-        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
+        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
+        announcement = pb.ServerMessage(run=told)
         session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
@@ -239,7 +255,7 @@ class Sessions:
         there = (session for session in self.runs.values() if user in session.users)
         return max((session.longest * session.persons[user] for session in there), default=0)
 
-    def expects(self, user: int, message: pb.Answer) -> int | None:
+    def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
         """How many bytes may follow an answer of which all else is there; None for one that nobody waits for."""
         found = self._awaited(user, message)
         if not isinstance(found, tuple):
@@ -254,7 +270,9 @@ class Sessions:
             return found
         current, asked = found
         rows, question = current.cohort.rows[user], current.question
-        if user not in current.cohort.persons:
+        if current.cohort.row is not None:
+            pass  # nobody may see an answer of this run
+        elif user not in current.cohort.persons:
             row = int(rows[0])
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
         elif current.cohort.sums is None or question.reduction is None:
@@ -271,7 +289,23 @@ class Sessions:
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
 
-    def _awaited(self, user: int, message: pb.Answer) -> "tuple[_Open, _Asked] | pb.Verdict":
+    def masked(self, user: int, message: pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
+        """As `answer`, of one that neither of two servers can read; what is no such answer counts as none."""
+        found = self._awaited(user, message)
+        if not isinstance(found, tuple):
+            return found
+        current, asked = found
+        row, made = int(current.cohort.rows[user][0]), masked.answer_from_wire(message, math.prod(current.shape))
+        if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
+            current.values.view(np.uint64)[row], seed = made
+            current.status[row] = Status.ANSWERED
+            name = masked.question_digest(message.run, message.round, asked.digest, asked.body)
+            current.sealed[row] = Sealed(name, seed)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
@@ -301,8 +335,12 @@ class Sessions:
         shape: tuple[int, ...],
         seconds: float,
         early_ends: bool = False,
+        row: pb.Row | None = None,
     ) -> Answers:
         """Rows in cohort order, once the time is over; who was not heard of is MISSING.
+
+        With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
+        read, and `RunSession.sealed` has what is for the helper.
 
         With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
         times that do not depend on who answered (`round_clock`).
@@ -310,7 +348,7 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
-        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums)
+        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
         place = len(question.cohort), shape, self._spill
         values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
@@ -349,7 +387,7 @@ class Sessions:
             pass
         finally:
             session.open, session.moved = None, (current.down, current.up)
-            session.summed = tuple(current.sums.values())
+            session.summed, session.sealed = tuple(current.sums.values()), current.sealed
             session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
             if cohort.parted:
@@ -409,7 +447,7 @@ class Sessions:
         seconds = max(1, math.ceil(current.closes - current.clock()))
         body = current.cohort.body(user)
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
-        asked = session.asked[user] = _Asked(question.round, head.digest)
+        asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
 
     def _heard(self, current: _Open, asked: _Asked) -> None:

@@ -21,6 +21,7 @@ from quoron.cli.connection import (
     check_environment,
     start_log,
 )
+from quoron.cli.helper import HelperKey
 from quoron_privacy.errors import RunError, printable
 
 
@@ -59,9 +60,10 @@ def client(
         list[str] | None,
         typer.Option(
             help="An exposure to take part in, once for each, and public-attendance for runs that tell who answers. "
-            "Replaces the default, which is broadcast and local."
+            "Replaces the default, which is broadcast and local; two-servers needs --helper-key."
         ),
     ] = None,
+    helper_key: HelperKey = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
     name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
@@ -141,6 +143,7 @@ def client(
         insecure=insecure,
         insecure_anywhere=insecure_anywhere,
         client_name=name,
+        helper_key=helper_key,
         accept_exposures=tuple(accept or ("broadcast", "local")),
         simulation_seed=simulation_seed,
         one_user=one_user,

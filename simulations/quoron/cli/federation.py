@@ -34,6 +34,7 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.helper import HelperOptions
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
@@ -43,7 +44,9 @@ QUORUM = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
+@shared_options
 def serve(
+    second: HelperOptions,
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
     database: Annotated[
@@ -129,6 +132,7 @@ def serve(
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     config = replace(
         config,
+        helper=second.link(),
         most_clients=most_clients,
         most_people=most_people,
         gathering=gather,

@@ -130,6 +130,7 @@ def specification_of(
         attendance=config.privacy.attendance,
         exposure=None if plan.guarantee.servers is None else "two-servers",
         server_epsilon=config.privacy.server_epsilon,
+        groups=config.privacy.groups,
         waiting=waiting,
         allow_large_delta=config.privacy.allow_large_delta,
         silos=None if silos is None else silos.sizes,

@@ -205,7 +205,9 @@ def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -
     apart = wanted.server_epsilon
     if apart is not None and wanted.exposure != "two-servers":
         raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
-    own = (exposure, apart if exposure else None)
+    if wanted.groups != 1 and wanted.exposure != "two-servers":
+        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.groups={wanted.groups}.")
+    own = (exposure, apart if exposure else None, wanted.groups if exposure else 1)
     return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
 
 

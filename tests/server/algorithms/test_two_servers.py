@@ -61,7 +61,9 @@ def test_without_noise_two_servers_release_what_one_does(
     name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, units, divisors and the root of two: all of the arithmetic but the noise is the same."""
-    monkeypatch.setattr(ServerNoise, "of", lambda self, t, chains: np.zeros(self.sheet.rounds[t].length, np.uint64))
+    monkeypatch.setattr(
+        ServerNoise, "of", lambda self, t, chains, group=0: np.zeros(self.sheet.rounds[t].length, np.uint64)
+    )
     two = execute(name, tmp_path)
     monkeypatch.setattr(
         "quoron_privacy.noise.streams.RandomStream.gaussian_steps", lambda self, shape: np.zeros(shape, np.int64)
@@ -70,7 +72,8 @@ def test_without_noise_two_servers_release_what_one_does(
     state, engine = alone.init(), Quadratic()
     while (question := alone.request(state, noise)) is not None:
         state = alone.update(state, engine.ask(question), noise).state
-    np.testing.assert_allclose(two, alone.model(state), rtol=1e-4, atol=1e-6)
+    near = 1e-2 if "groups" in name else 1e-4  # a median of groups of users is not their mean
+    np.testing.assert_allclose(two, alone.model(state), rtol=near, atol=1e-6)
 
 
 def steps(name: str, noise: Any, chain: bytes = b"c" * 32) -> np.ndarray:

@@ -20,15 +20,22 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Noised, Sums
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain
+from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, signed
 from quoron_privacy.two_servers.rows import RingSums
+from quoron_privacy.two_servers.served import louder
+from quoron_privacy.two_servers.sheet import SUMS
 from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.two_servers.rows import FirstRows, rows_of
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine
 from quoron_server.wording import digest
+
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint64]
 
 COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
 
@@ -38,7 +45,8 @@ class ServersState:
     """Between two rounds: what the algorithm keeps, all of it released, and the chain after every round's list."""
 
     round: int
-    chains: NDArray[np.uint8]  # (rounds, 32); zeros for rounds to come
+    chains: NDArray[np.uint8]  # (rounds, 32 · groups); zeros for rounds to come
+    running: NDArray[np.float64]  # of each group, of what is correlated over rounds: its released sum, (groups + 1, d)
     inner: Any
 
 
@@ -55,12 +63,15 @@ class WithServers:
 
     def __init__(self, plan: Plan, inner: Algorithm[Any]) -> None:
         self.plan, self.inner = plan, inner
-        self._sheet = plan.parameters.sheet(plan.problem)
+        self._sheet = plan.sheet
         self._noise: tuple[bytes, ServerNoise] | None = None
 
     def init(self) -> ServersState:
         """Before the first round."""
-        return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), self.inner.init())
+        groups, first = self._sheet.groups, self._sheet.correlated[:1]
+        series = sum(each.length for t in first for each in self._sheet.rounds[t].blocks if each.name == SUMS)
+        running = np.zeros((groups + 1 if groups > 1 else 0, series))
+        return ServersState(0, np.zeros((len(self._sheet.rounds), 32 * groups), np.uint8), running, self.inner.init())
 
     def request(self, state: ServersState, noise: NoiseSource) -> Question | None:
         """The algorithm's own question, about rows in whole steps."""
@@ -79,12 +90,33 @@ class WithServers:
         if not isinstance(answers, RingSums) or answers.chain is None:
             raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
         history = (*_chains(state), answers.chain)
-        both = added(answers.total, self._own(noise).of(state.round, history))
-        released = Noised.of(signed(both), answers.answered)
+        both = added(answers.total, noise_of_groups(self._own(noise), history))
+        steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
+        released = Noised.of(steps, answers.answered)
         update = self.inner.update(state.inner, released, noise)
         chains = state.chains.copy()
         chains[state.round] = np.frombuffer(answers.chain, np.uint8)
-        return replace(update, state=ServersState(state.round + 1, chains, update.state))
+        return replace(update, state=ServersState(state.round + 1, chains, running, update.state))
+
+    def _middle(self, state: ServersState, sums: Steps, asked: int) -> tuple[Steps, NDArray[np.float64]]:
+        """Of released sums of groups, (groups, k), what one sum of all is taken to be, in steps as the algorithm has
+        them; and the running sums.
+
+        A user adds more steps to a group's sum than to one of all, as the noise of a median is `louder`. What is
+        correlated over rounds is summed before its median is taken.
+        """
+        groups = len(sums)
+        if groups == 1:
+            return sums[0], state.running
+        sizes = np.array([len(range(g, max(asked, groups), groups)) for g in range(groups)])
+        alike = sums * (sizes.sum() / sizes / louder(groups))[:, None]  # each as if all were as its users are
+        steps, running = median(alike), state.running
+        if state.round in self._sheet.correlated:
+            at = next(at for block, at in self._sheet.rounds[state.round].parts() if block.name == SUMS)
+            told = running[:-1] + alike[:, at]
+            running = np.concatenate([told, [median(told)]])
+            steps[at] = running[-1] - state.running[-1]
+        return np.rint(steps).astype(np.int64), running
 
     def model(self, state: ServersState) -> Vector:
         """The algorithm's own."""
@@ -119,7 +151,7 @@ def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engi
 class BothServers:
     """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
 
-    Of the list of a round the chain says whom it asks: who answered changes no bit of a simulation's noise. Sums of an
+    Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
     engine that has a helper of its own are handed on.
     """
 
@@ -135,25 +167,50 @@ class BothServers:
         rows: Any = question.reduction
         if not hasattr(rows, "chains"):
             return self.engine.ask(question)
-        whole = replace(question, reduction=None) if isinstance(rows, FirstRows) else question
-        sums: Any = summed(self.engine.ask(whole), rows)
+        groups = self._noise.sheet.groups
+        apart = groups > 1 or isinstance(rows, FirstRows)
+        whole: Any = self.engine.ask(replace(question, reduction=None) if apart else question)
+        sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
         if sums.chain is not None:
             return sums
-        history = (*rows.chains, _listed(rows.chains, question))
-        return replace(sums, total=added(sums.total, self._noise.of(question.round, history)), chain=history[-1])
+        history = (*rows.chains, simulated_chain(rows.chains, question.round, groups))
+        return replace(sums, total=added(sums.total, noise_of_groups(self._noise, history)), chain=history[-1])
 
 
 def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
     """One server's noise for a plan; a run's key is its own, so that its name need not be in the labels."""
     own = blake2b(key, digest_size=32, person=whose).digest()
-    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.parameters.sheet(plan.problem))
+    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.sheet)
 
 
 def _chains(state: ServersState) -> tuple[bytes, ...]:
     return tuple(each.tobytes() for each in state.chains[: state.round])
 
 
-def _listed(before: Sequence[bytes], question: Question) -> bytes:
-    """The chain after a simulated list: of everybody who is asked."""
-    asked = sha256(np.ascontiguousarray(question.cohort, "<i8").tobytes()).digest()
-    return next_chain(before[-1] if before else FIRST, question.round, 0, [Entry(asked, b"simulation", b"")])
+def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
+    """The sums of groups, one after the other: the user in slot i is in group i mod groups."""
+    own, counted = rows, answers.answered
+    if isinstance(rows, FirstRows):
+        own, counted = rows.own, first_answered(counted, rows.most)
+    group = np.arange(len(counted)) % groups
+    sums = [own.of(answers.values, counted & (group == g)) for g in range(groups)]
+    asked = min(len(counted), getattr(rows, "most", len(counted)))
+    return RingSums(np.concatenate([each.total for each in sums]), None, int(np.count_nonzero(counted)), asked)
+
+
+def of_group(chains: Sequence[bytes], group: int) -> tuple[bytes, ...]:
+    """One group's chains, of those of all groups one after the other."""
+    return tuple(apart(each)[group] for each in chains)
+
+
+def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
+    """One server's noise of the last round of a history, of all groups one after the other."""
+    groups, now = noise.sheet.groups, len(history) - 1
+    return np.concatenate([noise.of(now, of_group(history, g), g) for g in range(groups)])
+
+
+def simulated_chain(before: Sequence[bytes], round_: int, groups: int) -> bytes:
+    """The chains after a round in a simulation, of whoever answers: in one process and in two, the same noise."""
+    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
+    last = before[-1] if before else FIRST * groups
+    return b"".join(next_chain(own, round_, g, [entry]) for g, own in enumerate(apart(last)))

@@ -16,7 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.two_servers.served import Servers
+from quoron_privacy.two_servers.served import Servers, louder
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
 from quoron_server.parameters import Kind
@@ -55,13 +55,13 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
     whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
-    together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole * (1 - 1e-6)
+    together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for _ in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
             raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
-        sheet = own.parameters.sheet(own.problem)
+        sheet = own.parameters.sheet(own.problem, privacy.groups)
         spent, outside = server_mu(sheet), outsiders_mu(sheet)
         if spent <= server and outside <= whole:
             break
@@ -85,7 +85,11 @@ def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
         rest = limit, own.guarantee.delta
         quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
     promise = replace(
-        own.guarantee, epsilon=limit, delta=privacy.delta, exposure="two-servers", servers=Servers(together)
+        own.guarantee,
+        epsilon=limit,
+        delta=privacy.delta,
+        exposure="two-servers",
+        servers=Servers(together, privacy.groups),
     )
     return replace(own, guarantee=replace(promise, quorum=quorum))
 
@@ -103,7 +107,7 @@ def require_served(plan: Plan) -> None:
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
-    sheet = plan.parameters.sheet(plan.problem)
+    sheet = plan.sheet
     numbers = sum(each.length for each in sheet.rounds)
     return (Pair.gaussian(server_mu(sheet), total_variation(gaussians=numbers)),)
 
@@ -120,7 +124,7 @@ def outsiders_mu(sheet: Sheet) -> float:
 def server_mu(sheet: Sheet, part: float = 1.0) -> float:
     """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
 
-    Statement: docs/privacy/two-servers.md#a.
+    Statement: docs/privacy/two-servers.md#ts2.
 
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.
@@ -180,7 +184,7 @@ def verify(plan: Plan) -> None:
         ("rows that two servers may sum", served is not None, plan.parameters),
         ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
     )
-    sheet = plan.parameters.sheet(plan.problem)
+    sheet = plan.sheet
     adjacency = {each.adjacency for each in sheet.rounds}
     checks.require(
         plan.algorithm,
