@@ -230,8 +230,8 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
     """
     if specification.early_ends and plan.guarantee.exposure == "two-servers":
         raise ConfigError(
-            "Expected early_ends=false with exposure two-servers, got true: the end of a round would tell who was absent, "
-            "and clients answer at a time that the question fixes."
+            "Expected early_ends=false with exposure two-servers, got true: the end of a round would tell who was "
+            "absent, and clients answer at a time that the question fixes."
         )
     if specification.simulation:
         if not allow_simulation:
@@ -260,11 +260,6 @@ def require_private_attendance(specification: RunSpecification, front: str) -> N
         raise ConfigError(
             f"Expected no exposure two-servers through {front}, got it: its nodes answer the coordinator in the clear. "
             "Submit to `quoron serve`, with a `quoron helper` of another operator."
-        )
-    if specification.exposure == "two-servers":
-        raise ConfigError(
-            f"Expected a run of one server through {front}, got exposure='two-servers': there is no helper there, and "
-            "answers leave when they are computed. Submit to `quoron serve --helper` (docs/two-servers.md)."
         )
     if specification.attendance == "public":
         raise ConfigError(
