@@ -38,6 +38,7 @@ QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 PUBLIC_ATTENDANCE_THEOREM = "docs/privacy/public-attendance.md#pa1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
 TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts3"
+OUTSIDERS_THEOREM = "docs/privacy/two-servers.md#ts5"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
@@ -134,10 +135,10 @@ def sentence(promise: Guarantee) -> str:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
     if promise.servers is not None:
-        words += f" and {TWO_SERVERS_THEOREM}, and ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
-        words += "whoever sees nothing but what is released, where both servers keep to it"
+        words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
+        words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
         if promise.servers.groups > 1:
-            words += f", the median of {promise.servers.groups} public groups of users"
+            words += f", released as the median of {promise.servers.groups} public groups of users"
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]

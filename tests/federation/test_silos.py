@@ -17,7 +17,7 @@ from federation.crowd import (
     specification,
 )
 from federation.silos import clients_of, silo_config, write_silos
-from quoron_privacy.errors import ConfigError
+from quoron_server.silos import Silos
 from quoron_server.specification import RunSpecification, make_plan
 
 ROWS = {"dp-sgd-poisson", "phased-sgd", "local-model", "dp-ftrl", "whitened-tracking"}  # kinds of questions
@@ -31,13 +31,9 @@ def planned(name: str, *, sums: bool = False) -> RunSpecification:
 
 
 def plannable(name: str, *, sums: bool) -> bool:
-    """Whether it is an algorithm for silos: not one that hides which of few was drawn, nor sums of what is read singly."""
-    try:
-        make_plan(planned(name, sums=sums))
-    except ConfigError as error:
-        assert "silo" in str(error)
-        return False
-    return True
+    """Whether it is an algorithm for silos: neither one of hidden cohorts of a fixed size, nor sums of single reads."""
+    whole = specification(name)
+    return Silos((7, whole.problem.users - 7), sums).refused(make_plan(whole)) is None
 
 
 SMALL = [name for name, (users, _) in FEW.items() if users <= 100 and name not in BOXED]

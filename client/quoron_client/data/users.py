@@ -75,9 +75,13 @@ class Numbering:
         return len(named), ranks[: len(known)]
 
     def names(self) -> list[str]:
-        """Of all users, with rows or without, in order."""
+        """Of all users, with rows or without, as text, in the order of their numbers."""
         named = self._named()[1]
-        return [str(each) for each in named.take(pc.sort_indices(named)).to_pylist()]
+        values = named.take(pc.sort_indices(named))
+        try:
+            return list(columns.texts(pa.table({self._user: values}), self._user).to_pylist())
+        except DataError:  # dates and the like
+            return list(values.cast(pa.large_string()).to_pylist())
 
     def _named(self) -> tuple[pa.Array, pa.Array]:
         """The names that were met, and these with those that are declared alone."""
@@ -101,7 +105,7 @@ def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[in
 
 
 def names(table: pa.Table, user: str) -> list[str]:
-    """The users of a table as text, in the order of their numbers; DataError as `group`.
+    """The users of a table as text, in the order of their numbers.
 
     >>> names(pa.table({"who": [10.0, 9.0, 10.0]}), "who")
     ['9', '10']
@@ -109,11 +113,4 @@ def names(table: pa.Table, user: str) -> list[str]:
     found = Numbering(user)
     found.add(table)
     found.numbers()
-    _, ranks = found.ranks(without_rows=False)
-    known = pa.nulls(0, pa.large_string()) if found._known is None else found._known
-    values = known.take(pa.array(np.argsort(ranks)))
-    column = pa.table({user: values})
-    try:
-        return list(columns.texts(column, user).to_pylist())
-    except DataError:  # dates and the like
-        return list(values.cast(pa.large_string()).to_pylist())
+    return found.names()

@@ -243,6 +243,16 @@ def mask(persons: Persons) -> Mask:
     return bits
 
 
+def are_among(kept: bytes, persons: Persons) -> bool:
+    """Whether any of these has a bit in what the file says."""
+    return bool(_at(unpacked(kept), persons).any())
+
+
+def union(kept: bytes, persons: Persons) -> Mask:
+    """A bit for each of these, and for whoever has one in what the file says."""
+    return mask(np.append(np.flatnonzero(unpacked(kept)), persons))
+
+
 def packed(bits: Mask) -> bytes:
     """A bit each, for the file."""
     return len(bits).to_bytes(4, "little") + zlib.compress(np.packbits(bits).tobytes(), 1)

@@ -324,6 +324,13 @@ class Record:
             )
             self._database.execute(f"DELETE FROM runs WHERE {oldest}", which)
 
+    def kept(self, run: str, round: int) -> bytes | None:
+        """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
+        with self._file.errors() as database:
+            query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
+            found = database.execute(query, (run, round)).fetchone()
+            return None if found is None or self._is_past(run, round) else found[0]
+
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """The answer already made to this very question, to be sent again; None too once a later round was answered."""
         with self._file.errors():
@@ -355,17 +362,33 @@ class Record:
         with self._file.errors():
             return self._judged(run, round, those, spends, may)[1]
 
-    def may_answer(self, run: str, round: int, those: Persons, *, spends: tuple[float, float] = (0.0, 0.0)) -> Mask:
-        """Which of these persons of a silo may give a new answer in this round, shape (k,).
+    def may_answer(
+        self,
+        run: str,
+        round: int,
+        those: Persons,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        further: bool = False,
+    ) -> Mask:
+        """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
+        answered in it, and these are others.
 
         Each is judged by its own charges, or where who answers is told, by what terms alone come to; the others
         are as those who are away: nothing may tell why.
         """
         with self._file.errors():
-            return self._judged(run, round, those, spends)[0]
+            return self._judged(run, round, those, spends, further=further)[0]
 
     def _judged(
-        self, run: str, round: int, those: Persons | None, spends: tuple[float, float], may_be: May | None = None
+        self,
+        run: str,
+        round: int,
+        those: Persons | None,
+        spends: tuple[float, float],
+        may_be: May | None = None,
+        *,
+        further: bool = False,
     ) -> tuple[Mask, str | None]:
         """Which of them may answer, and if none of them may, why not the first."""
         database, asked = self._database, ONE_USER if those is None else those
@@ -380,7 +403,8 @@ class Record:
             return nobody, "the run has ended"
         if self._is_past(run, round):
             return nobody, "a later round was answered: the coordinator's books were put back to before it"
-        if database.execute("SELECT 1 FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone():
+        answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
+        if answered is not None and (not further or persons.are_among(answered[0], asked)):
             return nobody, "the round was already answered, to another question"
         if may_be is not None:
             rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
@@ -417,19 +441,26 @@ class Record:
         *,
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
+        further: bool = False,
     ) -> bytes | None:
         """Write an answer that has the rows of these persons and charge them, then return what may be sent: this
-        answer, or the one kept before for the same question; None if some of them may not answer (any more)."""
+        answer, or the one kept before for the same question; None if some of them may not answer (any more).
+
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
+        """
         asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-            if not len(asked) or not self._judged(run, round, those, spends, may)[0].all():
+            if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
-            row = (run, round, digest, *spends, self._incarnation, persons.packed(persons.mask(asked)), answer)
-            database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
+            earlier = database.execute(query, (run, round)).fetchone() if further else None
+            everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
+            row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
+            database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             (participations,) = database.execute("SELECT participations FROM runs WHERE run = ?", (run,)).fetchone()
             persons.add(database, run, asked, participations=participations)
             database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))

@@ -14,15 +14,17 @@ from typing import Self
 import numpy as np
 
 from quoron_client.federation import own_people
+from quoron_client.federation.kept_rows import KeptRows
 from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
-from quoron_client.federation.persons import Mask, Persons
+from quoron_client.federation.persons import Persons
 from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Part, Worker, misfit_of
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import FAR, Answers, Status, Task
+from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import (
     check_own,
     persons_of,
@@ -61,7 +63,7 @@ class SiloWorker(Worker):
                 f"Expected --people N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "
                 "its file before it comes up would tell of the file by when it does."
             )
-        known = record.people[0]
+        known = record.people
         if public:
             return cls(owner, record, people=owner.people or 1)
         try:
@@ -116,17 +118,42 @@ class SiloWorker(Worker):
         misfit = misfit_of(part.terms, name[1], task)
         if misfit is not None:
             return misfit
-        spends, record = task.spends, self.record
-        if part.terms.public and not record.people[0]:  # who they are is not known yet: zeros say nothing of anybody
-            nobody = self._rows(part, task, name[1], asked, np.zeros(len(asked), np.bool_))
-            return self._said(name, nobody, sums)
-        may = record.may_answer(*name[:2], asked, spends=spends)
-        if not may.any():
-            return record.objection(*name[:2], asked, spends=spends) or "nobody of it may answer"
-        sent = self._said(name, self._rows(part, task, name[1], asked, may), sums)
-        return record.keep(*name, sent, asked[may], spends=spends) or "another process of this client was faster"
+        if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
+            return self._said(name, part, _nobody(part, task, len(asked)), sums)
+        found = self._found(name, part, task, asked)
+        return found if isinstance(found, str) else self._said(name, part, found, sums)
 
-    def _said(self, name: tuple[str, int, bytes], found: Answers, sums: Reduction | None) -> bytes:
+    def _found(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
+        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round."""
+        stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
+        kept = None if stored is None else KeptRows.read(stored)
+        found = _nobody(part, task, len(asked))
+        new = np.ones(len(asked), np.bool_)
+        if kept is not None:
+            places, same = kept.places(task, asked)
+            found.values[same] = kept.answers.values[places[same]]
+            found.status[same] = kept.answers.status[places[same]]
+            new = places < 0
+        new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=kept is not None)
+        rows = np.flatnonzero(new)
+        if len(rows):
+            made = self._rows(part, task.part(rows), name[1], asked[rows])
+            found.values[rows], found.status[rows] = made.values, made.status
+            told = KeptRows.of(task.part(rows), asked[rows], made)
+            told = told if kept is None else kept.and_also(told)
+            if not record.keep(*name, told.as_bytes(), asked[rows], spends=spends, further=kept is not None):
+                return "another process of this client was faster"
+        elif kept is None:
+            return record.objection(*name[:2], asked, spends=spends) or "nobody of it may answer"
+        return found
+
+    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
+        """Nothing: what was said before is kept person by person."""
+        return None
+
+    def _said(self, name: tuple[str, int, bytes], part: Part, found: Answers, sums: Reduction | None) -> bytes:
+        if part.terms.public:
+            found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
         if self.people == 1:
             said = answer_to_wire(*name, found.values[0], Status(int(found.status[0])))
         elif sums is None:
@@ -135,23 +162,31 @@ class SiloWorker(Worker):
             said = sums_to_wire(*name, sums.of(found.values, found.answered))
         return bytes(said.SerializeToString())
 
-    def _rows(self, part: Part, task: Task, number: int, asked: Persons, may: Mask) -> Answers:
-        """Of each asked person who may answer, as a client of its own would say it; the others are away."""
-        values = np.zeros((len(asked), *task.answer_shape(part.terms.dimension)))
-        status = np.full(len(asked), Status.MISSING, np.uint8)
-        if isinstance(part, SiloPart) and part.batch is not None:
-            rows, places = np.flatnonzero(may), part.places[asked[may]]
-            items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
-            try:
-                own = self._answers(part, task.part(rows), items, number, part.user + asked[may])
-                # Who is in the file without a row that can be used is rejected, as by a client of its own.
-                unusable = (own.status == Status.MISSING) & (places < part.batch.users - 1)
-                values[rows], status[rows] = own.values, np.where(unusable, Status.REJECTED, own.status)
-            except Exception:
-                # Whatever it is, the coordinator must not learn it: it may be a function of the data.
-                _LOG.exception("The answer could not be computed.")
-        found = Answers.checked(values, status, largest=_largest(part.terms, task), own=True)
-        return Answers(found.values, np.full_like(status, Status.ANSWERED)) if part.terms.public else found
+    def _rows(self, part: Part, task: Task, number: int, asked: Persons) -> Answers:
+        """Of persons who may answer, as a client of its own would say it."""
+        if not isinstance(part, SiloPart) or part.batch is None:
+            return _nobody(part, task, len(asked))
+        places = part.places[asked]
+        items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
+        try:
+            found = self._answers(part, task, items, number, part.user + asked)
+        except Exception:
+            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
+            _LOG.exception("The answer could not be computed.")
+            if not isinstance(task, LocalReport):
+                return _nobody(part, task, len(asked))
+            nothing = part.batch.of(np.full(len(asked), part.batch.users - 1))  # as users without any would report
+            found = self._answers(part, task, nothing, number, part.user + asked)
+        # Who is in the file without a row that can be used is rejected, as by a client of its own.
+        unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
+        status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
+        return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
+
+
+def _nobody(part: Part, task: Task, asked: int) -> Answers:
+    """Of whom there is nothing to say."""
+    values = np.zeros((asked, *task.answer_shape(part.terms.dimension)))
+    return Answers(values, np.full(asked, Status.MISSING, np.uint8))
 
 
 def _check(owner: Owner, names: list[str], people: int) -> None:

@@ -207,7 +207,7 @@ class Worker:
         except WireError as error:
             _LOG.warning("%s", error)
             return None
-        before = self.record.recall(*name)
+        before = self._recalled(name)
         if before is not None:
             return before
         made = self._answer(name, message, ready)
@@ -215,6 +215,10 @@ class Worker:
             _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
             return None if message.HasField("row") else _silence(*name)
         return made
+
+    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
+        """The answer that was made to this very question before."""
+        return self.record.recall(*name)
 
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
         """A new answer, kept in the record, or why there is none."""

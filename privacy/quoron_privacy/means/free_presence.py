@@ -238,6 +238,19 @@ class LengthSum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class VectorLengthSum:
+    """The same over vectors, ℓ of the length of Lᵀ g, Lᵀ of each of its parts."""
+
+    users: int  # n, the divisor
+    transform: Matrix  # L, (p, d)
+    top: float
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See clipping.Reduction."""
+        return _length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ShapedMomentSum:
     """Σ ⌊vec(A / B) 2ᵇ⌋ towards zero over factors, A = LᵀUᵀUL scaled into the ball of radius B, packed by rows.
 

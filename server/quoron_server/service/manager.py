@@ -377,9 +377,10 @@ class Manager:
             description = json.dumps(specifications.describe(wanted, run.plan))
             silos = await asyncio.to_thread(self._registry.roster.silos)
             specifications.require_silos(wanted, run.plan, homes(members, silos))
-            several = {"silos": silos, "sums": wanted.silo_sums}
-            several |= {} if consent is None else announced(consent, run.plan)
-            session = self.sessions.open(run.name, description, members, **several, gathered=self._gathered)
+            told = {} if consent is None else announced(consent, run.plan)
+            session = self.sessions.open(
+                run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
+            )
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()

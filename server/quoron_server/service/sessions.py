@@ -113,6 +113,7 @@ class RunSession:
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
     persons: Counter[int] = field(default_factory=Counter)  # members of each client
+    users: Set[int] = frozenset()  # the clients, by the numbers of their first users
     summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
     sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
@@ -122,11 +123,7 @@ class RunSession:
 
     def __post_init__(self) -> None:
         self.persons = Counter(homes(self.members, self.silos).tolist())
-
-    @property
-    def users(self) -> Set[int]:
-        """Its clients, by the numbers of their first users."""
-        return self.persons.keys()
+        self.users = self.persons.keys()
 
     def count(self, clients: Iterable[int]) -> int:
         """How many members these have."""

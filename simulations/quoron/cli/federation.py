@@ -38,7 +38,7 @@ from quoron.cli.helper import HelperOptions
 from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
-from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, WithoutQuorum, printable
 
 QUORUM = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
@@ -189,7 +189,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
-    from quoron.planning.silos import useless, warnings
+    from quoron.planning.silos import FEW, FIX, useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -208,17 +208,22 @@ def submit(
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    wanted, plan = specify(
-        resolved,
-        run=run,
-        users=users,
-        seconds=seconds,
-        group=group,
-        simulation_seed=simulation_seed,
-        early_ends=early_ends,
-        waiting=None if superlink is not None else waiting,
-        whole=superlink is not None,
-    )
+    try:
+        wanted, plan = specify(
+            resolved,
+            run=run,
+            users=users,
+            seconds=seconds,
+            group=group,
+            simulation_seed=simulation_seed,
+            early_ends=early_ends,
+            waiting=None if superlink is not None else waiting,
+            whole=superlink is not None,
+        )
+    except Infeasible:
+        if users < FEW:
+            _warn(FIX)
+        raise
     for said in warnings(plan, wanted.silos):
         _warn(said)
     promise = f"{run}: {promised(plan)}"

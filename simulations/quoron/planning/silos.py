@@ -12,6 +12,11 @@ from quoron_server.plan import Plan
 from quoron_server.silos import Away, Silos, largest_away
 
 UNSURE = 1e-6  # chance of an end that is told
+FIX = (
+    "Each client counts as ONE user, whatever its table holds. If these are hospitals or other silos of many persons, "
+    "start each client with `quoron client --data FILE --user COLUMN`, submit with --users as the number of persons "
+    "and population.silos, and each person is protected (docs/silos.md)."
+)
 FEW = 100  # users, below which a run that can learn nothing is likely to be one over silos
 
 
@@ -104,7 +109,5 @@ def useless(plan: Plan) -> str | None:
     forecast = "nothing is predicted" if predicted is None else f"an excess risk of {predicted:.2g} is predicted"
     return (
         f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
-        f"{start:.2g}. Each client counts as ONE user, whatever its table holds. If these are hospitals or other "
-        "silos of many persons, start each client with `quoron client --data FILE --user COLUMN`, submit with "
-        "--users as the number of persons and population.silos, and each person is protected (docs/silos.md)."
+        f"{start:.2g}. {FIX}"
     )

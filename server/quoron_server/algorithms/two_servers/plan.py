@@ -72,8 +72,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
 
 
 def _asking_all(options: Any) -> Any:
-    """The same options, with everybody in every round where cohorts would be drawn in secret."""
+    """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
     names = {each.name for each in fields(options)}
+    options = replace(options, parts=True) if "parts" in names else options
     return replace(options, rate=1.0) if "rate" in names and options.rate is None else options
 
 
@@ -100,7 +101,8 @@ def require_served(plan: Plan) -> None:
         condition = "its promise rests on cohorts that are drawn in secret, and two servers see whom they ask"
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
     if p.served(plan.problem) is None:
-        raise Infeasible(name, "it looks at single answers with these options", "other options, or tracking-srgd")
+        condition = "no rows that add up unseen are known for it with this problem and these options"
+        raise Infeasible(name, condition, "other options, or tracking-srgd")
 
 
 def pairs(plan: Plan) -> tuple[Pair, ...]:
@@ -122,7 +124,7 @@ def outsiders_mu(sheet: Sheet) -> float:
 def server_mu(sheet: Sheet, part: float = 1.0) -> float:
     """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
 
-    Statement: docs/privacy/two-servers.md#a.
+    Statement: docs/privacy/two-servers.md#ts2.
 
     Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
     the sampler; where a user may be in both kinds, both are counted.

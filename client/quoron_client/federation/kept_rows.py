@@ -1,0 +1,88 @@
+"""What a silo has said in one round, as its record keeps it: the row of each person who has answered, made once.
+
+    kept = KeptRows.of(task, persons, answers)
+    again = KeptRows.read(kept.as_bytes())
+
+A coordinator that comes back may ask other persons in the same round, where it has drawn them by coins: whoever has
+answered says the same again, and nothing to another task; whoever has not is asked for the first time.
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.federation.persons import Mask, Persons
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Answers, Task
+from quoron_protos.v1 import values_pb2
+
+_DIGEST = 16  # bytes
+_KIND = "quoron silo's rows 1"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptRows:
+    """Of some persons, each once."""
+
+    task: str  # digest of what all of them were asked
+    own: NDArray[np.int64]  # (k, 2) of what each was asked of its own
+    persons: Persons  # (k,)
+    answers: Answers  # of them
+
+    @classmethod
+    def of(cls, task: Task, persons: Persons, answers: Answers) -> "KeptRows":
+        """Answers to a task, which has something for each of them where it has something of each one's own."""
+        return cls(_common(task), _own(task, len(persons)), persons, answers)
+
+    def places(self, task: Task, asked: Persons) -> tuple[NDArray[np.intp], Mask]:
+        """Where the row of each asked person is (k,), -1 for who has said nothing, and which were asked this very
+        task."""
+        order = np.argsort(self.persons)
+        found = np.searchsorted(self.persons, asked, sorter=order)
+        place = order[np.minimum(found, len(order) - 1)] if len(order) else np.full(len(asked), -1)
+        here = place >= 0
+        here[here] = self.persons[place[here]] == asked[here]
+        same = here & (self.task == _common(task))
+        same[same] = (self.own[place[same]] == _own(task, len(asked))[same]).all(axis=1)
+        return np.where(here, place, -1), same
+
+    def and_also(self, other: "KeptRows") -> "KeptRows":
+        """With the rows of others, who were asked the same but for what is their own."""
+        values = np.concatenate([self.answers.values, other.answers.values])
+        status = np.concatenate([self.answers.status, other.answers.status])
+        own, persons = np.concatenate([self.own, other.own]), np.concatenate([self.persons, other.persons])
+        return KeptRows(self.task, own, persons, Answers(values, status))
+
+    def as_bytes(self) -> bytes:
+        """For the record."""
+        arrays = {"own": self.own, "persons": self.persons, "values": self.answers.values}
+        fields = {name: values_pb2.Value(array=wire.array_to_wire(array)) for name, array in arrays.items()}
+        fields["status"] = values_pb2.Value(text=self.answers.status.tobytes().hex())
+        fields["task"] = values_pb2.Value(text=self.task)
+        return bytes(values_pb2.Record(type=_KIND, fields=fields).SerializeToString(deterministic=True))
+
+    @classmethod
+    def read(cls, stored: bytes) -> "KeptRows":
+        """What `as_bytes` wrote."""
+        fields = values_pb2.Record.FromString(stored).fields
+        most = wire.MAX_NUMBERS
+        own = wire.array_from_wire(fields["own"].array, dtype="int64", max_numbers=most)
+        persons = wire.array_from_wire(fields["persons"].array, dtype="int64", max_numbers=most)
+        values = wire.array_from_wire(fields["values"].array, dtype="float64", max_numbers=most)
+        status = np.frombuffer(bytes.fromhex(fields["status"].text), np.uint8)
+        return cls(fields["task"].text, own, persons, Answers(values, status))
+
+
+def _common(task: Task) -> str:
+    """Of all of a task but what each has of its own."""
+    return wire.Body.of(task if task.own is None else task.part(slice(0))).digest.hex()
+
+
+def _own(task: Task, asked: int) -> NDArray[np.int64]:
+    if task.own is None:
+        return np.zeros((asked, 2), np.int64)
+    rows = np.ascontiguousarray(getattr(task, task.own))
+    digests = b"".join(blake2b(row.tobytes(), digest_size=_DIGEST).digest() for row in rows)
+    return np.frombuffer(digests, "<i8").astype(np.int64).reshape(asked, 2)
