@@ -86,9 +86,7 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
 
 def as_users(plain: str, folder: Path, people: Any, settings: list[str], hospitals: int) -> dict[str, float]:
     """Each hospital is one user, with all of its visits."""
-    text = plain.replace('user = "patient"', 'user = "hospital"').replace(
-        'exclude = ["hospital"]', 'exclude = ["patient"]'
-    )
+    text = plain.replace('user = "patient"', 'user = "hospital"')
     more = [
         "privacy.quorum=none",
         "privacy.allow_large_delta=true",

@@ -188,6 +188,7 @@ class Peer:
     channel: grpc.aio.Channel
     name: str | None = None  # in plaintext
     user: int = -1
+    people: int = 0  # of a silo
     call: grpc.aio.StreamStreamCall | None = None
     receipts: list[pb.Receipt] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -198,7 +199,8 @@ class Peer:
 
     async def enrol(self) -> int:
         stub = federation_pb2_grpc.ClientPlaneStub(self.channel)
-        reply = await stub.Enrol(pb.EnrolRequest(protocol=2, software="test"), metadata=self.metadata)
+        asked = pb.EnrolRequest(protocol=2, software="test", people=self.people)
+        reply = await stub.Enrol(asked, metadata=self.metadata)
         self.user = reply.user
         return self.user
 

@@ -39,7 +39,6 @@ user = "patient"
 label = "readmitted"
 silos = {silos}
 # silo_sums = true                  # each hospital clips its own patients' rows and sends one sum: fewer methods
-exclude = ["hospital"]
 test_fraction = 0.2                 # of a simulation: patients who are held out to measure the model
 
 [population.numeric]                # public ranges, agreed without looking at anybody's visits

@@ -169,8 +169,8 @@ class NoisySGD:
         presence, reduction = state.presence, p.reduction(radius)
         if reduction is None:
             assert isinstance(answers, Answers)
-            gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-            mean: Vector | Noised = gradient
+            mean: Vector | Noised
+            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
             sums = summed(answers, reduction)
             mean, clipped = sums if isinstance(sums, Noised) else reduction.mean(sums), sums.clipped
@@ -180,6 +180,9 @@ class NoisySGD:
             radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
         elif gaussian is not None:
             gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
+        else:
+            assert not isinstance(mean, Noised)
+            gradient = mean
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
         iterate = self.plan.problem.domain.project(wanted)
         averaged = p.rounds - t <= p.suffix
