@@ -47,16 +47,17 @@ class TestTheAccount:
         before = kept.read_bytes()
         with opened(kept) as record:
             found = accounts.of_each(record, [*NAMES, "zoe"])
-        assert [each.epsilon for each in found] == [2.0, 1.0, 2.0, 1.0, 0.0]
-        assert [each.runs for each in found[:2]] == [("spring", "summer"), ("spring",)]
+        assert [each.epsilon for each in found] == [2.0, 2.0, 2.0, 2.0, 0.0]
+        assert {each.runs for each in found[:4]} == {("spring", "summer")}
+        assert [each.answered for each in found[:2]] == [("spring", "summer"), ("spring",)]
         assert [each.number for each in found] == [0, 1, 2, 3, None]
         assert kept.read_bytes() == before
 
     def test_counts_persons_and_names_none(self, kept: Path) -> None:
         with opened(kept) as record:
             told = accounts.account(record, kept)
-        assert [(each.epsilon, each.persons) for each in told.spending] == [(2.0, 2), (1.0, 2)]
-        assert [(each.run, each.state, each.persons, each.persons_charged) for each in told.runs] == [
+        assert [(each.epsilon, each.persons) for each in told.spending] == [(2.0, 4)]
+        assert [(each.run, each.state, each.persons_charged, each.persons_answered) for each in told.runs] == [
             ("spring", "ended", 4, 4),
             ("summer", "open", 4, 2),
         ]
@@ -77,7 +78,7 @@ class TestTheAccount:
         said = describe_promise("spring", plan := make_plan(small("dp-sgd-wor", "spring", 5)), simulation=True)
         agreed = agreement(read_promised("spring", json.dumps(said)), b"digest")
         shown = json.loads(agreed.promise)
-        assert shown == {key: said[key] for key in shown}
+        assert shown == {key: (said | {"attendance": "private"})[key] for key in shown}
         assert shown["theorem"] == plan.guarantee.theorem
 
 
@@ -102,7 +103,7 @@ class TestTheExport:
         assert {name: float(line["epsilon"]) for name, line in lines.items()} == {
             "17.0": 0.0,  # text in a table is its name as it stands
             "8.50": 0.0,
-            "'=cmd|x": 1.0,
+            "'=cmd|x": 2.0,
             "Ødegård, Anna": 2.0,
             "zoe": 0.0,
         }
@@ -114,7 +115,7 @@ class TestTheExport:
         assert "default-src 'none'" in page
         assert "Nobody has left." in page
         assert "A person who is known to another silo too is two persons" in page
-        assert "2 charged, of 4 when it was agreed to" in page
+        assert "4 charged, 2 answered, of 4" in page
 
     def test_in_a_folder_that_cannot_be_written_is_a_named_error(self, kept: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

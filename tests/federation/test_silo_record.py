@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import fsum
@@ -84,24 +85,23 @@ class TestNumbers:
 
 
 class TestOneAnswer:
-    def test_charges_those_whose_rows_are_in_it_and_nobody_else(self, record):
-        assert record.agree(agreement(participations=2)) is None
+    def test_is_counted_of_those_whose_rows_are_in_it_and_nobody_else(self, record):
+        assert record.agree(agreement(participations=1)) is None
         assert record.keep("r", 0, Q, b"rows", seats(0, 2)) == b"rows"
-        assert record.charged(seats(0, 1, 2)).tolist() == [[1.0, 1e-6], [0.0, 0.0], [1.0, 1e-6]]
-        assert record.spent == (1.0, 1e-6)  # the most of any
+        assert record.may_answer("r", 1, seats(0, 1, 2)).tolist() == [False, True, False]
+        (charge,) = record.charges(seats(0, 1, 2))
+        assert (charge.charged.tolist(), charge.answered.tolist()) == ([True] * 3, [True, False, True])
 
     def test_is_given_again_whoever_it_was_of(self, record):
         record.agree(agreement())
         record.keep("r", 0, Q, b"rows", seats(0, 2))
         assert record.recall("r", 0, Q) == record.keep("r", 0, Q, b"made anew", seats(1)) == b"rows"
-        assert record.charged(seats(1)).tolist() == [[0.0, 0.0]]
         assert record.keep("r", 0, OTHER, b"rows", seats(1)) is None
 
     def test_is_refused_whole_if_one_of_them_may_not_answer(self, record):
         record.agree(agreement(participations=1))
         record.keep("r", 0, Q, b"rows", seats(0))
         assert record.keep("r", 1, Q, b"rows", seats(0, 1)) is None
-        assert record.charged(seats(1)).tolist() == [[0.0, 0.0]]
         assert record.may_answer("r", 1, seats(1, 0)).tolist() == [True, False]
         assert record.keep("r", 1, Q, b"rows", seats(1)) == b"rows"
         assert record.objection("r", 2, seats(1, 0)) == "all 1 answers of the run were given"
@@ -110,53 +110,66 @@ class TestOneAnswer:
 
 class TestAPersonsLimit:
     def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
+        assert record.agree(agreement("before")) is None
+        record.end("before")
+        assert record.register(["dora"]).tolist() == [3]
         record.close()
         with opened(tmp_path, epsilon=1.5) as record:
-            for run, those in (("a", seats(0)), ("b", seats(1))):
-                assert record.agree(agreement(run)) is None
-                assert record.keep(run, 0, Q, b"rows", those) is not None
-            assert record.may_answer("b", 1, seats(0, 1, 2)).tolist() == [False, False, True]
-            assert "ε = 1 and the 1 spent before exceed the lifetime limit 1.5" in record.objection("b", 1, seats(0))
+            assert record.agree(agreement("after")) is None
+            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
+            assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
+            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
+            assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
+            assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
 
-    def test_says_nothing_about_whether_the_silo_takes_part(self, tmp_path, record):
-        """A coordinator hears who is willing, and may tell: that is decided by terms alone."""
-        record.close()
-        with opened(tmp_path, epsilon=1.5) as record:
-            assert record.agree(agreement("a")) is None
-            assert record.keep("a", 0, Q, b"rows", seats(0, 1, 2)) is not None
-            assert record.agree(agreement("b")) is None
-            assert not record.may_answer("b", 0, seats(0, 1, 2)).any()
-            assert "exceed the lifetime limit 1.5" in record.agree(agreement("c", epsilon=1.75))
-
-    def test_where_who_answers_is_told_depends_on_terms_alone(self, tmp_path, record):
-        """Whom a secret cohort had in an earlier run may not show by name."""
-        record.close()
-        with opened(tmp_path, epsilon=2.5) as record:
+    @pytest.mark.parametrize("asked", [(), (0,), (1, 2), (0, 1, 2)])
+    def test_is_a_function_of_terms_whomever_a_secret_cohort_had(self, tmp_path, asked):
+        """Who is away in a later run, and whether the silo takes part, may not show whom an earlier one had drawn."""
+        with opened(tmp_path, epsilon=1.75) as record:
+            record.register(["anna", "ben", "carla"])
             assert record.agree(agreement("secret cohort")) is None
-            assert record.agree(agreement("never asked")) is None
-            assert record.keep("secret cohort", 0, Q, b"rows", seats(0)) is not None
-            assert record.agree(agreement("told", public=True)) is None
-            assert record.objection("told", 0, seats(0)) == record.objection("told", 0, seats(1)) is not None
-            assert record.register(["dora"]).tolist() == [3]  # could not be asked in an earlier one that has ended
-            assert not record.may_answer("told", 0, seats(3)).any()
-            assert record.may_answer("secret cohort", 1, seats(1)).all()  # nobody is told who answers there
-            record.end("secret cohort"), record.end("never asked")
-            assert record.register(["ezra"]).tolist() == [4]
-            assert record.may_answer("told", 0, seats(0, 1, 2, 3, 4)).tolist() == [False] * 4 + [True]
-            assert record.keep("told", 0, Q, b"rows", seats(4)) is not None
-            assert record.agree(agreement("told too", epsilon=1.0, public=True)) is None
-            assert record.may_answer("told too", 0, seats(3, 4)).tolist() == [False, True]
+            if asked:
+                assert record.keep("secret cohort", 0, Q, b"rows", seats(*asked)) is not None
+            record.end("secret cohort")
+            assert (
+                record.agree(agreement("too much")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.75"
+            )
+            assert record.agree(agreement("later", epsilon=0.75)) is None
+            assert record.may_answer("later", 0, seats(0, 1, 2)).all()
 
-    def test_where_who_answers_is_told_counts_agreements_that_were_dropped(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("quoron_client.federation.record._MOST_OPEN", 3)
-        with opened(tmp_path, epsilon=8.0) as record:
+    def test_has_room_again_where_a_run_ends_before_anybody_was_asked(self, record):
+        record.agree(agreement())
+        record.end("r", begun=False)
+        assert record.charged(seats(0, 1, 2)).tolist() == [[0.0, 0.0]] * 3
+        (charge,) = record.charges(seats(0, 1, 2))
+        assert charge.ended
+        assert not charge.charged.any()
+
+    def test_of_whoever_comes_while_a_run_is_open_is_charged_then(self, tmp_path, record):
+        record.agree(agreement(participations=300))
+        record.keep("r", 0, Q, b"rows", seats(0, 1, 2))
+        assert record.register(["dora"]).tolist() == [3]
+        assert record.may_answer("r", 1, seats(2, 3)).all()
+        assert record.keep("r", 1, Q, b"rows", seats(0, 3)) == b"rows"
+        assert record.charged(seats(0, 3)).tolist() == [[1.0, 1e-6]] * 2
+
+    def test_of_persons_who_are_read_after_the_silo_has_agreed(self, tmp_path):
+        """Where who answers is told, a file may not be looked at before."""
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("first")) is None
+            assert record.agree(agreement("second")) is not None
+            assert record.register(["anna", "ben"]).tolist() == [0, 1]
+            assert record.may_answer("first", 0, seats(0, 1)).all()
+            assert record.charged(seats(0, 1)).tolist() == [[1.0, 1e-6]] * 2
+
+    def test_is_reached_by_no_number_of_announcements(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("quoron_client.federation.agreements._MOST_OPEN", 3)
+        with opened(tmp_path) as record:
             record.register(["anna"])
-            for number in range(8):
-                assert record.agree(agreement(f"run {number}")) is None
-            assert len(record.charges(seats(0))) == 3
-            assert record.agree(agreement("told", public=True)) is None
-            assert not record.may_answer("told", 0, seats(0)).any()
-            assert record.may_answer("run 7", 0, seats(0)).all()
+            said = [record.agree(agreement(f"run {number}", epsilon=1e-9)) for number in range(5)]
+            assert [each is None for each in said] == [True] * 3 + [False] * 2
+            record.end("run 0")
+            assert record.agree(agreement("run 4", epsilon=1e-9)) is None
 
     def test_holds_local_reports_of_each_to_what_was_agreed(self, record):
         record.agree(agreement(participations=3))
@@ -171,49 +184,60 @@ class OneByOne:
     """The slow reference: a record for each person, as its own client would keep it."""
 
     limit: float
-    runs: dict = field(default_factory=dict)  # (ε, participations), and of each person how many answers
+    runs: dict = field(default_factory=dict)  # ε, participations, who is charged, and how many answers each has given
     given: set = field(default_factory=set)
     gone: set = field(default_factory=set)
 
+    def spent(self, person):
+        return [epsilon for epsilon, _, charged, _ in self.runs.values() if person in charged]
+
+    def agree(self, run, epsilon, most, people):
+        fits = {each for each in range(people) if fsum([*self.spent(each), epsilon]) <= self.limit}
+        self.runs[run] = epsilon, most, fits - self.gone, Counter()
+        return bool(fits - self.gone)
+
+    def come(self, person):
+        for epsilon, _, charged, _ in self.runs.values():
+            if charged and fsum([*self.spent(person), epsilon]) <= self.limit:
+                charged.add(person)
+
     def may(self, run, round, person):
-        epsilon, most, answers = self.runs[run]
-        spent = [cost for cost, _, each in self.runs.values() if each[person]]
-        return (
-            (run, round) not in self.given
-            and person not in self.gone
-            and answers[person] < most
-            and (answers[person] > 0 or fsum([*spent, epsilon]) <= self.limit)
-        )
+        _, most, charged, answers = self.runs[run]
+        open_ = (run, round) not in self.given and person not in self.gone
+        return open_ and person in charged and answers[person] < most
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_each_person_is_judged_as_by_a_record_of_its_own(tmp_path_factory, data):
     people, folder = 4, tmp_path_factory.mktemp("record")
     reference = OneByOne(limit=data.draw(st.sampled_from([0.3, 0.5, 0.7])))
     with opened(folder, epsilon=reference.limit) as record:
-        record.register([str(each) for each in range(people)])
-        for number in range(4):
-            epsilon, most = data.draw(st.sampled_from([0.1, 0.2])), data.draw(st.integers(1, 3))
-            assert record.agree(agreement(f"{number}", epsilon=epsilon, participations=most)) is None
-            reference.runs[f"{number}"] = epsilon, most, [0] * people
-        for round in range(12):
-            run = data.draw(st.sampled_from(sorted(reference.runs)))
-            asked = seats(*sorted(data.draw(st.sets(st.integers(0, people - 1), min_size=1))))
-            expected = [reference.may(run, round, person) for person in asked.tolist()]
-            may = record.may_answer(run, round, asked)
-            assert may.tolist() == expected
-            assert (record.objection(run, round, asked) is None) == any(expected)
-            assert record.keep(run, round, Q, b"rows", asked[may]) == (b"rows" if any(expected) else None)
-            if any(expected):
-                reference.given.add((run, round))
-                for person in asked[may].tolist():
-                    reference.runs[run][2][person] += 1
-            if data.draw(st.integers(0, 9)) == 0:
-                reference.gone.add(person := data.draw(st.integers(0, people - 1)))
+        for step in range(12):
+            what = data.draw(st.sampled_from(["agree", "agree", "come", "leave", *["ask"] * 5]))
+            if what == "come" and record.people < people:
+                reference.come(record.people)
+                record.register([str(record.people)])
+            elif what == "agree" and record.people:
+                epsilon, most = data.draw(st.sampled_from([0.1, 0.2])), data.draw(st.integers(1, 3))
+                agreed = record.agree(agreement(f"{step}", epsilon=epsilon, participations=most)) is None
+                assert agreed == reference.agree(f"{step}", epsilon, most, record.people)
+            elif what == "leave" and record.people:
+                reference.gone.add(person := data.draw(st.integers(0, record.people - 1)))
                 record.depart(str(person), time=NOW)
-        charged = [[fsum(run[0] for run in reference.runs.values() if run[2][each])] for each in range(people)]
-        assert record.charged(np.arange(people))[:, :1].tolist() == charged
+            elif what == "ask" and reference.runs and record.people:
+                run = data.draw(st.sampled_from(sorted(reference.runs)))
+                asked = seats(*sorted(data.draw(st.sets(st.integers(0, record.people - 1), min_size=1))))
+                expected = [reference.may(run, step, person) for person in asked.tolist()]
+                may = record.may_answer(run, step, asked)
+                assert may.tolist() == expected
+                assert (record.objection(run, step, asked) is None) == any(expected)
+                assert record.keep(run, step, Q, b"rows", asked[may]) == (b"rows" if any(expected) else None)
+                reference.given |= {(run, step)} if any(expected) else set()
+                for person in asked[may].tolist():
+                    reference.runs[run][3][person] += 1
+        charged = [fsum(reference.spent(each)) for each in range(record.people)]
+        assert record.charged(np.arange(record.people))[:, 0].tolist() == charged
 
 
 class TestAPersonWhoLeaves:
@@ -222,11 +246,11 @@ class TestAPersonWhoLeaves:
             record.agree(agreement(run, participations=3))
         record.keep("going on", 0, Q, b"rows", seats(0, 1))
         departure = record.depart("ben", time=NOW)
-        assert (departure.person, departure.answers, departure.epsilon) == (1, 1, 1.0)
+        assert (departure.person, departure.answers, departure.epsilon) == (1, 1, 2.0)
         for run in ("going on", "later"):
             assert record.may_answer(run, 1, seats(0, 1, 2)).tolist() == [True, False, True]
             assert record.keep(run, 1, Q, b"rows", seats(0, 1)) is None
-        assert record.charged(seats(1)).tolist() == [[1.0, 1e-6]]
+        assert record.charged(seats(1)).tolist() == [[2.0, 2e-6]]
 
     def test_is_in_no_answer_that_was_kept(self, tmp_path, record):
         """Of two answers to one question, with and without a row, the difference would be the row."""
@@ -257,25 +281,26 @@ class TestAPersonWhoLeaves:
 
 
 class TestACopyOfASilosRecord:
-    def test_of_before_somebodys_first_answer_charges_everybody(self, tmp_path, record):
-        record.agree(agreement("r", participations=2)), record.agree(agreement("s", epsilon=1.0))
-        record.keep("r", 0, Q, b"rows", seats(0))
+    def test_of_before_somebodys_first_answer_has_charged_everybody(self, tmp_path, record):
+        record.agree(agreement("r", participations=2))
         record.close()
+        files = {each: each.read_bytes() for each in tmp_path.iterdir()}
+        with opened(tmp_path) as later:
+            assert later.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
+        for each, content in files.items():  # the record and its count
+            each.write_bytes(content)
         with opened(tmp_path, epsilon=1.5) as again:
-            again.witness([("r", 1.0, 1e-6), ("s", 1.0, 1e-6)])
-            assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [2.0] * 3
-            assert again.may_answer("r", 1, seats(0, 1, 2)).all()  # is charged already, and had room
-            assert again.objection("s", 0, seats(0)) == "the run has ended"
-            assert again.register(["dora"]).tolist() == [3]
-            assert again.charged(seats(3))[:, 0].tolist() == [2.0]  # its first numbers may have been somebody else's
+            again.witness([("r", 1.0, 1e-6)])
+            assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [1.0] * 3
 
     def test_made_anew_charges_everybody_for_what_a_coordinator_says(self, tmp_path):
         with opened(tmp_path, epsilon=2.5, anew=True) as record:
             record.witness([("r", 2.0, 1e-6)])
             record.register(["anna", "ben"])
             assert record.charged(seats(0, 1))[:, 0].tolist() == [2.0, 2.0]
-            assert record.agree(agreement("s")) is None
-            assert not record.may_answer("s", 0, seats(0, 1)).any()
+            assert record.register(["dora"]).tolist() == [2]
+            assert record.charged(seats(2))[:, 0].tolist() == [2.0]  # its first numbers may have been somebody else's
+            assert "ε = 1 and the 2 spent before exceed" in record.agree(agreement("s"))
 
     def test_with_pages_of_before_is_refused_by_name(self, tmp_path, record):
         people = 60_000
@@ -314,7 +339,8 @@ class TestAHundredThousandPersons:
                 assert record.keep("r", number, bytes(16), b"sums", half) == b"sums"
             assert (record._database.total_changes - rows) / 3 <= 5  # answer, share, run, count
             assert (tmp_path / "record.sqlite").stat().st_size - before < 3 * self.PEOPLE
-            assert record.charged(everybody).sum(axis=0)[0] == len(half)
+            (charge,) = record.charges(everybody)
+            assert charge.answered.sum() == len(half)
 
 
 # As in test_client_record: clients of one silo's record, killed and started again. A person leaves on the way.

@@ -4,7 +4,7 @@
         print(account(record).as_json())
         print(of_each(record, ["patient 17"]))
 
-For the silo and whoever checks on it, and nobody else: how many were charged may tell whom a secret cohort had. No
+For the silo and whoever checks on it, and nobody else: how many answered may tell whom a secret cohort had. No
 person's name is in an account; `of_each` needs the names from whoever holds them, as the record has none.
 """
 
@@ -22,8 +22,9 @@ import numpy as np
 
 from quoron_client.data.dialect import Dialect
 from quoron_client.data.users import names
+from quoron_client.federation.agreements import Charge
 from quoron_client.federation.own_table import read_own_table
-from quoron_client.federation.record import Charge, Record
+from quoron_client.federation.record import Record
 from quoron_privacy.errors import ConfigError, DataError
 
 UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"
@@ -54,8 +55,9 @@ class Promise:
     attendance: str
     state: str  # open or ended
     rounds_answered: int
-    persons: int  # that the silo had when it was agreed to
+    persons: int  # that the silo had while it was open
     persons_charged: int
+    persons_answered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ class PersonAccount:
     number: int | None  # None: the record does not know this name
     epsilon: float
     delta: float
-    runs: tuple[str, ...]
+    runs: tuple[str, ...]  # that it is charged for
+    answered: tuple[str, ...]  # those of them in which it has answered
     left: str | None  # when
 
 
@@ -117,17 +120,21 @@ def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
     found = []
     for index, (name, number) in enumerate(zip(those, numbers.tolist(), strict=True)):
         if number < 0:
-            found.append(PersonAccount(name, None, 0.0, 0.0, (), None))
+            found.append(PersonAccount(name, None, 0.0, 0.0, (), (), None))
             continue
         runs = tuple(charge.run for charge in charges if charge.charged[index])
+        answered = tuple(charge.run for charge in charges if charge.answered[index])
         epsilon, delta = float(sums[index, 0]), float(sums[index, 1])
-        found.append(PersonAccount(name, number, epsilon, delta, runs, left[index]))
+        found.append(PersonAccount(name, number, epsilon, delta, runs, answered, left[index]))
     return found
 
 
 def persons_csv(found: Sequence[PersonAccount]) -> str:
     """A line a person, by its name."""
-    lines = [asdict(each) | {"runs": " ".join(each.runs), "left": each.left or ""} for each in found]
+    lines = [
+        asdict(each) | {"runs": " ".join(each.runs), "answered": " ".join(each.answered), "left": each.left or ""}
+        for each in found
+    ]
     return _csv(lines, list(PersonAccount.__dataclass_fields__))
 
 
@@ -202,11 +209,12 @@ def _promise(charge: Charge) -> Promise:
         charged_epsilon=charge.epsilon,
         charged_delta=charge.delta,
         simulation=bool(said.get("simulation", False)),
-        attendance="public" if charge.public else "private",
+        attendance=said.get("attendance", ""),
         state="ended" if charge.ended else "open",
         rounds_answered=charge.answers,
         persons=charge.people,
         persons_charged=int(charge.charged.sum()),
+        persons_answered=int(charge.answered.sum()),
     )
 
 

@@ -101,7 +101,7 @@ def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int
     wrong = None if seen is None else objection(seen, claim, named)
     lacking = []
     if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
-        charged = "SELECT run FROM runs WHERE books = ? AND charged AND epsilon < 9e999"
+        charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
         lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
     if wrong is None and lacking:
         wrong = (

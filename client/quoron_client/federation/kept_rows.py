@@ -26,15 +26,14 @@ _KIND = "quoron silo's rows 1"
 class KeptRows:
     """Of some persons, each once."""
 
-    task: str  # digest of what all of them were asked
-    own: NDArray[np.int64]  # (k, 2) of what each was asked of its own
+    tasks: NDArray[np.int64]  # (k, 2), digests of what each was asked
     persons: Persons  # (k,)
     answers: Answers  # of them
 
     @classmethod
     def of(cls, task: Task, persons: Persons, answers: Answers) -> "KeptRows":
         """Answers to a task, which has something for each of them where it has something of each one's own."""
-        return cls(_common(task), _own(task, len(persons)), persons, answers)
+        return cls(_digests(task, len(persons)), persons, answers)
 
     def places(self, task: Task, asked: Persons) -> tuple[NDArray[np.intp], Mask]:
         """Where the row of each asked person is (k,), -1 for who has said nothing, and which were asked this very
@@ -44,23 +43,22 @@ class KeptRows:
         place = order[np.minimum(found, len(order) - 1)] if len(order) else np.full(len(asked), -1)
         here = place >= 0
         here[here] = self.persons[place[here]] == asked[here]
-        same = here & (self.task == _common(task))
-        same[same] = (self.own[place[same]] == _own(task, len(asked))[same]).all(axis=1)
+        same = here.copy()
+        same[here] = (self.tasks[place[here]] == _digests(task, len(asked))[here]).all(axis=1)
         return np.where(here, place, -1), same
 
     def and_also(self, other: "KeptRows") -> "KeptRows":
-        """With the rows of others, who were asked the same but for what is their own."""
+        """With the rows of others."""
         values = np.concatenate([self.answers.values, other.answers.values])
         status = np.concatenate([self.answers.status, other.answers.status])
-        own, persons = np.concatenate([self.own, other.own]), np.concatenate([self.persons, other.persons])
-        return KeptRows(self.task, own, persons, Answers(values, status))
+        tasks, persons = np.concatenate([self.tasks, other.tasks]), np.concatenate([self.persons, other.persons])
+        return KeptRows(tasks, persons, Answers(values, status))
 
     def as_bytes(self) -> bytes:
         """For the record."""
-        arrays = {"own": self.own, "persons": self.persons, "values": self.answers.values}
+        arrays = {"tasks": self.tasks, "persons": self.persons, "values": self.answers.values}
         fields = {name: values_pb2.Value(array=wire.array_to_wire(array)) for name, array in arrays.items()}
         fields["status"] = values_pb2.Value(text=self.answers.status.tobytes().hex())
-        fields["task"] = values_pb2.Value(text=self.task)
         return bytes(values_pb2.Record(type=_KIND, fields=fields).SerializeToString(deterministic=True))
 
     @classmethod
@@ -68,21 +66,17 @@ class KeptRows:
         """What `as_bytes` wrote."""
         fields = values_pb2.Record.FromString(stored).fields
         most = wire.MAX_NUMBERS
-        own = wire.array_from_wire(fields["own"].array, dtype="int64", max_numbers=most)
+        tasks = wire.array_from_wire(fields["tasks"].array, dtype="int64", max_numbers=most)
         persons = wire.array_from_wire(fields["persons"].array, dtype="int64", max_numbers=most)
         values = wire.array_from_wire(fields["values"].array, dtype="float64", max_numbers=most)
         status = np.frombuffer(bytes.fromhex(fields["status"].text), np.uint8)
-        return cls(fields["task"].text, own, persons, Answers(values, status))
+        return cls(tasks, persons, Answers(values, status))
 
 
-def _common(task: Task) -> str:
-    """Of all of a task but what each has of its own."""
-    return wire.Body.of(task if task.own is None else task.part(slice(0))).digest.hex()
-
-
-def _own(task: Task, asked: int) -> NDArray[np.int64]:
-    if task.own is None:
-        return np.zeros((asked, 2), np.int64)
-    rows = np.ascontiguousarray(getattr(task, task.own))
-    digests = b"".join(blake2b(row.tobytes(), digest_size=_DIGEST).digest() for row in rows)
-    return np.frombuffer(digests, "<i8").astype(np.int64).reshape(asked, 2)
+def _digests(task: Task, asked: int) -> NDArray[np.int64]:
+    """Of all that each was asked, (k, 2)."""
+    common = wire.Body.of(task if task.own is None else task.part(slice(0))).digest
+    rows = None if task.own is None else np.ascontiguousarray(getattr(task, task.own))
+    of_each = [b""] * asked if rows is None else [row.tobytes() for row in rows]
+    made = {own: blake2b(common + own, digest_size=_DIGEST).digest() for own in set(of_each)}
+    return np.frombuffer(b"".join(made[own] for own in of_each), "<i8").astype(np.int64).reshape(asked, 2)

@@ -1,12 +1,13 @@
 """Whom a client's record charges: the persons of a silo, each by a number of its own, or the one user of a client.
 
-    seats = register(database, ["anna", "ben"])        # 0, 1: for ever theirs; -1 once somebody has left
-    add(database, "spring", seats, participations=40)  # both have answered once more in this run
-    spent(database, seats)                             # ε and δ of each, shape (2, 2)
+    seats = register(database, ["anna", "ben"])          # 0, 1: for ever theirs; -1 once somebody has left
+    charge(database, "spring", seats, participations=40) # both are charged for this run
+    count(database, "spring", seats)                     # and have answered once more in it
+    spent(database, seats)                               # ε and δ of each, shape (2, 2)
 
 Of a name the record keeps a salted digest, so whoever finds the file learns nobody's name from it; whoever has the file
 and guesses a name can check the guess, as the salt is in it. Of a run it keeps one row, however many the persons are:
-who is charged, a bit each, and how often each has answered, while the run is open.
+who is charged and who has answered, a bit each, and how often, while the run is open.
 
 All of it belongs to a transaction of `Record`, whose tables these are. Sums of ε and of δ are correctly rounded.
 """
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import fsum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,12 @@ from quoron_privacy.errors import LedgerError
 TABLES = """
 CREATE TABLE silo (salt BLOB NOT NULL) STRICT;
 CREATE TABLE people (
-    person INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, since INTEGER NOT NULL, departed TEXT
+    person INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, departed TEXT
 ) STRICT;
 CREATE INDEX gone ON people (departed) WHERE departed IS NOT NULL;
 CREATE TABLE shares (
-    run TEXT PRIMARY KEY REFERENCES runs, given INTEGER NOT NULL, charged BLOB NOT NULL, counts BLOB, mark BLOB NOT NULL
+    run TEXT PRIMARY KEY REFERENCES runs, given INTEGER NOT NULL, charged BLOB NOT NULL, answered BLOB NOT NULL,
+    counts BLOB, mark BLOB NOT NULL
 ) STRICT
 """
 FOUND = """(SELECT total(given) FROM shares), (SELECT count(*) FROM people),
@@ -48,14 +50,29 @@ ONE_USER.setflags(write=False)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """Of one run: who is charged, shape (n,), and how many answers each has given, while it is open."""
+    """Of one run: who is charged, and how many answers each has given, while it is open; all of one length n."""
 
     charged: Mask
+    answered: Mask  # who has ever
     counts: Counts
+    given: int  # answers of persons in all, also once the run has ended
 
-    def of(self, persons: Persons) -> tuple[Mask, Counts]:
-        """Both for these persons, shape (k,) each; those that are not charged yet may be beyond n."""
-        return _at(self.charged, persons), _at(self.counts, persons)
+    @classmethod
+    def of(cls, database: sqlite3.Connection, run: str) -> "Share":
+        """Of a run; nobody is charged in one without any."""
+        query = "SELECT given, charged, answered, counts FROM shares WHERE run = ?"
+        found = database.execute(query, (run,)).fetchone()
+        if found is None:
+            return cls(np.zeros(0, bool), np.zeros(0, bool), np.zeros(0, np.uint8), 0)
+        charged = unpacked(found[1])
+        counts = np.zeros(len(charged), np.uint8) if found[3] is None else _counts(found[3])
+        return cls(charged, unpacked(found[2]), counts, found[0])
+
+    def write(self, database: sqlite3.Connection, run: str, *, open_: bool = True) -> None:
+        """Keep it; of a run that is over without how often each has answered."""
+        kept = packed(self.charged), packed(self.answered), _compressed(self.counts) if open_ else None
+        row = (run, self.given, *kept, _mark(*kept))
+        database.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
 def are_registered(database: sqlite3.Connection) -> bool:
@@ -70,7 +87,7 @@ def register(database: sqlite3.Connection, names: Sequence[str], most: int | Non
     """
     found = database.execute("SELECT salt FROM silo").fetchone()
     if found is None:
-        if database.execute("SELECT 1 FROM shares").fetchone():
+        if database.execute("SELECT 1 FROM shares WHERE given").fetchone():
             raise LedgerError(
                 "Expected the record of a silo, or a new one, got that of one user, who has answered with it. Give "
                 "the silo a record, a key and a certificate of its own."
@@ -80,15 +97,14 @@ def register(database: sqlite3.Connection, names: Sequence[str], most: int | Non
     digests = [digest(found[0], name) for name in names]
     known = {row[0]: row[1] if row[2] is None else -1 for row in database.execute(_PEOPLE)}
     free = len(known)
-    (since,) = database.execute(_FIRST_OPEN).fetchone()
     new = []
     for each in digests:
         if each not in known:
             known[each] = free if most is None or free < most else -1
             if known[each] >= 0:
-                new.append((free, each, since))
+                new.append((free, each))
                 free += 1
-    database.executemany("INSERT INTO people (person, digest, since) VALUES (?, ?, ?)", new)
+    database.executemany("INSERT INTO people (person, digest) VALUES (?, ?)", new)
     return np.array([known[each] for each in digests], np.int64)
 
 
@@ -103,8 +119,6 @@ def known(database: sqlite3.Connection, names: Sequence[str]) -> tuple[Persons, 
 
 
 _PEOPLE = "SELECT digest, person, departed FROM people ORDER BY person"
-# Whoever comes can be asked in every run that is open then, and in later ones.
-_FIRST_OPEN = "SELECT coalesce(min(rowid), (SELECT coalesce(max(rowid), 0) + 1 FROM runs)) FROM runs WHERE NOT ended"
 
 
 def digest(salt: bytes, name: str) -> bytes:
@@ -121,34 +135,31 @@ def here(database: sqlite3.Connection, persons: Persons) -> Mask:
     return np.logical_and(np.isin(persons, np.arange(many)), ~np.isin(persons, gone))
 
 
-def share(database: sqlite3.Connection, run: str) -> Share:
-    """Of a run; nobody is charged in one without any."""
-    found = database.execute("SELECT charged, counts FROM shares WHERE run = ?", (run,)).fetchone()
-    if found is None:
-        return Share(np.zeros(0, bool), np.zeros(0, np.uint8))
-    charged = unpacked(found[0])
-    return Share(charged, np.zeros(0, np.uint8) if found[1] is None else _counts(found[1]))
-
-
-def add(
-    database: sqlite3.Connection, run: str, persons: Persons, *, participations: int, answered: bool = True
-) -> None:
-    """Charge these persons for a run and, if they have `answered`, count one more answer of each."""
-    before, size = share(database, run), int(persons.max(initial=-1)) + 1
-    charged = np.zeros(max(size, len(before.charged)), bool)
-    counts = np.zeros(len(charged), np.min_scalar_type(participations))
-    charged[: len(before.charged)] = before.charged
-    counts[: len(before.counts)] = before.counts
+def charge(database: sqlite3.Connection, run: str, persons: Persons, *, participations: int) -> None:
+    """These persons are charged for a run in which each may answer so often."""
+    before, size = Share.of(database, run), int(persons.max(initial=-1)) + 1
+    size = max(size, len(before.charged))
+    charged, answered = _longer(before.charged, size, bool), _longer(before.answered, size, bool)
     charged[persons] = True
-    counts[persons] += answered
-    _write(database, run, int(counts.sum(dtype=np.int64)), packed(charged), _compressed(counts))
+    counts = _longer(before.counts, size, np.min_scalar_type(participations))
+    Share(charged, answered, counts, before.given).write(database, run)
 
 
-def close(database: sqlite3.Connection, run: str) -> None:
-    """A run has ended: who was charged stays, how often each has answered is of no use any more."""
-    found = database.execute("SELECT given, charged FROM shares WHERE run = ?", (run,)).fetchone()
-    if found is not None:
-        _write(database, run, int(found[0]), bytes(found[1]), None)
+def count(database: sqlite3.Connection, run: str, persons: Persons) -> None:
+    """These persons, who are charged for a run, have answered once more in it."""
+    before = Share.of(database, run)
+    answered, counts = before.answered.copy(), before.counts.copy()
+    answered[persons] = True
+    counts[persons] += 1
+    Share(before.charged, answered, counts, before.given + len(persons)).write(database, run)
+
+
+def close(database: sqlite3.Connection, run: str, *, release: bool) -> None:
+    """A run has ended: who was charged stays, unless nobody was asked and they are to be released."""
+    before = Share.of(database, run)
+    nobody = np.zeros_like(before.charged)
+    closed = Share(nobody if release else before.charged, before.answered, before.counts, before.given)
+    closed.write(database, run, open_=False)
     database.execute("UPDATE answers SET answer = NULL, persons = NULL WHERE run = ?", (run,))
 
 
@@ -167,48 +178,31 @@ def depart(database: sqlite3.Connection, name: str, time: str) -> tuple[int, str
     erased = 0
     kept = database.execute("SELECT rowid, persons FROM answers WHERE answer IS NOT NULL AND persons IS NOT NULL")
     for row, persons in kept.fetchall():
-        if _at(unpacked(persons), np.array([person]))[0]:
+        if at(unpacked(persons), np.array([person]))[0]:
             database.execute("UPDATE answers SET answer = NULL WHERE rowid = ?", (row,))
             erased += 1
     return person, before or time, erased
 
 
 def spent(
-    database: sqlite3.Connection,
-    persons: Persons,
-    *,
-    plus: Sequence[tuple[float, float]] = (),
-    besides: str = "",
-    by_terms: bool = False,
+    database: sqlite3.Connection, persons: Persons, *, plus: Sequence[tuple[float, float]] = (), besides: str = ""
 ) -> Sums:
-    """ε and δ of each person over all runs but one, and `plus` these, shape (k, 2).
-
-    `by_terms`: a run of private attendance counts for whoever could have been asked in it, from when it was agreed to,
-    whatever was asked, so that the sums are a function of what is public.
-    """
-    rows = database.execute(_BY_TERMS if by_terms else _CHARGED, (besides,)).fetchall()
-    since = _since(database, persons) if by_terms else persons
+    """ε and δ that each person is charged over all runs but one, and `plus` these, shape (k, 2)."""
+    rows = database.execute(_CHARGED, (besides,)).fetchall()
     held = np.zeros((len(rows), len(persons)), bool)
-    for kept, (number, _, _, everybody, public, charged) in zip(held, rows, strict=True):
-        if everybody:
-            kept[:] = True
-        elif by_terms and not public:
-            kept[:] = since <= number
-        elif charged is not None:
-            kept[:] = _at(unpacked(charged), persons)
+    for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
+        kept[:] = True if everybody else at(unpacked(charged), persons)
     patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
-    costs = [(row[1], row[2]) for row in rows]
     sums = np.empty((len(patterns), 2))
     for total, pattern in zip(sums, patterns, strict=True):
         bits = np.unpackbits(pattern, count=len(rows)) if rows else ()
-        all_of = [*(cost for cost, bit in zip(costs, bits, strict=True) if bit), *plus]
+        all_of = [*(row[:2] for row, bit in zip(rows, bits, strict=True) if bit), *plus]
         total[:] = fsum(each[0] for each in all_of), fsum(each[1] for each in all_of)
     return sums[which.ravel()]
 
 
-_COSTS = "SELECT runs.rowid, epsilon, delta, everybody, public, shares.charged FROM runs LEFT JOIN shares USING (run)"
-_CHARGED = f"{_COSTS} WHERE runs.charged AND run != ? ORDER BY runs.rowid"
-_BY_TERMS = f"{_COSTS} WHERE (runs.charged OR NOT public) AND run != ? ORDER BY runs.rowid"
+_CHARGED = """SELECT epsilon, delta, everybody, shares.charged FROM runs LEFT JOIN shares USING (run)
+    WHERE runs.charged AND run != ? ORDER BY runs.rowid"""
 
 
 def reported(
@@ -223,7 +217,7 @@ def reported(
     again = np.flatnonzero(counts)
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
     given = database.execute(query, (run,)).fetchall() if len(again) else []
-    held = np.array([_at(unpacked(row[2]), persons[again]) for row in given], bool).reshape(len(given), len(again))
+    held = np.array([at(unpacked(row[2]), persons[again]) for row in given], bool).reshape(len(given), len(again))
     for index, bits in zip(again, held.T, strict=True):
         own = [spends, *(row[:2] for row, bit in zip(given, bits, strict=True) if bit)]
         sums[index] = fsum(each[0] for each in own), fsum(each[1] for each in own)
@@ -232,8 +226,8 @@ def reported(
 
 def whole(database: sqlite3.Connection) -> bool:
     """Whether what is kept of each run is what was written: a torn copy has some pages of before."""
-    rows = database.execute("SELECT charged, counts, mark FROM shares")
-    return all(mark == _mark(charged, counts) for charged, counts, mark in rows)
+    rows = database.execute("SELECT mark, charged, answered, counts FROM shares")
+    return all(mark == _mark(*kept) for mark, *kept in rows)
 
 
 def mask(persons: Persons) -> Mask:
@@ -245,7 +239,7 @@ def mask(persons: Persons) -> Mask:
 
 def are_among(kept: bytes, persons: Persons) -> bool:
     """Whether any of these has a bit in what the file says."""
-    return bool(_at(unpacked(kept), persons).any())
+    return bool(at(unpacked(kept), persons).any())
 
 
 def union(kept: bytes, persons: Persons) -> Mask:
@@ -272,7 +266,7 @@ def _counts(kept: bytes) -> Counts:
     return np.frombuffer(zlib.decompress(kept[1:]), f"<u{kept[0]}")
 
 
-def _at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
+def at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
     """Of these persons; zero beyond the last."""
     inside = (persons >= 0) & (persons < len(values))
     found = np.zeros(len(persons), values.dtype)
@@ -280,16 +274,12 @@ def _at(values: NDArray[_Number], persons: Persons) -> NDArray[_Number]:
     return found
 
 
-def _since(database: sqlite3.Connection, persons: Persons) -> Persons:
-    """The first run in which each could be asked: its number."""
-    found = np.array([row[0] for row in database.execute("SELECT since FROM people ORDER BY person")], np.int64)
-    return _at(found, persons)
+def _longer(values: NDArray[Any], size: int, kind: Any) -> NDArray[Any]:
+    found = np.zeros(size, kind)
+    found[: len(values)] = values
+    return found
 
 
-def _write(database: sqlite3.Connection, run: str, given: int, charged: bytes, counts: bytes | None) -> None:
-    row = (run, given, charged, counts, _mark(charged, counts))
-    database.execute("INSERT OR REPLACE INTO shares VALUES (?, ?, ?, ?, ?)", row)
-
-
-def _mark(charged: bytes, counts: bytes | None) -> bytes:
-    return blake2b(charged + (counts or b""), digest_size=8, person=b"quoron-share").digest()
+def _mark(charged: bytes, answered: bytes, counts: bytes | None) -> bytes:
+    kept = b"".join(len(each).to_bytes(8, "little") + each for each in (charged, answered, counts or b""))
+    return blake2b(kept, digest_size=8, person=b"quoron-share").digest()

@@ -16,7 +16,7 @@ A silo has a record for all of its persons, each with limits of its own:
     >>> record.agree(terms), record.keep("r", 0, b"question", b"rows of two", seats[:2])
     (None, b'rows of two')
     >>> record.may_answer("r", 1, seats), record.charged(seats)[:, 0]
-    (array([False, False,  True]), array([1.5, 1.5, 0. ]))
+    (array([False, False,  True]), array([1.5, 1.5, 1.5]))
     >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").person, record.may_answer("r", 1, seats).any()
     (2, np.False_)
     >>> record.close()
@@ -24,10 +24,10 @@ A silo has a record for all of its persons, each with limits of its own:
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
 nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. On Flower nobody
-tells of books, and rounds may go back: there, too, each has one answer. A person is charged in full for a run with its
-first answer, or at a start without one (`witness`); the charges of all runs add up, which is sound however the
-coordinator composes them, and stay within the limits, which are those of one person. Whoever has no room left, or has
-left, is not in an answer, like anybody who is away; docs/federation.md says what that tells.
+tells of books, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
+is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
+composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
+answer, like anybody who is away (docs/privacy/own-limits.md).
 
 How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
 lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
@@ -44,35 +44,21 @@ import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from math import fsum
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from quoron_client.federation import books, farewell, persons
+from quoron_client.federation import agreements, books, farewell, persons
+from quoron_client.federation.agreements import Agreement, Charge
 from quoron_client.federation.books import BooksClaim
-from quoron_client.federation.persons import ONE_USER, Mask, Persons, Sums
+from quoron_client.federation.persons import ONE_USER, Mask, Persons, Share, Sums
 from quoron_client.federation.record_file import RecordFile
+from quoron_client.protocol.charges import MOST_TOLD
 from quoron_privacy.errors import LedgerError, printable
 
 May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
-_MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
-_DROPPED = ""  # in place of the agreements that were dropped: no run has this name
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What is agreed about a run before anything is answered; it never changes."""
-
-    run: str
-    terms: bytes  # digest of everything announced
-    epsilon: float  # what a person is charged, for replacing one: a zero-out promise costs more than it says
-    delta: float
-    participations: int  # of one person
-    public: bool = False  # who answers is told
-    promise: str = ""  # what was announced of it, for the owner's account: JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +70,6 @@ class Departure:
     answers: int  # that were kept, had its row, and are erased
     epsilon: float  # that it was charged, which nothing takes back
     delta: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Charge:
-    """A run in the owner's account."""
-
-    run: str
-    agreed: str | None  # ISO 8601, UTC; None: a coordinator says so
-    promise: str  # JSON; empty where it was not told
-    epsilon: float
-    delta: float
-    public: bool
-    ended: bool
-    answers: int  # rounds that were answered
-    people: int  # that the silo had when it was agreed to; 1 of a user
-    charged: Mask  # of the persons asked about
 
 
 class Record:
@@ -144,10 +114,16 @@ class Record:
         """The number of each person of a silo, by its name, shape (k,): new ones follow in the order given, up to
         `most` in all; a number is for ever. -1 for whoever has left, or is one too many.
 
-        Names are kept as salted digests. LedgerError for the record of one user who has answered.
+        Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
+        for the record of one user who has answered.
         """
         with self._file.errors(), self._file.transaction() as database:
-            return persons.register(database, names, most)
+            before = len(self._everybody()) if persons.are_registered(database) else 0
+            numbers = persons.register(database, names, most)
+            if (many := len(self._everybody())) > before:
+                for agreement in agreements.open_ones(database):
+                    self._charge(agreement, np.arange(before, many), people=many)
+            return numbers
 
     def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
         """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
@@ -174,8 +150,8 @@ class Record:
         client away. A record opened `anew` counts them as spent instead, by everybody, and answers nothing more in
         them.
 
-        An open run that another process agreed to counts as spent by everybody from now on: this may be a copy of
-        before somebody's first answer, and nobody can tell.
+        A run that another process agreed to, that was never answered, and that it does not speak of has not begun
+        there: nobody is charged for it any more, until it is announced and agreed to again.
         """
         with self._file.errors(), self._file.transaction() as database:
             have = {row[0] for row in database.execute("SELECT run FROM runs")}
@@ -193,23 +169,8 @@ class Record:
                     "VALUES (?, ?, ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
                     (run, b"", epsilon, delta),
                 )
-            for run, _, _ in known:
-                self._count(run)
-
-    def _count(self, run: str) -> None:
-        """Charge everybody for an open run that another process agreed to; whoever has no room answers nothing in it,
-        and if nobody has any it also ends."""
-        query = "SELECT epsilon, delta, participations FROM runs WHERE run = ? AND NOT everybody AND NOT ended"
-        found = self._database.execute(f"{query} AND rowid <= ?", (run, self._before)).fetchone()
-        if found is None:
-            return
-        *cost, participations = found
-        everybody, share = self._everybody(), persons.share(self._database, run)
-        room = self._within(persons.spent(self._database, everybody, plus=[cost], besides=run))
-        charged = share.of(everybody)[0] | room
-        persons.add(self._database, run, everybody[charged], participations=participations, answered=False)
-        query = "UPDATE runs SET charged = 1, everybody = 1, ended = ? WHERE run = ?"
-        self._database.execute(query, (not charged.any(), run))
+            if len(known) < MOST_TOLD:
+                agreements.release(database, {each[0] for each in known}, books=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
         """Whoever has a number, or the one user."""
@@ -265,64 +226,39 @@ class Record:
 
     def charges(self, those: Persons) -> list[Charge]:
         """Every run that was agreed to, from the first, and which of these persons are charged for it."""
-        query = """SELECT run, agreed, coalesce(promise, ''), epsilon, delta, public, ended,
-            (SELECT count(*) FROM answers WHERE answers.run = runs.run), coalesce(people, 1), everybody
-            FROM runs WHERE run != ? ORDER BY runs.rowid"""
         with self._file.errors() as database:
-            rows = database.execute(query, (_DROPPED,)).fetchall()
-            return [
-                Charge(
-                    *(run, agreed, promise, epsilon, delta),
-                    *(bool(public), bool(ended), answers, people),
-                    persons.share(database, run).of(those)[0] | bool(everybody),
-                )
-                for run, agreed, promise, epsilon, delta, public, ended, answers, people, everybody in rows
-            ]
+            return agreements.charges(database, those)
 
     def agree(self, agreement: Agreement) -> str | None:
-        """Agree to a run, durably; None, or why not: other terms than before, or more than the limits.
+        """Agree to a run, durably, and charge everybody who has room for it; None, or why not: other terms than before,
+        or nobody has room.
 
-        One user says no where its own limits leave no room. A silo does only where they leave nobody any, whatever was
-        spent: how much room its persons have is their own, and shows in who answers and nowhere else.
+        By terms, limits and who has left alone, whoever was asked or has answered in earlier runs: that may be secret
+        (docs/privacy/own-limits.md). Said again, whoever has come since, or has room by now, is charged too.
         """
         a = agreement
         with self._file.errors(), self._file.transaction() as database:
-            found = database.execute("SELECT terms, charged FROM runs WHERE run = ?", (a.run,)).fetchone()
+            found = database.execute("SELECT terms, ended FROM runs WHERE run = ?", (a.run,)).fetchone()
             if found is not None and found[0] != a.terms:
                 return "its terms are not those of its first announcement"
-            many = len(self._everybody()) if persons.are_registered(database) else 0
+            if found is None and agreements.too_many(database):
+                return "too many runs are open that were agreed to: their coordinators end some first"
+            everybody = self._everybody()
             if not (found is not None and found[1]):
-                before = np.zeros((1, 2))
-                if not many:
-                    before = persons.spent(database, ONE_USER, by_terms=a.public, besides=a.run)
-                objection = self._beyond_limits(before[0], (a.epsilon, a.delta))
-                if objection is not None:
-                    return objection
-            if found is None:
-                time = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
-                row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root, a.public, time, many or 1)
-                database.execute(
-                    "INSERT INTO runs (run, terms, epsilon, delta, participations, books, public, agreed, people, "
-                    "promise) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*row, a.promise),
-                )
-                self._drop_oldest()
+                self._charge(a, everybody, people=len(everybody))
+            if not Share.of(database, a.run).charged.any():
+                before = persons.spent(database, everybody[:1], besides=a.run)
+                return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
         return None
 
-    def _drop_oldest(self) -> None:
-        """Of the agreements without an answer. What their terms come to stays, for what is decided by terms alone."""
-        (last,) = self._database.execute("SELECT max(rowid) FROM runs").fetchone()
-        oldest, which = "NOT charged AND run != ? AND rowid <= ?", (_DROPPED, last - _MOST_OPEN)
-        query = f"SELECT total(epsilon), total(delta), count(*) FROM runs WHERE {oldest}"
-        *cost, many = self._database.execute(query, which).fetchone()
-        if many:
-            self._database.execute(
-                "INSERT INTO runs (run, terms, epsilon, delta, participations, ended, everybody) "
-                "VALUES (?, ?, ?, ?, 0, 1, 1) ON CONFLICT DO UPDATE SET "
-                "epsilon = epsilon + excluded.epsilon, delta = delta + excluded.delta",
-                (_DROPPED, b"", *cost),
-            )
-            self._database.execute(f"DELETE FROM runs WHERE {oldest}", which)
+    def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
+        """Charge those of them who are not yet, are here and have room."""
+        a, database = agreement, self._database
+        new = ~persons.at(Share.of(database, a.run).charged, those) & persons.here(database, those)
+        new[new] = self._within(persons.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
+        if new.any():
+            agreements.enter(database, a, books=self._root, people=people)
+            persons.charge(database, a.run, those[new], participations=a.participations)
 
     def kept(self, run: str, round: int) -> bytes | None:
         """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
@@ -374,8 +310,7 @@ class Record:
         """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
         answered in it, and these are others.
 
-        Each is judged by its own charges, or where who answers is told, by what terms alone come to; the others
-        are as those who are away: nothing may tell why.
+        The others are as those who are away: nothing may tell why.
         """
         with self._file.errors():
             return self._judged(run, round, those, spends, further=further)[0]
@@ -394,11 +329,11 @@ class Record:
         database, asked = self._database, ONE_USER if those is None else those
         nobody = np.zeros(len(asked), bool)
         terms = database.execute(
-            "SELECT epsilon, delta, participations, ended, public FROM runs WHERE run = ?", (run,)
+            "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?", (run,)
         ).fetchone()
         if terms is None:
             return nobody, "the run was not agreed to"
-        *promised, participations, ended, public = terms
+        *promised, participations, ended = terms
         if ended:
             return nobody, "the run has ended"
         if self._is_past(run, round):
@@ -412,24 +347,22 @@ class Record:
                 return nobody, "the plan has no user in this round who was in those that were answered"
         if those is None and persons.are_registered(database):
             return nobody, "the record is that of a silo's persons, not of one user"
-        charged, given = persons.share(database, run).of(asked)
+        share = Share.of(database, run)
+        given = persons.at(share.counts, asked)
         # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
         # enforces it. In another one the coordinator keeps the announced promise, and this the person's lifetime limit:
         # a zero-out promise is charged twice, so reports may come to that.
         own = persons.reported(database, run, asked, given, spends)
-        sums = persons.spent(database, asked, plus=[promised], besides=run, by_terms=bool(public))
         reasons = (
             (~persons.here(database, asked), "the person has left, or is none of this silo's"),
+            (~persons.at(share.charged, asked), "the lifetime limit leaves no room for the run"),
             (given >= participations, f"all {participations} answers of the run were given"),
             ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
-            (~charged & ~self._within(sums), ""),
         )
         may = ~np.logical_or.reduce([each for each, _ in reasons])
         if may.any() or not len(asked):
             return may, None if len(asked) else "nobody was asked"
-        said = next(why for each, why in reasons if each[0])
-        before = persons.spent(database, asked[:1], besides=run, by_terms=bool(public))
-        return may, said or self._beyond_limits(before[0], promised)
+        return may, next(why for each, why in reasons if each[0])
 
     def keep(
         self,
@@ -443,8 +376,8 @@ class Record:
         may: May | None = None,
         further: bool = False,
     ) -> bytes | None:
-        """Write an answer that has the rows of these persons and charge them, then return what may be sent: this
-        answer, or the one kept before for the same question; None if some of them may not answer (any more).
+        """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
+        kept before for the same question; None if some of them may not answer (any more).
 
         If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
         """
@@ -461,13 +394,12 @@ class Record:
             everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
             row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-            (participations,) = database.execute("SELECT participations FROM runs WHERE run = ?", (run,)).fetchone()
-            persons.add(database, run, asked, participations=participations)
-            database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
+            persons.count(database, run, asked)
         return answer
 
-    def end(self, run: str) -> bool:
-        """Erase the answers of a run that has ended; that they were given, and what was spent, stays.
+    def end(self, run: str, *, begun: bool = True) -> bool:
+        """Erase the answers of a run that has ended; that they were given, and what was spent, stays. Nobody is charged
+        for one of which its coordinator says that it had not `begun`, if nothing was answered in it.
 
         Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
         """
@@ -475,8 +407,7 @@ class Record:
             if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
             with self._file.transaction():
-                database.execute("UPDATE runs SET ended = 1 WHERE run = ?", (run,))
-                persons.close(database, run)
+                agreements.end(database, run, begun=begun)
         return True
 
     def depart(self, name: str, *, time: str) -> Departure:

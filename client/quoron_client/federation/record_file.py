@@ -26,8 +26,7 @@ _TABLES = f"""
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
     participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
-    books TEXT, everybody INTEGER NOT NULL DEFAULT 0, public INTEGER NOT NULL DEFAULT 0,
-    agreed TEXT, people INTEGER, promise TEXT
+    books TEXT, everybody INTEGER NOT NULL DEFAULT 0, agreed TEXT, people INTEGER, promise TEXT
 ) STRICT;
 CREATE TABLE answers (
     run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,

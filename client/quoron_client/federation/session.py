@@ -37,7 +37,7 @@ from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import MOST_PARTS, Worker, messages
 from quoron_client.protocol import parts, wire
-from quoron_client.protocol.charges import MOST_TOLD
+from quoron_client.protocol.charges import MOST_TOLD, UNASKED
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
 from quoron_privacy.errors import ConfigError, DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -298,8 +298,10 @@ class _Session:
         elif kind == "receipt":
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
-        elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
-            _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
+        elif kind == "ended":
+            run, how = message.ended.run, message.ended.how
+            if await asyncio.to_thread(lambda: worker.forget(run, begun=how != UNASKED)):
+                _LOG.info("Run %r has ended: %s.", run, _printable(how))
         return ()
 
     async def _answered(self, question: parts.Long) -> Iterable[federation.ClientMessage]:

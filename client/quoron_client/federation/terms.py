@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
+from quoron_client.federation.agreements import Agreement
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits
-from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -113,7 +113,18 @@ class Terms(Promised):
 
 
 T = TypeVar("T", bound=Promised)
-PROMISED = {"algorithm", "statement", "theorem", "epsilon", "delta", "adjacency", "exposure", "rounds", "simulation"}
+PROMISED = {
+    "algorithm",
+    "statement",
+    "theorem",
+    "epsilon",
+    "delta",
+    "adjacency",
+    "exposure",
+    "rounds",
+    "simulation",
+    "attendance",
+}
 
 
 def read_terms(run: str, description: str) -> Terms:
@@ -183,4 +194,4 @@ def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
     promise = terms.model_dump_json(include=PROMISED)
-    return Agreement(terms.run, digest, *cost, terms.participations, public=terms.timely, promise=promise)
+    return Agreement(terms.run, digest, *cost, terms.participations, promise)

@@ -284,12 +284,12 @@ class Worker:
     def _seed(self, terms: Terms) -> int | None:
         return self.owner.simulation_seed if terms.simulation else None
 
-    def forget(self, run: str) -> bool:
+    def forget(self, run: str, *, begun: bool = True) -> bool:
         """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
             self.announced.pop(run, None)
-        return self.record.end(run)
+        return self.record.end(run, begun=begun)
 
 
 def misfit_of(terms: Terms, number: int, task: Task) -> str | None:

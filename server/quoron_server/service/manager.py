@@ -361,7 +361,7 @@ class Manager:
             return
         self._active.pop(run.name, None)
         await self._close_helped()
-        self.sessions.close(run.name, how)
+        self.sessions.close(run.name, how if run.begun else charges.UNASKED)
         run.tell()
         told = error if how in ("failed", "without-quorum") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
@@ -371,6 +371,7 @@ class Manager:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
+        run.begun = run.begun or begun
         helping = self._helping if run.plan.guarantee.exposure == TWO_SERVERS else None
         if (session := self.sessions.runs.get(run.name)) is None:
             consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
@@ -385,6 +386,7 @@ class Manager:
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()
         await run.gathering.wait(max(loop.time(), self._gathered))
+        run.begun = True
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)

@@ -8,8 +8,8 @@ from quoron.reports.page import Card, Fact
 from quoron_client.federation.account import Account, Promise
 
 FOOTER = (
-    "Made by quoron from the silo's own record. For the silo and whoever checks on it, and nobody else: how many were "
-    "charged may tell whom a secret cohort had."
+    "Made by quoron from the silo's own record. For the silo and whoever checks on it, and nobody else: how many have "
+    "answered may tell whom a secret cohort had."
 )
 
 
@@ -66,7 +66,10 @@ def _run(said: Promise) -> str:
         Fact("announced", announced or "not told"),
         Fact("charged to a person", f"ε = {said.charged_epsilon:g}, δ = {said.charged_delta:g}"),
         Fact("theorem", said.theorem or "not told"),
-        Fact("persons", f"{said.persons_charged:,} charged, of {said.persons:,} when it was agreed to"),
-        Fact("answers", f"{said.rounds_answered:,} rounds, {said.state}; attendance {said.attendance}"),
+        Fact(
+            "persons",
+            f"{said.persons_charged:,} charged, {said.persons_answered:,} answered, of {said.persons:,}",
+        ),
+        Fact("answers", f"{said.rounds_answered:,} rounds, {said.state}; attendance {said.attendance or 'not told'}"),
     ]
     return page.folded(said.run, page.formal(said.statement) + page.facts(facts))
