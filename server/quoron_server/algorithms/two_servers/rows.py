@@ -1,6 +1,6 @@
 """Which integer rows a question of the plan of one server asks for, where two servers sum them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_privacy.two_servers.sheet import RoundSheet
 from quoron_server.algorithms.one_epoch.reserves import first_answered
-from quoron_server.algorithms.whitened.parts import ChangeSum
+from quoron_server.algorithms.whitened.parts import ChangeSum, ContrastSum
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -59,6 +59,10 @@ def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> Rin
             return made.NormCountRows(sheet, reduction.norm, None, reduction.centre, chains)
         case NormCountSum():
             return made.NormCountRows(sheet, reduction.radius, reduction.transform, reduction.centre, chains)
+        case ContrastSum():  # the gradients of several classes: one matrix makes their contrasts and whitens them
+            own: Any = reduction.own.transform
+            whole: Matrix = np.kron(reduction.contrasts.matrix(), own)
+            return rows_of(replace(reduction.own, transform=whole), sheet, chains)
         case LengthSum():
             return made.LengthRows(sheet, reduction.transform, reduction.top, False, chains)
         case VectorLengthSum():
