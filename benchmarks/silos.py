@@ -81,7 +81,8 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
         way("silos, one sum each", text, ["population.silo_sums=true"])
         way("silos by rows, the largest away", text, ["population.silos_away=[1]"])
         found["one user a hospital"] = as_users(plain, folder, people, settings)
-        found["DP-SGD in each hospital, models averaged"] = averaged(plain, folder, people, settings)
+        for method in ("dp-sgd-wor", "whitened-tracking"):
+            found[f"{method} in each hospital, models averaged"] = averaged(plain, folder, people, settings, method)
     return found
 
 
@@ -108,15 +109,14 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict
     }
 
 
-def averaged(plain: str, folder: Path, people: Any, settings: list[str]) -> dict[str, float]:
+def averaged(plain: str, folder: Path, people: Any, settings: list[str], method: str) -> dict[str, float]:
     """Each hospital trains with the same promise by itself; the mean of their models, weighed by patients."""
     models = []
     for path in sorted((folder / "visits").iterdir()):
         source = plain.replace('path = "visits"', f'path = "visits/{path.name}"')
-        more = ["privacy.quorum=none", "algorithm.name=dp-sgd-wor"]
-        more += ["privacy.allow_large_delta=true"]
+        more = [f"algorithm.name={method}", "privacy.allow_large_delta=true"]
         models.append(carried_out(source, folder, [*settings, *more])[1].model)
-    return {"excess_risk": people.excess_risk(np.mean(models, axis=0)), "method": "dp-sgd-wor", "messages": len(models)}
+    return {"excess_risk": people.excess_risk(np.mean(models, axis=0)), "method": method, "messages": len(models)}
 
 
 def table(found: list[dict[str, dict[str, Any]]]) -> list[tuple[str, float, float, dict[str, Any]]]:
@@ -147,7 +147,7 @@ def main() -> None:
     found = [measured(asked.hospitals, asked.patients, seed, asked.epsilon) for seed in range(asked.seeds)]
     for name, risk, error, first in table(found):
         more = ", ".join(f"{key} {value}" for key, value in first.items() if key != "excess_risk")
-        print(f"{name:<42} {risk:.4f} ± {error:.4f}  {more}")
+        print(f"{name:<42} {risk:.2g} ± {error:.1g}  {more}")
     if asked.json is not None:
         asked.json.write_text(json.dumps(found, indent=1))
 
