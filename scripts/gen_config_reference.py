@@ -63,6 +63,7 @@ def _type(field: FieldInfo) -> str:
         ("Weighted", "table"),
         ("bool | int | str", "text, integer or true or false"),
         ("dict", "table"),
+        ("Union[typing.Annotated[tuple", "integer or list"),
         ("tuple", "list"),
         ("str | float", "text or number"),
         ("bool", "true or false"),

@@ -27,7 +27,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[1]
 LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user", "--engine ray": "token"}
-LISTENS |= {"--engine service": "as of serve", "local start": "as of serve"}
+LISTENS |= {"--engine service": "as of serve", "local start": "as of serve", "helper serve": "coordinators' certificates"}
 Words = list[object]
 
 
@@ -92,6 +92,8 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "predict": lambda place: ["predict", place / "none", place / "none.csv"],
     "example": lambda place: ["example", "storms", "--out", place],
     "leave": lambda place: ["leave", "--record", place / "none"],
+    "helper runs": lambda place: ["helper", "runs", "--database", f"sqlite:///{place}/none.sqlite"],
+    "silo": lambda place: ["silo", "account", "--record", place / "none"],
     "certs": lambda place: ["certs", place / "certs"],
     "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],

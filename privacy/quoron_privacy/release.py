@@ -19,6 +19,8 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Adjacency = Literal["replace-one", "zero-out", "none"]
+# Of a block of two servers' rows (two_servers.sheet): name, kind, numbers, and its unit in deviations of all noise.
+ServedRows = tuple[str, str, int, float]
 LENGTHS = ("radius", "scale", "sensitivity")  # parameters in the unit of the value itself
 
 
@@ -51,6 +53,23 @@ class Sums:
             self.clipped + other.clipped,
             self.answered + other.answered,
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noised(Sums):
+    """The sum of a cohort's weighted rows with the noise of two servers in it, in steps: released as it stands.
+
+    A step is 2⁻³⁰ deviations of one server's noise. What a mechanism makes of it is arithmetic on what is public. There
+    are no `cells`, and nobody is told who was `clipped`: what rows say of their norms is in `total`.
+    """
+
+    @classmethod
+    def of(cls, total: Integers, answered: int) -> "Noised":
+        """All blocks of a round, one after the other, (k,), of so many users as both servers see."""
+        return cls(total, np.zeros(4, np.int64), 0, answered)
+
+    def __getitem__(self, block: slice) -> "Noised":
+        return Noised.of(self.total[block], self.answered)
 
 
 class Reduction(Protocol):

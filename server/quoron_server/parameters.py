@@ -14,12 +14,16 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.release import Adjacency, Release, ServedRows
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
+    from quoron_privacy.two_servers.sheet import Sheet
+
+two_servers = OnFirstUse("quoron_privacy.two_servers.served")  # plans of that exposure alone
 
 
 class Kind(StrEnum):
@@ -51,6 +55,8 @@ class Kind(StrEnum):
     ONE_KEY_ONE_USER = "one-key-one-user"
     ONE_PARTITION_ONE_USER = "one-partition-one-user"
     EARLY_ENDS = "early-ends"
+    PERSONS_OF_SILOS = "persons-of-silos"
+    SILOS_CLIP = "silos-clip"
     # What rules decide by.
     SECRET_COHORTS = "secret-cohorts"
     FORGETFUL_CLIENTS = "forgetful-clients"
@@ -62,7 +68,13 @@ class Kind(StrEnum):
 
 # How many words and numbers the text of an assumption leaves open, where that is not none.
 OPEN: Mapping[Kind, int] = MappingProxyType(
-    {Kind.ABSENT_IS_ZERO: 1, Kind.FIRST_ANSWERS_COUNT: 2, Kind.DECLARED_ATTENDANCE: 1, Kind.UNPROVED_CONSTANTS: 1}
+    {
+        Kind.ABSENT_IS_ZERO: 1,
+        Kind.FIRST_ANSWERS_COUNT: 2,
+        Kind.DECLARED_ATTENDANCE: 1,
+        Kind.UNPROVED_CONSTANTS: 1,
+        Kind.PERSONS_OF_SILOS: 2,
+    }
 )
 _ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
 
@@ -137,6 +149,17 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What users' rows are, where each of two servers adds noise of its own to their sum."""
+
+    adjacency: Adjacency
+    rounds: tuple[tuple[int, tuple[ServedRows, ...]], ...]  # so many in a row, and what one's row is made of
+    factorisation: str | None = None  # of correlated rows
+    separation: int = 1  # of two rounds of one user, at least
+    pilot: int = 0  # the first so many rounds are for users of their own
+
+
+@dataclass(frozen=True, slots=True)
 class Moves:
     """How far one user moves the mean of a round, in deviations of its noise, counted again by its scales.
 
@@ -182,6 +205,10 @@ class Parameters(ABC):
         """Whether only the first answers are so long, and what is made of them looks at a block of them at a time."""
         return False
 
+    def reads_sums(self) -> bool:
+        """Whether every question has a reduction, and nothing else of its answers is read: then no single row is."""
+        return False
+
     def points_asked(self) -> int:
         """Points at which a question asks for a gradient, at most."""
         return 1
@@ -204,6 +231,20 @@ class Parameters(ABC):
         """What a promise of these numbers rests on."""
         del problem
         return ()
+
+    def served(self, problem: Problem) -> Served | None:
+        """What users' rows are for two servers; None where nobody proved that these numbers need no single rows."""
+        del problem
+        return None
+
+    def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
+        """What both servers and every client agree on of each round. VerificationError where there is none."""
+        made = self.served(problem)
+        if made is None:
+            raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
+        correlation = made.factorisation, self.participations(), made.separation
+        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
+        return sheet
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

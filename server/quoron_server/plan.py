@@ -19,8 +19,10 @@ if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows ho
     from quoron_privacy.counts.held_out import HeldMeans, HeldOut
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
+    from quoron_privacy.two_servers.served import Servers
+    from quoron_privacy.two_servers.sheet import Sheet
 
-Exposure = Literal["model", "broadcast", "local", "none"]
+Exposure = Literal["model", "broadcast", "two-servers", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 Attending = Literal["private", "public"]  # whether who answers is kept secret, or told
 P = TypeVar("P", bound=Parameters)
@@ -29,6 +31,7 @@ PREFACE = -2  # the round, in ledgers, of what is released before the first one;
 PLANNED = -3  # and of the plan that is made of what was bought, or of why there is none
 BOUGHT = -4  # and of what is bought before the run is planned
 EVALUATED = -5  # and of what is released of users that were held out, with the model
+GROUPS = 1, 3, 5, 7, 9  # of users, under two servers
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
@@ -42,6 +45,9 @@ class Privacy:
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
     adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
     attendance: Attending = "private"
+    exposure: Literal["two-servers"] | None = None  # None: what the algorithm usually has
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
+    groups: int = 1  # with two servers, public groups of whose means the median is taken
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -52,6 +58,18 @@ class Privacy:
             )
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
+        if self.server_epsilon is not None and not (
+            self.exposure == "two-servers" and self.epsilon <= self.server_epsilon <= MOST_EPSILON
+        ):
+            raise ConfigError(
+                f"Expected server_epsilon in [epsilon={self.epsilon:g}, {MOST_EPSILON:g}] and "
+                f"exposure='two-servers', got server_epsilon={self.server_epsilon:g} and exposure={self.exposure!r}."
+            )
+        if self.groups != 1 and not (self.exposure == "two-servers" and self.groups in GROUPS):
+            raise ConfigError(
+                f"Expected groups in {GROUPS} and exposure='two-servers', got groups={self.groups} and "
+                f"exposure={self.exposure!r}."
+            )
         if self.attendance == "public" and (self.quorum is None or self.adjacency == "zero-out"):
             given = "no quorum" if self.quorum is None else f"adjacency={self.adjacency!r}"
             raise ConfigError(
@@ -90,6 +108,7 @@ class Guarantee:
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     bought: "Bought | None" = None  # declarations that nobody knew, paid within before all else; None: none
     held_out: "HeldOut | HeldMeans | None" = None  # of users that are in nothing else; None: nobody
+    servers: "Servers | None" = None  # of exposure two-servers, of each of which this is the promise
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -164,6 +183,20 @@ class Plan:
         if quorum is None:
             return self
         own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        return replace(self, guarantee=own)
+
+    @property
+    def sheet(self) -> "Sheet":
+        """What two servers and every client agree on of each round. VerificationError where there is none."""
+        servers = self.guarantee.servers
+        return self.parameters.sheet(self.problem, 1 if servers is None else servers.groups)
+
+    def without_servers(self) -> "Plan":
+        """The plan of one server whose noise is as much as that of both."""
+        servers = self.guarantee.servers
+        if servers is None:
+            return self
+        own = replace(self.guarantee, epsilon=servers.together_epsilon, exposure="broadcast", servers=None)
         return replace(self, guarantee=own)
 
     def without_health(self) -> "Plan":

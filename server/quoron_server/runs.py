@@ -150,6 +150,10 @@ class Run:
 
         Raises what `rounds.run` raises.
         """
+        if self.plan.guarantee.servers is not None:
+            from quoron_server.algorithms.two_servers.method import with_helper
+
+            engine = with_helper(engine, self.plan, self.simulation_seed)
         return rounds.run(
             self._made,
             engine,

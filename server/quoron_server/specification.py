@@ -15,6 +15,8 @@ from dataclasses import fields
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from quoron_client.data.encoding import Encoding
@@ -28,6 +30,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Attending, Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
+from quoron_server.silos import Silos, in_silos
 from quoron_server.spill import HELD, SCRATCH
 from quoron_server.wording import digest, sentence
 
@@ -56,11 +59,16 @@ class RunSpecification(_Section):
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     attendance: Attending = "private"  # public: who answers is told, and counted exactly; the promise says so
+    exposure: Literal["two-servers"] | None = None  # None: the algorithm's own
+    server_epsilon: float | None = None  # ε of each of two servers; None: epsilon
+    groups: int = 1  # of users, under two servers, of whose means the median is taken
     waiting: Annotated[float, Field(gt=0, le=LONGEST_WAITING)] = WAITING  # seconds for clients to agree
     allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
+    silos: tuple[Annotated[int, Field(ge=1)], ...] | None = None  # persons of each; None: every user has a client
+    silo_sums: bool = False  # each silo sends one sum for its persons, whose clip it is trusted with
     seed: Seed = 0  # public randomness: slots and partition
     group: Annotated[str, Field(min_length=1, max_length=64)] = EVERYONE  # whose lifetime budget it draws on
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
@@ -78,6 +86,10 @@ class RunSpecification(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpecification":
+        if self.silos is None and self.silo_sums:
+            raise ValueError("silo_sums belongs to silos, and no sizes of any are given")
+        if self.silos is not None and sum(self.silos) != self.problem.users:
+            raise ValueError(f"silos hold {sum(self.silos)} persons together, problem.users is another number")
         if self.simulation != (self.simulation_seed is not None):
             raise ValueError("simulation_seed belongs to a simulation, and a simulation needs one")
         self.columns.check_public()
@@ -146,10 +158,15 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.quorum_epsilon,
         specification.adjacency,
         specification.attendance,
+        specification.exposure,
+        specification.server_epsilon,
+        specification.groups,
     )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
+    if specification.silos is not None:
+        plan = in_silos(plan, Silos(specification.silos, specification.silo_sums))
     if specification.plan_digest not in (None, digest(plan)):
         raise OtherPlan(
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
@@ -234,6 +251,11 @@ def require_open_cohorts(plan: Plan) -> None:
 
 def require_private_attendance(specification: RunSpecification, front: str) -> None:
     """ConfigError for public attendance through a `front` whose clients answer whenever they are done."""
+    if specification.exposure == "two-servers":
+        raise ConfigError(
+            f"Expected no exposure two-servers through {front}, got it: its nodes answer the coordinator in the clear. "
+            "Submit to `quoron serve`, with a `quoron helper` of another operator."
+        )
     if specification.attendance == "public":
         raise ConfigError(
             f"Expected attendance='private' through {front}, got 'public': its clients answer when they have computed, "
@@ -247,13 +269,35 @@ def willing_needed(specification: RunSpecification) -> int:
     return 0 if share is None else math.ceil(Fraction(repr(share)) * specification.problem.users)
 
 
-def require_connections(specification: RunSpecification, most_clients: int) -> None:
-    """ConfigError if not all users of a run could be connected at a time."""
+def require_connections(specification: RunSpecification, most_clients: int, *, alone: bool) -> None:
+    """ConfigError if not all users of a run could be connected at a time, each by a client of its own if `alone`."""
     users = specification.problem.users
-    if users > most_clients:
+    if alone and users > most_clients:
         raise ConfigError(
             f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
             f"{users:,}. Start it with --most-clients {users}, and as many files (ulimit -n) and 300 more."
+        )
+
+
+def require_silos(specification: RunSpecification, plan: Plan, clients: NDArray[np.int64]) -> None:
+    """ConfigError where some members are people of one client and the run was not planned for silos, or their rows are
+    too long for one answer; `clients` has the client of each member."""
+    sizes = np.unique(clients, return_counts=True)[1]
+    most = int(sizes.max(initial=0))
+    numbers = plan.parameters.answer_length(plan.problem)
+    if most > 1 and specification.silos is None:
+        raise ConfigError(
+            f"Expected members who each have a client, as the run was submitted, got {most:,} who are people of one "
+            "silo: what is promised of a run with silos assumes more. Submit it with population.silos, or keep silos "
+            "in a group of their own."
+        )
+    if most > 1 and (why := Silos(tuple(sizes.tolist()), specification.silo_sums).refused(plan)) is not None:
+        raise ConfigError(f"Expected a plan for silos, got one of {plan.algorithm}: {why}.")
+    length = most * (8 * numbers + 1) + parts.BESIDE
+    if most > 1 and length > wire.MAX_MESSAGE:
+        raise ConfigError(
+            f"Expected silos whose answers take at most {wire.MAX_MESSAGE:,} bytes, got {most:,} people of one silo, "
+            f"asked for {numbers:,} numbers each. Use fewer features, or split the silo into clients, each with a key."
         )
 
 
@@ -315,7 +359,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     `participations` is the largest number of questions to one user: what its owner's lifetime budget must allow for.
     """
     domain = plan.problem.domain
-    timing = {"seconds": specification.seconds} if specification.attendance == "public" else {}
+    timely = specification.attendance == "public" or plan.guarantee.exposure == "two-servers"
+    timing = {"seconds": specification.seconds} if timely else {}
     return {
         **describe_promise(specification.run, plan, simulation=specification.simulation),
         **timing,
@@ -324,6 +369,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "columns": specification.columns.as_json(),
         "quorum": specification.quorum,
         "attendance": specification.attendance,
+        **({} if specification.silos is None else {"silo_sums": specification.silo_sums}),
     }
 
 
@@ -334,6 +380,7 @@ def describe_promise(run: str, plan: Plan, *, simulation: bool) -> dict[str, Any
         "run": run,
         "algorithm": plan.algorithm,
         "statement": sentence(promise),
+        "theorem": promise.theorem,
         "epsilon": promise.epsilon,
         "delta": promise.delta,
         "adjacency": promise.adjacency,

@@ -28,12 +28,17 @@ CURATOR = (
 AGAINST = {
     "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
     "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "two-servers": "each of two servers by itself, every other client and whoever sees the released models, all of "
+    "them by efficient means; not against both servers together, nor against their seeing that a user takes part; a "
+    "hostile client can move a sum at will, which harms the model and nobody's privacy",
     "local": "the coordinator too",
 }
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 PUBLIC_ATTENDANCE_THEOREM = "docs/privacy/public-attendance.md#pa1"
 GAUSSIAN_QUORUM = "docs/privacy/quorum-free.md#q4", "docs/privacy/quorum-free.md#q5"  # for nothing, and paid for
+TWO_SERVERS_THEOREM = "docs/privacy/two-servers.md#ts3"
+OUTSIDERS_THEOREM = "docs/privacy/two-servers.md#ts5"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 HELD_OUT_THEOREM = "docs/privacy/evaluation.md#ev1"
 BOUGHT_THEOREM = "docs/privacy/bought-run.md#b1"
@@ -72,6 +77,11 @@ TEXTS: Mapping[Kind, str] = MappingProxyType(
         Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",
         Kind.EARLY_ENDS: "only the coordinator sees when a round ends: early ends were accepted, and they tell who was "
         "absent",
+        Kind.PERSONS_OF_SILOS: "a user is one person of one silo, and what a silo sends for it, or that it "
+        "sends nothing, depends on no other person's items; a person known to two silos is two users, of whom both "
+        "together are promised ({:g}, {:.2g})",
+        Kind.SILOS_CLIP: "each silo is trusted by its own persons, and by nobody else, to clip their rows and to "
+        "add them up",
         Kind.SECRET_COHORTS: "cohort membership stays secret, but for what one curious client knows of its own",
         # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
         # size, a member who remembers its rounds tells something of who else was asked.
@@ -117,19 +127,25 @@ def sentence(promise: Guarantee) -> str:
     if promise.exposure == "none":
         return "No privacy: this is the non-private reference."
     against = CURATOR if promise.curated else AGAINST[promise.exposure]
-    words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one user at once, "
+    whom = "person of one silo" if promise.rests_on(Kind.PERSONS_OF_SILOS) else "user"
+    words = f"({promise.epsilon:g}, {promise.delta:g})-differential privacy for all items of any one {whom} at once, "
     seen_by = "" if promise.curated else f", exposure {promise.exposure}"
     words += f"adjacency {promise.adjacency}{seen_by}: protects against {against}"
     if promise.assumptions:
         words += "; assuming " + "; ".join(map(assumption_text, promise.assumptions))
     words += f"; by {promise.theorem}"
+    if promise.servers is not None:
+        words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
+        words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
+        if promise.servers.groups > 1:
+            words += f"; the median of {promise.servers.groups} public groups of users"
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]
         if promise.quorum.count_scale or promise.exposure == "local":
             theorem = QUORUM_THEOREM
         if promise.quorum.public:
-            theorem = PUBLIC_ATTENDANCE_THEOREM
+            theorem = PUBLIC_ATTENDANCE_THEOREM if promise.servers is None else TWO_SERVERS_THEOREM
         words += f", and {theorem} for a quorum of {promise.quorum.share:g}, which costs {paid}"
     if promise.health is not None:
         words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "

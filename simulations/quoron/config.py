@@ -205,7 +205,23 @@ class PrivacySection(Section):
         "who is missing; under replace-one, and where cohorts are public (docs/federation.md)",
     )
     trust_server: bool = Field(
-        default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
+        default=True,
+        description="whether the coordinator may see answers; false leaves exposures `two-servers` and `local`",
+    )
+    exposure: Literal["two-servers", "local"] | None = Field(
+        default=None,
+        description="against whom: each of two servers by itself, or a coordinator that nobody trusts; default: what "
+        "the algorithm usually has (docs/trust.md)",
+    )
+    server_epsilon: Positive | None = Field(
+        default=None,
+        description="with exposure two-servers, ε against each of the servers, epsilon being that against everybody "
+        "else; default: epsilon against each, and less against everybody else",
+    )
+    groups: Literal[1, 3, 5, 7, 9] = Field(
+        default=1,
+        description="with exposure two-servers, public groups of users whose means' median is taken: fewer than half "
+        "as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.8 times the noise",
     )
 
 

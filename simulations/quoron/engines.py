@@ -125,6 +125,12 @@ def carry_out(
     engine: EngineChoice, prepared: Prepared[Setup], folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
 ) -> RunResult:
     """A simulation in `folder`, from wherever its ledger stands; a table's relative path is relative to `base`."""
+    people = prepared.config.population
+    if engine.name in _FOLDERS and (people.silos_away or people.silos_hostile):
+        raise ConfigError(
+            f"Expected no silos_away or silos_hostile with the engine {engine.name}, got some. Leave out --engine, or "
+            "end clients while they run."
+        )
     if engine.name == "service":
         from quoron.local import engine as local
 

@@ -25,3 +25,20 @@ class Simulated(Section):
         default="shifted", description="what outlier users send"
     )
     seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
+    silos: Annotated[tuple[Count, ...], Field(min_length=1)] | Count | None = Field(
+        default=None,
+        description="clients that hold many users each, persons of theirs: how many, or their sizes as a list, which "
+        "is public (docs/silos.md). Default: every user has a client of its own",
+    )
+    silo_sums: bool = Field(
+        default=False,
+        description="each silo clips its own persons' rows and sends one sum: less to send, and its own persons trust "
+        "it with that",
+    )
+    silos_away: tuple[Count, ...] = Field(
+        default=(), description="of a simulation: silos that never answer, by number from 1"
+    )
+    silos_hostile: tuple[Count, ...] = Field(
+        default=(),
+        description="of a simulation: silos that send as much as is taken of them, against the others",
+    )

@@ -216,13 +216,47 @@ class TestLearntMean:
 
             return kept
 
-        def held(noisy, scale, *rest):
-            return learnt_radii_held(seen.pop(), 1e-9, *rest)
+        def bins_of(noisy, scale, *rest):
+            return from_released(seen.pop(), 1e-9, *rest)
 
-        learnt_radii_held = learnt_radii.held
+        from_released = learnt_radii.bins_of
         monkeypatch.setattr(learnt_mean, "with_lengths", row)
-        monkeypatch.setattr(learnt_radii, "held", held)
+        monkeypatch.setattr(learnt_radii, "bins_of", bins_of)
         assert self.found(lambda mean: mean.radius, (0.1, HUGE), columns=2) > EPSILON
+
+
+class TestLookAtTheEdge:
+    """Shares of users in parts of bins of length: one user moves from the first part to the last."""
+
+    EDGES = np.array([0.1, 1.0, 2.0, 3.0, 4.0])
+
+    def found(self, statistic):
+        def world(at, seed):
+            rows = np.full((USERS, 2), 0.3)
+            rows[3] = at
+
+            def draw(runs):
+                stream, mu = SeededNoise(seed).stream("look"), gdp.mu_for(EPSILON, DELTA)
+                told = learnt_mean._Told(rows, np.ones(USERS, bool), stream)
+                shown = np.array([told.lengths(np.zeros(2), self.EDGES, mu) for _ in range(runs)])
+                return statistic(shown)
+
+            return draw
+
+        return epsilon_lower_bound(world(0.3, 51), world(2.5, 52), delta=DELTA, draws=20_000)
+
+    def test_it_never_exceeds_the_claimed_epsilon(self):
+        assert 0.2 < self.found(lambda shown: shown[:, 0] - shown[:, -1]) <= EPSILON
+
+    def test_the_audit_catches_users_who_count_in_every_part_that_they_are_beyond(self, monkeypatch):
+        honest = learnt_mean._Told._counted
+
+        def counted(self, bins, size, divisor, mu):
+            return honest(self, np.concatenate([np.arange(1 + each) for each in bins]), size, divisor, mu)
+
+        monkeypatch.setattr(learnt_mean._Told, "_counted", counted)
+        monkeypatch.setattr(TestLookAtTheEdge, "EDGES", np.append(0.0, np.geomspace(0.5, 4.0, 40)))
+        assert self.found(lambda shown: shown.sum(axis=1)) > EPSILON
 
 
 class TestRobustMean:

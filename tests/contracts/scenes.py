@@ -23,6 +23,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.two_servers.method import BothServers, WithServers
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
@@ -129,13 +130,27 @@ ADJACENCIES: dict[str, Adjacency] = {
 }
 
 
+# Of exposure two-servers, each with what its base's options are changed by.
+SERVED: dict[str, dict[str, object]] = {
+    "one-round-least-squares/two-servers": {},
+    "tracking-srgd/two-servers": {"rounds": 13},
+    "accelerated-sgd/two-servers": {"rounds": 5},
+    "dp-ftrl/two-servers": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
+    "mean-sgd/two-servers": {"rounds": 5},
+    "whitened-tracking/two-servers": {"rounds": 10},
+    "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+}
+
+
 @cache
 def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
-    return info.plan(
-        problem or PROBLEMS.get(name, PROBLEM), privacy, info.options(**SMALL.get(name, {})), "calibrated", 7
-    )
+    if name in SERVED:
+        privacy = replace(privacy, exposure="two-servers", groups=3 if name.endswith("/three-groups") else 1)
+    problem = problem or PROBLEMS.get(name.removesuffix("/two-servers").removesuffix("/three-groups"), PROBLEM)
+    return info.plan(problem, privacy, info.options(**(SMALL | SERVED).get(name, {})), "calibrated", 7)
 
 
 @cache
@@ -147,7 +162,9 @@ def verify(name: str) -> None:
 def make(name: str) -> Algorithm:
     """As `Registered.make`: a new object every time, so that nothing is known of an earlier run."""
     verify(name)
-    return ALGORITHMS[name.partition("/")[0]].maker(make_plan(name))
+    plan = make_plan(name)
+    made = ALGORITHMS[plan.algorithm].maker(plan.without_servers())
+    return made if plan.guarantee.servers is None else WithServers(plan, made)
 
 
 class Quadratic:
@@ -243,8 +260,15 @@ def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Le
     path = folder / "ledger.sqlite"
     if not path.exists():
         path.write_bytes(empty_ledger())
+    asked = asking(name, engine or Quadratic())
     with ledger_type.open(path) as ledger:
-        return run(algorithm, engine or Quadratic(), ledger, SeededNoise(11), budget=Budget(**budget), simulation=True)
+        return run(algorithm, asked, ledger, SeededNoise(11), budget=Budget(**budget), simulation=True)
+
+
+def asking(name: str, engine: object):
+    """The engine, with a helper behind it where the exposure is two-servers."""
+    plan = make_plan(name)
+    return engine if plan.guarantee.servers is None else BothServers(engine, plan, b"11")
 
 
 @dataclass(frozen=True)

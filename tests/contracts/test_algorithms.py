@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import warden
-from contracts.scenes import HOSTILE, PROBLEM, SMALL, Quadratic, execute, make, make_plan
+from contracts.scenes import HOSTILE, PROBLEM, SERVED, SMALL, Quadratic, asking, execute, make, make_plan
 from cover import by_default
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.ahead import StartedNoise
@@ -29,8 +29,8 @@ from quoron_server.plan import Plan
 from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
-SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
-every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
+SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL, **SERVED})  # with the variants of options
+every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *SERVED])
 # Whose scenes draw cohorts by secret coins.
 COINS = ("dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "group-dp-sgd-zero-out", "mean-sgd", "accelerated-erm")
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle
@@ -157,7 +157,7 @@ def test_another_start_asks_the_same_users_the_same_but_where_the_promise_rests_
         whole, other = (digest(dataclasses.replace(each, drawn=False)) for each in (question, earlier))
         assert (whole == other) == (not question.drawn)
         drawn.append(question.drawn)
-        state = algorithm.update(state, engine.ask(question), now).state
+        state = algorithm.update(state, asking(name, engine).ask(question), now).state
     assert not (any(drawn) and name.split("/")[0] in DISJOINT)
     assert any(drawn) == (name in COINS) or "/" in name  # a variant may do without
 
@@ -234,7 +234,7 @@ def test_states_survive_storage_unchanged(name):
     initial = state = algorithm.init()
     summed = set()
     while (question := algorithm.request(state, noise)) is not None:
-        state = algorithm.update(state, engine.ask(question), noise).state
+        state = algorithm.update(state, asking(name, engine).ask(question), noise).state
         summed.add(question.reduction is not None)
         stored = serial.encode(state)
         assert serial.encode(serial.decode(initial, stored)) == stored
@@ -248,7 +248,7 @@ def test_a_plan_is_plain_json_and_states_its_promise(name):
     plan = make_plan(name)
     report = json.loads(json.dumps(plan_json(plan)))
     assert report["statement"] == sentence(plan.guarantee)
-    assert report["algorithm"] == name
+    assert report["algorithm"] == plan.algorithm
     assert dataclasses.is_dataclass(plan.parameters)
 
 

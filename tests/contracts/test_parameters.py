@@ -12,6 +12,7 @@ from quoron_privacy.counts.held_out import HeldMeans, HeldOut
 from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
+from quoron_privacy.two_servers.served import Servers
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import PlannedRelease
 from quoron_server.plan import Guarantee, Plan, Privacy
@@ -61,6 +62,6 @@ def test_who_names_what_a_run_costs_may_promise_a_mu_and_nobody_else(name: str) 
 
 @pytest.mark.parametrize("kind", [Plan, PlannedRelease, Guarantee])
 def test_what_a_plan_holds_has_a_type(kind: type) -> None:
-    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, Quorum, TableHealth)}
+    named = {each.__name__: each for each in (Bought, HeldMeans, HeldOut, Quorum, Servers, TableHealth)}
     hints = get_type_hints(kind, localns=named)
     assert not [each.name for each in fields(kind) if hints[each.name] is Any]

@@ -23,6 +23,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.two_servers.method import with_helper
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
@@ -144,6 +145,8 @@ def inline_model(wanted: RunSpecification, folder: Path, population: Population 
     key = SeededNoise(wanted.simulation_seed).export_key()
     with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
         engine = InlineEngine(population, seed=SEED)
+        if plan.guarantee.servers is not None:
+            engine = with_helper(engine, plan, wanted.simulation_seed)
         algorithm = ALGORITHMS[wanted.algorithm].make(plan)
         return run(algorithm, engine, ledger, SeededNoise(wanted.simulation_seed), simulation=True)
 
@@ -185,6 +188,7 @@ class Peer:
     channel: grpc.aio.Channel
     name: str | None = None  # in plaintext
     user: int = -1
+    people: int = 0  # of a silo
     call: grpc.aio.StreamStreamCall | None = None
     receipts: list[pb.Receipt] = field(default_factory=list)
     heard: asyncio.Event = field(default_factory=asyncio.Event)
@@ -195,7 +199,8 @@ class Peer:
 
     async def enrol(self) -> int:
         stub = federation_pb2_grpc.ClientPlaneStub(self.channel)
-        reply = await stub.Enrol(pb.EnrolRequest(protocol=2, software="test"), metadata=self.metadata)
+        asked = pb.EnrolRequest(protocol=2, software="test", people=self.people)
+        reply = await stub.Enrol(asked, metadata=self.metadata)
         self.user = reply.user
         return self.user
 
@@ -323,7 +328,7 @@ def _waiting_for(running: Coordinator) -> set[int]:
     session = running.sessions.runs.get("trial")
     if session is None or session.open is None:
         return set()
-    return {user for user in session.open.rows if user not in session.asked or not session.asked[user].heard}
+    return {user for user in session.open.cohort.rows if user not in session.asked or not session.asked[user].heard}
 
 
 async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int], seconds: float) -> None:

@@ -55,6 +55,9 @@ exec postgres -c listen_addresses='*'
 Service = dict[str, Any]
 
 
+COMMANDS = {"command", "entrypoint", "test"}
+
+
 def services(*files: Path, variables: Mapping[str, str] | None = None) -> dict[str, Service]:
     """The services of the compose file, or of others merged in their order, with variables filled in."""
     found: dict[str, Service] = {}
@@ -66,9 +69,10 @@ def services(*files: Path, variables: Mapping[str, str] | None = None) -> dict[s
 
 
 def merged(one: Any, other: Any) -> Any:
-    """A part of a compose file, overridden by another: mappings and lists grow, anything else is replaced."""
+    """A part of a compose file, overridden by another: mappings and lists grow, commands and all else are replaced."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one | {key: merged(one[key], value) if key in one else value for key, value in other.items()}
+        grown = one.keys() - COMMANDS
+        return one | {key: merged(one[key], value) if key in grown else value for key, value in other.items()}
     return [*one, *other] if isinstance(one, list) and isinstance(other, list) else other
 
 

@@ -141,7 +141,7 @@ class TestAClientThatListens:
         assert not carried_out(scenario())
 
     def test_outlives_an_error_that_nobody_foresaw(self, data, monkeypatch, our_logs):
-        def broken(*_):
+        def broken(*_, **__):
             raise KeyError("unforeseen")
 
         async def scenario():

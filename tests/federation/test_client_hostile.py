@@ -17,7 +17,7 @@ from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, RANGE, VECTOR, D, asked, made, running, terms
 from federation.crowd import carried_out, until
 from quoron_client.data.encoding import Categorical, Encoding, Signs
-from quoron_client.federation import Record, read_terms, record, session, work
+from quoron_client.federation import Record, agreements, read_terms, session, work
 from quoron_client.federation import own_table as table
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -150,11 +150,11 @@ class TestOfARunItTakesPartIn:
             *("three axes", "objects", "a weight that is none", "a weight too many"),
         ],
     )
-    def test_a_question_that_is_none_of_the_announced_run_is_refused_and_costs_nothing(
+    def test_a_question_that_is_none_of_the_announced_run_is_refused_and_costs_nothing_more(
         self, data: Path, question: federation.Question, our_logs: pytest.LogCaptureFixture
     ) -> None:
         assert attacked(data, asking(question)) == [MISSING]
-        assert spent(data) == 0.0
+        assert spent(data) == 1.0  # of the run, which was agreed to
         assert our_logs.text.count("No answer in round") == 1
         assert "Traceback" not in our_logs.text
 
@@ -194,23 +194,26 @@ class TestFloods:
             return original(worker, message, user)
 
         monkeypatch.setattr(work, "MOST_PARTS", 8)
-        monkeypatch.setattr(record, "_MOST_OPEN", 30)
+        monkeypatch.setattr(agreements, "_MOST_OPEN", 30)
         monkeypatch.setattr(work.Worker, "consider", seen)
 
         async def script(fake: FakeCoordinator) -> list[int]:
             assert await fake.announce("answered", terms(run="answered"))
             assert (await fake.ask(asked(run="answered"))).status == ANSWERED
             for number in range(100):
-                assert await fake.announce(f"run-{number}", terms(run=f"run-{number}", epsilon=0.5, delta=1e-7))
+                agreed = await fake.announce(f"run-{number}", terms(run=f"run-{number}", epsilon=1e-3, delta=1e-9))
+                assert agreed == (number < 29)
             forgotten = (await fake.ask(asked(run="run-0"))).status, (await fake.ask(asked(run="answered"))).status
             (worker,) = workers
             assert len(worker.parts) == len(worker.announced) == 8
-            (rows,) = worker.record._database.execute("SELECT count(*) FROM runs").fetchone()
-            assert rows == 30 + 1  # and the one that was answered
+            (rows,) = worker.record._database.execute("SELECT count(*) FROM runs ").fetchone()
+            assert rows == 30
+            await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="run-1", how="unasked")))
+            await fake.ask(asked(run="run-1"))
             return forgotten
 
         assert attacked(data, script) == (MISSING, ANSWERED)
-        assert spent(data) == 1.0
+        assert spent(data) == pytest.approx(1.0 + 28e-3)
 
     def test_of_questions_are_refused_one_by_one(self, data: Path) -> None:
         async def script(fake: FakeCoordinator) -> set[int]:
@@ -274,7 +277,7 @@ class TestWhatIsNoMessage:
             await never_read(fake, message)
 
         attacked(data, script)
-        assert spent(data) == 0.0
+        assert spent(data) == 1.0  # of the run, which was agreed to
 
 
 def silence(link: ssl.SSLSocket) -> None:

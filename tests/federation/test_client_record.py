@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 
 from quoron_client.durable import Tally
+from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
 
@@ -104,8 +105,8 @@ class TestTerms:
 
 
 class TestTheLimits:
-    def test_are_charged_once_a_run_and_with_its_first_answer(self, record):
-        assert record.spent == (0.0, 0.0)
+    def test_are_charged_once_a_run_when_it_is_agreed_to(self, record):
+        assert record.spent == (1.0, 1e-6)
         for number in range(2):
             record.keep("r", number, Q, b"answer")
             assert record.spent == (1.0, 1e-6)
@@ -131,13 +132,32 @@ class TestTheLimits:
             assert record.agree(agreement()).startswith(said)
             assert record.keep("r", 0, Q, b"answer") is None
 
-    def test_hold_between_runs_that_were_agreed_to_together(self, tmp_path):
+    def test_hold_between_runs_whichever_is_asked_first(self, tmp_path):
+        """Which were asked may be secret, so it decides nothing."""
         with opened(tmp_path, epsilon=1.5) as record:
             assert record.agree(agreement("a")) is None
-            assert record.agree(agreement("b")) is None
-            assert record.keep("a", 0, Q, b"answer") == b"answer"
+            assert record.agree(agreement("b")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.5"
             assert record.keep("b", 0, Q, b"answer") is None
-            assert "exceed the lifetime limit 1.5" in record.objection("b", 0)
+            assert record.objection("b", 0) == "the run was not agreed to"
+            assert record.keep("a", 0, Q, b"answer") == b"answer"
+
+    def test_are_given_back_by_a_run_that_ends_before_anybody_was_asked(self, tmp_path):
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("a")) is None
+            assert record.end("a", begun=False)
+            assert record.spent == (0.0, 0.0)
+            assert record.agree(agreement("b")) is None
+            assert record.keep("b", 0, Q, b"answer") == b"answer"
+            assert record.end("b", begun=False)  # whatever is said: it was answered
+            assert record.spent == (1.0, 1e-6)
+            assert record.agree(agreement("c")) is not None
+            assert record.agree(agreement("a")) is not None
+
+    def test_are_raised_for_a_run_that_is_announced_again(self, tmp_path):
+        with opened(tmp_path, epsilon=0.5) as record:
+            assert record.agree(agreement()) is not None
+        with opened(tmp_path, epsilon=1.0) as record:
+            assert record.agree(agreement()) is None
 
     def test_of_a_run_already_charged_are_not_asked_for_again(self, tmp_path):
         with opened(tmp_path, epsilon=1.0) as record:
@@ -166,14 +186,14 @@ class TestTheFile:
         record.close()
         path = tmp_path / "record.sqlite"
         with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA user_version = 5")
-        with pytest.raises(LedgerError, match=r"version 4 in '.*record.sqlite', got 5"):
+            database.execute("PRAGMA user_version = 6")
+        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 6"):
             opened(tmp_path)
 
     def test_of_another_program_is_left_alone(self, tmp_path):
         with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
             database.execute("CREATE TABLE mine (x)")
-        with pytest.raises(LedgerError, match=r"version 4 in '.*record.sqlite', got 0"):
+        with pytest.raises(LedgerError, match=r"version 5 in '.*record.sqlite', got 0"):
             opened(tmp_path)
 
     def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):
@@ -303,7 +323,7 @@ class TestWhatACoordinatorSays:
             record.agree(agreement("r"))
             with pytest.raises(LedgerError, match=r"to know run 's', which .* lacks 1 such: it is an older copy"):
                 record.witness(self.KNOWN)
-            assert record.spent == (0.0, 0.0)
+            assert record.spent == (1.0, 1e-6)
 
     def test_is_counted_as_spent_where_its_owner_has_nothing_else(self, tmp_path):
         with Record.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, anew=True) as record:
@@ -316,28 +336,27 @@ class TestWhatACoordinatorSays:
         with opened(tmp_path) as record:
             record.witness(self.KNOWN)
 
-    def test_of_a_run_without_an_answer_counts_it_once_the_process_that_agreed_is_gone(self, tmp_path):
-        """Whoever opens it cannot tell whether it is a copy of before the first answer."""
-        with opened(tmp_path, epsilon=1.5) as record:
-            for run, epsilon in (("r", 1.0), ("s", 1.0), ("t", 0.25)):
+    @pytest.mark.parametrize(("known", "spent"), [("rs", 1.75), ("r", 1.25), ("", 0.25)])
+    def test_of_books_without_a_run_that_was_never_answered_gives_it_back(self, tmp_path, known, spent):
+        """It has not begun: a coordinator writes who agreed before it asks. A later announcement charges it again."""
+        claim = BooksClaim(("0" * 16,), 0, "0" * 64, "", frozenset())
+        said = [(run, 1.0, 1e-6) for run in known]
+        with opened(tmp_path, epsilon=2.0) as record:
+            record.saw("here", claim, 0)
+            for run, epsilon in (("r", 1.0), ("s", 0.5), ("t", 0.25)):
                 assert record.agree(agreement(run, epsilon=epsilon)) is None
-            record.witness([("r", 1.0, 1e-6), ("s", 1.0, 1e-6)])
-            assert record.spent == (0.0, 0.0)
-        with opened(tmp_path, epsilon=1.5) as record:
-            for _ in "ab":
-                record.witness([("r", 1.0, 1e-6), ("s", 1.0, 1e-6)])
-                assert record.spent == (2.0, 2e-6)
-            assert record.keep("r", 0, Q, b"answer") == b"answer"
-            assert record.objection("s", 0) == "the run has ended"  # both do not fit, and either may have been answered
-            assert "exceed the lifetime limit 1.5" in record.objection("t", 0)
-            assert record.agree(agreement("u", epsilon=0.01)) is not None
-            record.end("r")
-        with opened(tmp_path) as record:
-            record.agree(agreement("v"))
-            record.end("v")  # it said so itself: nothing was answered
-        with opened(tmp_path) as record:
-            record.witness([("v", 1.0, 1e-6)])
-            assert record.spent == (2.0, 2e-6)
+            assert record.keep("t", 0, Q, b"answer") == b"answer"
+            record.witness([])  # of this very process: it may still begin
+            assert record.spent[0] == 1.75
+        with opened(tmp_path, epsilon=2.0) as record:
+            record.witness(said)
+            assert record.spent[0] == 1.75  # of whose books is not known yet
+            record.saw("here", claim, 0)
+            record.witness(said)
+            assert record.spent[0] == spent
+            assert (record.keep("r", 0, Q, b"answer") is None) == ("r" not in known)
+            assert record.agree(agreement("r")) is None
+            assert record.spent[0] == spent + ("r" not in known)
 
     def test_lowers_nothing(self, tmp_path, record):
         record.keep("r", 0, Q, b"answer")

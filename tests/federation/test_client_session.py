@@ -144,6 +144,17 @@ class TestRefusals:
 
         assert converse(data, script) == (Status.ANSWERED, Status.MISSING)
 
+    @pytest.mark.parametrize(("how", "spent"), [("cancelled", 1.5), ("unasked", 0.0)])
+    def test_of_a_run_in_which_nobody_was_asked_cost_nothing(self, data, how, spent):
+        async def script(fake):
+            await fake.announce("r", terms(epsilon=1.5))
+            await fake.to_say.put(federation.ServerMessage(ended=federation.Ended(run="r", how=how)))
+            return (await fake.ask(asked())).status
+
+        assert converse(data, script) == Status.MISSING
+        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+            assert record.spent[0] == spent
+
     def test_tell_the_owner_why_and_the_coordinator_nothing(self, data, caplog, monkeypatch):
         def broken(*_, **__):
             raise ValueError("the patient's name is Ada")

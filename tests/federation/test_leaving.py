@@ -64,9 +64,9 @@ class TestAClientThatLeaves:
         for erased in (SECRET, b"summer", b"autumn", b"as announced"):
             assert erased not in stays
         assert not [path for path in home.iterdir() if path.name.startswith(("mine.", "record.sqlite-journal"))]
-        assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.5, 1e-6)
+        assert (receipt.farewell.epsilon, receipt.farewell.delta) == (1.75, 1.1e-6)
         assert (receipt.farewell.runs, receipt.farewell.answers) == (2, 2)
-        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.5 before"):
+        with pytest.raises(LedgerError, match=r"has left on 20\d\d-\d\d-\d\d, for good.*has spent ε = 1.75 before"):
             open_(record)
         for words in ({"anew": True}, {"other_books": True}):
             with pytest.raises(LedgerError, match="has left"):
@@ -157,7 +157,7 @@ class TestAClientThatLeaves:
         assert "All is done" in capsys.readouterr().err
         assert invoke([*words, "--receipt", str(tmp_path / "receipt.json"), "--for-good"]) == 0
         told = json.loads((tmp_path / "receipt.json").read_text())
-        assert told["epsilon"] == 1.5
+        assert told["epsilon"] == 1.75
         assert told["key"] in capsys.readouterr().out
 
 
@@ -411,7 +411,7 @@ def test_leaving_that_is_killed_and_said_again_ends_the_same(
     killed(Moment(at, when, left=number), words)
     assert invoke(words) == 0
     told = json.loads((tmp_path / "receipt.json").read_text())
-    assert told["epsilon"] == 1.5
+    assert told["epsilon"] == 1.75
     assert {key: told["erased"][key] for key in ("runs", "answers", "books")} == {"runs": 2, "answers": 2, "books": 0}
     assert sorted(path.name for path in home.iterdir()) == [
         *("authority.key", "authority.pem", "record.sqlite", "record.sqlite-acknowledged", "revoked.json")

@@ -28,6 +28,7 @@ from quoron.operate.control import words
 from quoron.operate.submission import specify
 from quoron_client.flower.node import read_owner
 from quoron_privacy.errors import ConfigError
+from quoron_protos.v1 import federation_pb2 as federation
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
@@ -192,6 +193,25 @@ def test_a_run_that_waits_for_willing_clients_can_be_cancelled_and_comes_back_af
     assert charged(tmp_path) == []
     assert carried_out(second()) == "cancelled"
     assert charged(tmp_path) == []
+
+
+@pytest.mark.parametrize(("asked", "how"), [(False, "unasked"), (True, "cancelled")])
+def test_whoever_heard_of_a_run_hears_whether_anybody_was_asked(tmp_path: Path, asked: bool, how: str) -> None:
+    """By that a client's record knows whether the run is charged."""
+
+    async def scene() -> str:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 3) as peers:
+            await running.manager.submit(wanted(3, waiting=86400.0, seconds=86400.0).as_text())
+            for peer in peers:
+                await peer.next("run")
+                if asked:
+                    await peer.send(consent=federation.Consent(run="trial", takes_part=True))
+            if asked:
+                await peers[0].next("question")
+            await running.manager.cancel("trial")
+            return (await peers[0].next("ended")).how
+
+    assert carried_out(scene()) == how
 
 
 def test_a_run_that_is_cancelled_while_its_members_are_drawn_waits_for_nobody(tmp_path: Path) -> None:

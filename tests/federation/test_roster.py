@@ -303,7 +303,7 @@ def test_users_of_earlier_versions_are_active_and_are_looked_for_from_now_on(reg
     with database.writing() as connection:
         for index in (STANDING, NAMES):
             index.drop(connection)
-        for column in ("name", "software", "state", "why", "seen"):
+        for column in ("name", "software", "state", "why", "seen", "people"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
         for table in ("rotated", "draws"):
             connection.execute(sa.text(f"DROP TABLE {table}"))
@@ -327,7 +327,7 @@ def test_a_backup_of_an_earlier_version_and_of_this_one_are_put_back(registry, t
     with database.writing() as connection:
         for index in (STANDING, NAMES):
             index.drop(connection)
-        for column in ("name", "software", "state", "why", "seen"):
+        for column in ("name", "software", "state", "why", "seen", "people"):
             connection.execute(sa.text(f"ALTER TABLE users DROP COLUMN {column}"))
     back_up(database, tmp_path / "old")
     assert set(read(tmp_path / "old").rows["users"][0]) == {"user", "fingerprint", "group", "enrolled_at"}

@@ -216,8 +216,8 @@ def test_a_roster_that_follows_rejected_answers_is_caught(tmp_path: Path, monkey
     def answered(self: Sessions, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         verdict = answer(self, user, message, size)
         if (
-            user in (row := self.runs["trial"].open.rows)
-            and self.runs["trial"].open.status[row[user]] == Status.REJECTED
+            user in (row := self.runs["trial"].open.cohort.rows)
+            and self.runs["trial"].open.status[row[user][0]] == Status.REJECTED
         ):
             seen[-1].away(user)
         return verdict

@@ -155,7 +155,7 @@ async def cohort(running: Coordinator) -> set[int]:
     session = running.sessions.runs["trial"]
     while session.open is None:
         await asyncio.sleep(0)
-    return set(session.open.rows)
+    return set(session.open.cohort.rows)
 
 
 def test_thousands_of_wrong_messages_change_nothing(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ AGREED = federation.Agreed(run="r", epsilon=1.5, delta=0.5)
 HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
 
+CLIPPED = federation.Reduction(clipped=federation.ClippedSum(norm=1.5, divisor=300, centre=ARRAY))
+SUMS = federation.Sums(total=ARRAY, cells=ARRAY, clipped=7, answered=300)
+
 # Field numbers and types may never change: each message with every field set, and each choice of a oneof.
 FOLLOWS, PART = federation.Follows(length=(6 << 20) + 4096, digest=b"\n"), federation.Part(offset=4 << 20, data=b"\1")
 MESSAGES = {
@@ -29,8 +32,8 @@ MESSAGES = {
     "Value.text": values.Value(text="é"),
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
-    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1", seen=300),
-    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED], books=BOOKS),
+    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1", seen=300, people=7),
+    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED], books=BOOKS, people=7),
     "Agreed": AGREED,
     "Books": BOOKS,
     "ClientMessage": federation.ClientMessage(hello=HELLO),
@@ -60,7 +63,7 @@ MESSAGES = {
     "AverageLoss": federation.AverageLoss(points=ARRAY),
     "LocalSGD": federation.LocalSGD(start=ARRAY, step_size=0.5, domain=BALL, smoothing=DIRECTIONS),
     "RangeReport": federation.RangeReport(
-        gradient=GRADIENT, epsilon=1.0, bins=4, half_width=2.0, signs=ARRAY, coordinate=3
+        gradient=GRADIENT, epsilon=1.0, bins=4, half_width=2.0, signs=ARRAY, coordinate=3, coordinates=ARRAY
     ),
     "VectorReport": federation.VectorReport(gradient=GRADIENT, epsilon=1.0, delta=1e-6, radius=2.0, centre=ARRAY),
     "Domain": BALL,
@@ -70,6 +73,23 @@ MESSAGES = {
     "Answer": ANSWER,
     "Answer.follows": federation.Answer(follows=FOLLOWS),
     "Question.follows": federation.Question(follows=FOLLOWS),
+    "Question.persons": federation.Question(persons=b"\5", sums=CLIPPED),
+    "Answer.statuses": federation.Answer(statuses=b"\0\2", sums=SUMS),
+    "Reduction": CLIPPED,
+    "Reduction.moment": federation.Reduction(moment=federation.MomentSum(dimension=2, norm=1.5, divisor=300)),
+    "Reduction.norm_counts": federation.Reduction(
+        norm_counts=federation.NormCountSum(radius=1.5, users=300, transform=ARRAY, centre=ARRAY)
+    ),
+    "Reduction.lengths": federation.Reduction(lengths=federation.LengthSum(users=300, transform=ARRAY, top=1.5)),
+    "Reduction.shaped_moment": federation.Reduction(
+        shaped_moment=federation.ShapedMomentSum(users=300, transform=ARRAY, radius=1.5)
+    ),
+    "ClippedSum": CLIPPED.clipped,
+    "MomentSum": federation.MomentSum(dimension=2, norm=1.5, divisor=300),
+    "NormCountSum": federation.NormCountSum(radius=1.5, users=300, transform=ARRAY, centre=ARRAY),
+    "LengthSum": federation.LengthSum(users=300, transform=ARRAY, top=1.5),
+    "ShapedMomentSum": federation.ShapedMomentSum(users=300, transform=ARRAY, radius=1.5),
+    "Sums": SUMS,
     "Follows": FOLLOWS,
     "Part": PART,
     "ClientMessage.part": federation.ClientMessage(part=PART),
@@ -107,9 +127,9 @@ GOLDEN: dict[str, str] = {
     "Value.text": "2a02c3a9",
     "Value.absent": "3001",
     "Record": "0a055374617465120e0a0178120911000000000000f83f",
-    "EnrolRequest": "0801120871756f726f6e203118ac02",
+    "EnrolRequest": "0801120871756f726f6e203118ac022007",
     "EnrolReply": (
-        "08ac0212150a017211000000000000f83f19000000000000e03f1a180a01610a016210071a01632201642a080000000000000080"
+        "08ac0212150a017211000000000000f83f19000000000000e03f1a180a01610a016210071a01632201642a0800000000000000802007"
     ),
     "Books": "0a01610a016210071a01632201642a080000000000000080",
     "Agreed": "0a017211000000000000f83f19000000000000e03f",
@@ -162,7 +182,7 @@ GOLDEN: dict[str, str] = {
         "0a620a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f1900000000"
         "0000d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
         "11000000000000f03f18042100000000000000402a1f0a07666c6f61743634120201021a10000000000000f03f0000000000"
-        "0000c03003"
+        "0000c030033a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0"
     ),
     "VectorReport": (
         "0a620a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f1900000000"
@@ -199,4 +219,35 @@ GOLDEN: dict[str, str] = {
     ),
     "BackupRequest": "0801",
     "Document": "0a027b7d",
+    "Question.persons": (
+        "7201057a2f0a2d09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0"
+    ),
+    "Answer.statuses": (
+        "3a02000242470a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634"
+        "120201021a10000000000000f03f00000000000000c0180720ac02"
+    ),
+    "Reduction": "0a2d09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
+    "Reduction.moment": "120e080211000000000000f83f18ac02",
+    "Reduction.norm_counts": (
+        "1a4e09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0221f0a"
+        "07666c6f61743634120201021a10000000000000f03f00000000000000c0"
+    ),
+    "Reduction.lengths": (
+        "222d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f"
+    ),
+    "Reduction.shaped_moment": (
+        "2a2d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f"
+    ),
+    "ClippedSum": "09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
+    "MomentSum": "080211000000000000f83f18ac02",
+    "NormCountSum": (
+        "09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0221f0a0766"
+        "6c6f61743634120201021a10000000000000f03f00000000000000c0"
+    ),
+    "LengthSum": "08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f",
+    "ShapedMomentSum": "08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f",
+    "Sums": (
+        "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634120201021a10"
+        "000000000000f03f00000000000000c0180720ac02"
+    ),
 }

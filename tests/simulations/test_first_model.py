@@ -70,3 +70,12 @@ def test_an_example_is_not_written_over_what_is_there(here: Path, capsys: pytest
     assert "scorecard, storms" in capsys.readouterr().err
     assert Path("storms.csv").read_text() == "mine"
     assert not Path("storms.toml").exists()
+
+
+def test_an_example_makes_its_folder_and_names_one_that_cannot_be(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["example", "scorecard", "--out", "new/runs"]) == 0
+    assert (here / "new" / "runs" / "scorecard.toml").is_file()
+    assert invoke(["example", "scorecard", "--out", "new/runs/scorecard.csv"]) == 2
+    assert "Choose another with --out" in capsys.readouterr().err

@@ -238,15 +238,17 @@ def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predic
     plan, why = best_local(False, RECOMMENDED, MANY, pretended("other", 2e-3, exposure="local"), local)
     assert plan.algorithm == "own-noise"
     assert why == (
-        "own-noise: the coordinator is not trusted with answers, which leaves exposure local; asks every user at most "
-        "once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of ten problems, "
-        "the least considered."
+        "own-noise: the coordinator is not trusted with answers, which leaves exposures two-servers and local; asks "
+        "every user at most once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of "
+        "ten problems, the least considered."
     )
     assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
 
 
 def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:
-    with pytest.raises(Infeasible, match=r"asks for exposure local, and no algorithm here has it; needs .*=true"):
+    with pytest.raises(
+        Infeasible, match=r"asks for exposure two-servers or local, and no algorithm here has either; needs .*=true"
+    ):
         best_local(False, RECOMMENDED, FILTER)
 
 

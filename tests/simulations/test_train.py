@@ -251,6 +251,7 @@ def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
         ("population.outlier_fraction=0.1", "nobody's answers are made up"),
         ("privacy.quorum=0.5", "everybody answers"),
         ("privacy.trust_server=false", "this machine holds the table"),
+        ("privacy.exposure=two-servers", "this machine holds the table"),
         ("run.network='rtt=80ms'", "nothing is sent"),
         ("algorithm.name=sgd", "a proved promise"),
     ],

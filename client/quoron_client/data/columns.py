@@ -80,6 +80,16 @@ def unnamed(values: pa.Array) -> int:
     return count
 
 
+def somebodys(values: pa.Array) -> pa.Array:
+    """Which rows of a user column are somebody's: the others are those that `unnamed` counts."""
+    here = pc.is_valid(values)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        here = pc.and_(here, pc.fill_null(pc.not_equal(values, ""), False))
+    elif pa.types.is_floating(values.type):
+        here = pc.and_(here, pc.invert(pc.fill_null(pc.is_nan(values), True)))
+    return here
+
+
 def numbers(table: pa.Table, name: str) -> Vector:
     """A column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
 

@@ -66,6 +66,11 @@ class Gathering:
         if self._numbering.is_full:
             self._count()
 
+    @property
+    def names(self) -> list[str]:
+        """Of the users, in their order."""
+        return self._numbering.names()
+
     def end(self) -> "Gathered":
         """All of it. DataError for a table without rows, and for a row without a user."""
         if self._numbering.waiting:

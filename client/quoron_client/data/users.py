@@ -64,9 +64,7 @@ class Numbering:
                 f"Expected a user in every row of column {self._user!r}, got {self._unnamed} null or empty. "
                 "Leave these rows out, or say whose they are."
             )
-        known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
-        read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
-        named = pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
+        known, named = self._named()
         if (absent := len(named) - len(known)) and not without_rows:
             raise DataError(
                 f"Expected items for every user of column {self._user!r}, got {absent} declared users without any; "
@@ -75,6 +73,21 @@ class Numbering:
         ranks = np.empty(len(named), np.int32)
         ranks[columns.stored(pc.sort_indices(named))] = np.arange(len(named))
         return len(named), ranks[: len(known)]
+
+    def names(self) -> list[str]:
+        """Of all users, with rows or without, as text, in the order of their numbers."""
+        named = self._named()[1]
+        values = named.take(pc.sort_indices(named))
+        try:
+            return list(columns.texts(pa.table({self._user: values}), self._user).to_pylist())
+        except DataError:  # dates and the like
+            return list(values.cast(pa.large_string()).to_pylist())
+
+    def _named(self) -> tuple[pa.Array, pa.Array]:
+        """The names that were met, and these with those that are declared alone."""
+        known = self._known if self._known is not None else pa.nulls(0, pa.large_string())
+        read = (columns.users(pa.table({self._user: each}), self._user) for each in self._declared)
+        return known, pc.unique(pa.concat_arrays([known, *read])).drop_null() if self._declared else known
 
 
 def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[int, NDArray[np.int64]]:
@@ -89,3 +102,15 @@ def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[in
     numbers = found.numbers()
     many, ranks = found.ranks(without_rows=without_rows)
     return many, ranks[numbers].astype(np.int64)
+
+
+def names(table: pa.Table, user: str) -> list[str]:
+    """The users of a table as text, in the order of their numbers.
+
+    >>> names(pa.table({"who": [10.0, 9.0, 10.0]}), "who")
+    ['9', '10']
+    """
+    found = Numbering(user)
+    found.add(table)
+    found.numbers()
+    return found.names()

@@ -1,5 +1,5 @@
+from .agreements import Agreement as Agreement
 from .config import ClientConfig as ClientConfig
-from .record import Agreement as Agreement
 from .record import Record as Record
 from .session import run_client as run_client
 from .terms import Terms as Terms

@@ -15,11 +15,12 @@ A coordinator that lies can keep this client away, and lower nothing: its own re
 """
 
 import re
+import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quoron_client.protocol.charges import MOST_TOLD, run_mark
-from quoron_privacy.errors import WireError
+from quoron_privacy.errors import LedgerError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 
 _MOST_RESTORED = 1000
@@ -84,3 +85,39 @@ def objection(seen: Seen, claim: BooksClaim, named: int) -> str | None:
     if seen.rows and named == seen.rows and claim.then != seen.head:
         return f"other rows among the first {seen.rows} of the lifetime ledger"
     return None
+
+
+def rows_seen(database: sqlite3.Connection, place: str) -> int:
+    """Rows of the lifetime ledger that a client's record has seen of the coordinator at this address."""
+    return int(database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()[0] or 0)
+
+
+def keep(database: sqlite3.Connection, place: str, claim: BooksClaim, named: int, *, other: bool) -> None:
+    """Write what is said into a client's record, in a transaction of `Record`; LedgerError as `Record.saw`."""
+    root = claim.incarnations[0]
+    query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
+    found = database.execute(query, (root, place, root)).fetchone()
+    seen = None if found is None else Seen(*found)
+    wrong = None if seen is None else objection(seen, claim, named)
+    lacking = []
+    if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
+        charged = "SELECT run FROM runs JOIN shares USING (run) WHERE books = ? AND given AND epsilon < 9e999"
+        lacking = claim.lacks(row[0] for row in database.execute(charged, (root,)).fetchall())
+    if wrong is None and lacking:
+        wrong = (
+            f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
+            "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
+        )
+    if seen is not None and wrong is not None and not other:
+        raise LedgerError(
+            f"Expected the books of coordinator {place} that this client has seen, incarnation "
+            f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
+            "older than what this client saw, or others: its operator puts back the newer ones. If there is "
+            "nothing else, say --other-books: what they have forgotten then counts in this record alone."
+        )
+    if wrong is not None:
+        database.execute("DELETE FROM books WHERE place = ?", (place,))
+        database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
+    row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
+    if database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
+        database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 
-from quoron_client.federation.owner import Owner
+from quoron_client.federation.owner import TWO_SERVERS, Owner
 from quoron_privacy.errors import ConfigError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
@@ -28,6 +28,7 @@ class ClientConfig(Owner):
     insecure: bool = False
     insecure_anywhere: bool = False
     client_name: str | None = None
+    helper_key: Path | None = None  # of the second of two servers: its long-lived public key, from its own operator
     other_books: bool = False  # the coordinator's are older than, or others than, those seen, and that is all there is
     retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
 
@@ -39,11 +40,26 @@ class ClientConfig(Owner):
         if not (isfinite(self.retry_seconds) and self.retry_seconds > 0):
             raise ConfigError(f"Expected retry_seconds > 0, got retry_seconds={self.retry_seconds}.")
         self._check_identity()
+        if TWO_SERVERS in self.accept_exposures and self.user_column is not None:
+            raise ConfigError(
+                f"Expected a client of one user with {TWO_SERVERS}, got user_column={self.user_column!r}: a client masks "
+                "one row. Run a client for each person, with a certificate of its own."
+            )
+        if TWO_SERVERS in self.accept_exposures and not self.masks:
+            raise ConfigError(
+                f"Expected certificates and helper_key with {TWO_SERVERS}, got none: answers go to the coordinator by "
+                "TLS, and whose second server it is the helper's operator says (--helper-key)."
+            )
 
     @property
     def plaintext(self) -> bool:
         """Whether plain text was asked for."""
         return self.insecure or self.insecure_anywhere
+
+    @property
+    def masks(self) -> bool:
+        """See Limits."""
+        return self.helper_key is not None and not self.plaintext and self.user_column is None
 
     def _check_identity(self) -> None:
         given = [path is not None for path in (self.certificate, self.key, self.authority)]

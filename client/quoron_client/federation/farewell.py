@@ -47,7 +47,7 @@ def read(database: sqlite3.Connection) -> Farewell | None:
 def write(database: sqlite3.Connection, key: str, time: str, spent: tuple[float, float]) -> Farewell:
     """Erase every run, answer and coordinator's books, overwritten by `secure_delete`, and say so."""
     counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("runs", "answers", "books")]
-    for table in ("answers", "runs", "books"):
+    for table in ("answers", "shares", "runs", "books", "people", "silo"):
         database.execute(f"DELETE FROM {table}")
     database.execute(LEFT)
     said = Farewell(time, key, *spent, *counts)

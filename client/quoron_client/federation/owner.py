@@ -7,7 +7,9 @@ from pathlib import Path
 from quoron_client.data.dialect import Dialect
 from quoron_privacy.errors import ConfigError
 
-EXPOSURES = ("model", "broadcast", "local", "none")
+EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
+MOST_PEOPLE = 1 << 20  # of one silo
+TWO_SERVERS = EXPOSURES[2]
 PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 
 
@@ -35,6 +37,11 @@ class Limits:
                 known = ", ".join((*EXPOSURES, PUBLIC_ATTENDANCE))
                 raise ConfigError(f"Expected accept_exposures among {known}, got {exposure!r}.")
 
+    @property
+    def masks(self) -> bool:
+        """Whether it can hide answers from each of two servers: a client of `quoron serve` that knows their helper."""
+        return False
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Limits):
@@ -44,13 +51,26 @@ class Owner(Limits):
     dialect: Dialect = field(default_factory=Dialect)  # how its text is written
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
     items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
+    user_column: str | None = None  # of a silo: whose each row is, each person a user of the federation
+    people: int | None = None  # of a silo: for how many it answers, for ever; None: as many as are there at first
 
     def __post_init__(self) -> None:
         Limits.__post_init__(self)
         if self.items_per_user is not None and self.items_per_user < 1:
             raise ConfigError(f"Expected items_per_user >= 1, got items_per_user={self.items_per_user}.")
+        if self.user_column is None and self.people is not None:
+            raise ConfigError(
+                f"Expected a column that says whose each row is (--user COLUMN) with people={self.people}, got none."
+            )
+        if self.user_column is not None and self.one_user:
+            raise ConfigError(
+                f"Expected all rows to be one user's (--one-user) or each its person's (--user {self.user_column}), "
+                "got both. Leave one out."
+            )
+        if self.people is not None and not 1 <= self.people <= MOST_PEOPLE:
+            raise ConfigError(f"Expected people in [1, {MOST_PEOPLE:,}], got people={self.people}.")
 
     @property
     def user(self) -> str:
         """Whom promises are about here."""
-        return "client" if self.one_user else "user"
+        return "client" if self.one_user else "user" if self.user_column is None else "person"

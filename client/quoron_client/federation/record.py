@@ -1,4 +1,4 @@
-"""A client's own durable record: what it has answered, and what its owner has thereby spent.
+"""A client's own durable record: what it has answered, and what each of its persons has thereby spent.
 
     >>> from tempfile import mkdtemp
     >>> record = Record.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
@@ -9,92 +9,81 @@
     (b'answer', None, (1.5, 1e-06))
     >>> record.close()
 
+A silo has a record for all of its persons, each with limits of its own:
+
+    >>> record = Record.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
+    >>> seats = record.register(["anna", "ben", "carla"])
+    >>> record.agree(terms), record.keep("r", 0, b"question", b"rows of two", seats[:2])
+    (None, b'rows of two')
+    >>> record.may_answer("r", 1, seats), record.charged(seats)[:, 0]
+    (array([False, False,  True]), array([1.5, 1.5, 1.5]))
+    >>> record.depart("carla", time="2026-01-02T03:04:05+00:00").person, record.may_answer("r", 1, seats).any()
+    (2, np.False_)
+    >>> record.close()
+
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
 sent, sent again for the same question, and refused for any other. Rounds go forward: once a later one was answered
 nothing is sent of an earlier one, unless the coordinator's books were restored since and say so. On Flower nobody
-tells of books, and rounds may go back: there, too, each has one answer. A run is charged in full with its first answer,
-or at a start without one (`witness`); the charges of all runs add up, which is sound however the coordinator composes
-them, and stay within the owner's limits.
+tells of books, and rounds may go back: there, too, each has one answer. A person is charged in full for a run when it
+is agreed to, whether it is then asked or not; the charges of all runs add up, which is sound however the coordinator
+composes them, and stay within the limits, which are those of one person. Whoever has no room, or has left, is not in an
+answer, like anybody who is away (docs/privacy/own-limits.md).
 
-Stored in SQLite with full synchronisation: an answer that was sent survives a crash and a loss of power. Between two
-writes all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a
-copy that is older, empty or torn is refused by name, and so is one that lacks a run which a coordinator says this key
-has agreed to. Whoever has nothing else says so (`anew`): what coordinators say is then entered as spent. In turn it
-keeps what it has seen of each coordinator's books, and refuses older ones by name (`books`).
+How the file survives crashes, and is told from an older copy of itself, is in `record_file`; beyond that, one that
+lacks a run which a coordinator says this key has agreed to is refused by name. Whoever has nothing else says so
+(`anew`): what coordinators say is then entered as spent, by everybody. In turn it keeps what it has seen of each
+coordinator's books, and refuses older ones by name (`books`).
 
 Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
 ended. Whoever loses the file loses these protections: keep it with the data. An owner who leaves (`leave`) has all of
-it erased but that it has left and what was spent, and from then on nothing opens the file to answer.
+it erased but that it has left and what was spent, and from then on nothing opens the file to answer; of a person who
+leaves a silo (`depart`) that person's answers are.
 """
 
-import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
-from threading import RLock
 from typing import Self
 
-from quoron_client.durable import Tally
-from quoron_client.federation import farewell
-from quoron_client.federation.books import BooksClaim, Seen, objection
+import numpy as np
+
+from quoron_client.federation import agreements, books, farewell, persons
+from quoron_client.federation.agreements import Agreement, Charge
+from quoron_client.federation.books import BooksClaim
+from quoron_client.federation.persons import ONE_USER, Mask, Persons, Share, Sums
+from quoron_client.federation.record_file import RecordFile
+from quoron_client.protocol.charges import MOST_TOLD
 from quoron_privacy.errors import LedgerError, printable
 
-_VERSION = 4
-_MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
-_TABLES = """
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
-    books TEXT
-) STRICT;
-CREATE TABLE answers (
-    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, books TEXT, answer BLOB, PRIMARY KEY (run, round)
-) STRICT;
-CREATE TABLE books (
-    root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
-) STRICT;
-CREATE TABLE written (
-    acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
-    answers INTEGER NOT NULL, books INTEGER NOT NULL
-) STRICT;
-INSERT INTO written VALUES (0, 0, 0, 0, 0, 0);
-PRAGMA user_version = 4;
-"""
-_FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
-    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM books)"""
-_COUNT = (
-    f"UPDATE written SET (runs, charged, ended, answers, books) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
-)
+May = Callable[[Collection[int], int], bool]  # rounds that were answered, another one
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What is agreed about a run before anything is answered; it never changes."""
+class Departure:
+    """A person who has left a silo."""
 
-    run: str
-    terms: bytes  # digest of everything announced
-    epsilon: float  # what it is charged, for replacing one user: a zero-out promise costs more than it says
+    person: int
+    time: str  # ISO 8601, UTC, to the second; the first time
+    answers: int  # that were kept, had its row, and are erased
+    epsilon: float  # that it was charged, which nothing takes back
     delta: float
-    participations: int
 
 
 class Record:
     """Open with `Record.open`, close with `close` or by leaving its context."""
 
-    def __init__(self, database: sqlite3.Connection, path: Path, epsilon: float, delta: float) -> None:
-        self._database, self._path = database, path
+    def __init__(self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_books: bool) -> None:
+        self._file, self._database = file, file.database
         self._limits = epsilon, delta
-        self._lock = RLock()  # one thread at a time; closing waits for what is being written
-        self._tally = Tally(path)
-        self._anew = self._other_books = self._leaving = False
+        self._anew, self._other_books = anew, other_books
         # Of the coordinator's books with which runs are agreed to now, and answered: None where nobody tells.
         self._root: str | None = None
         self._incarnation: str | None = None
-        self._before = 0  # number of the last run that another process agreed to
+        with file.errors() as database:  # number of the last run that another process agreed to
+            (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
 
     @classmethod
     def open(
@@ -107,141 +96,95 @@ class Record:
         other_books: bool = False,
         leaving: bool = False,
     ) -> Self:
-        """The record in `path`, a new one if there is none, with its owner's lifetime limits.
+        """The record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
         `other_books` takes a coordinator's books for all that there is, though they are older than what was seen.
         LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
         it is opened for `leaving`.
         """
+        file = RecordFile.connect(path, anew=anew, leaving=leaving)
         try:
-            # The journals take the file's permissions.
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
-        record = cls(database, path, epsilon, delta)
-        record._anew, record._other_books, record._leaving = anew, other_books, leaving
-        try:
-            record._prepare()
+            return cls(file, epsilon, delta, anew=anew, other_books=other_books)
         except BaseException:
-            database.close()
+            file.close()
             raise
-        return record
 
-    def _prepare(self) -> None:
-        with self._errors():
-            for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "foreign_keys = ON", "secure_delete = ON"):
-                self._database.execute(f"PRAGMA {setting}")
-            with self._exclusive():
-                (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                (tables,) = self._database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-                if version == 0 and tables == 0:
-                    for statement in _TABLES.split(";"):
-                        self._database.execute(statement)
-                elif version != _VERSION:
-                    raise LedgerError(
-                        f"Expected a client's record of version {_VERSION} in {str(self._path)!r}, got {version}. "
-                        "It is another file, or of another release."
-                    )
-                self._check_whole()
-                self._check_count()
-                self._check_stays()
-                (self._before,) = self._database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+    def register(self, names: Sequence[str], most: int | None = None) -> Persons:
+        """The number of each person of a silo, by its name, shape (k,): new ones follow in the order given, up to
+        `most` in all; a number is for ever. -1 for whoever has left, or is one too many.
 
-    def _check_whole(self) -> None:
-        """A copy that was made in the middle of a write has pages of before and of after."""
-        whole = [row[0] for row in self._database.execute("PRAGMA integrity_check")] == ["ok"]
-        rows = (
-            self._database.execute("SELECT runs, charged, ended, answers, books FROM written").fetchall()
-            if whole
-            else []
-        )
-        if not whole or rows != [tuple(map(int, self._database.execute(f"SELECT {_FOUND}").fetchone()))]:
-            raise LedgerError(
-                f"Expected a whole client's record in {str(self._path)!r}, got one that was damaged, or copied in the "
-                "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-record."
-            )
+        Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
+        for the record of one user who has answered.
+        """
+        with self._file.errors(), self._file.transaction() as database:
+            before = len(self._everybody()) if persons.are_registered(database) else 0
+            numbers = persons.register(database, names, most)
+            if (many := len(self._everybody())) > before:
+                for agreement in agreements.open_ones(database):
+                    self._charge(agreement, np.arange(before, many), people=many)
+            return numbers
 
-    def _check_stays(self) -> None:
-        """LedgerError for an owner who has left."""
-        said = None if self._leaving else farewell.read(self._database)
-        if said is not None:
-            raise LedgerError(said.refusal(self._path))
+    def known(self, names: Sequence[str]) -> tuple[Persons, list[str | None]]:
+        """The number of each name, -1 of one without any, and since when it has left; nothing is written."""
+        with self._file.errors() as database:
+            return persons.known(database, names)
 
-    def _check_count(self) -> None:
-        (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
-        if self._anew:
-            self._keep_count(found)
-            return
-        try:
-            kept = self._tally.read()
-        except (OSError, ValueError):
-            kept = -1
-        if kept == -1 or (kept is None and found):
-            what = "something unreadable" if kept else "none"
-            raise LedgerError(
-                f"Expected the number of writes of the client's record {str(self._path)!r} in "
-                f"{self._tally.path.name!r} beside it, got {what}: the record may be an older copy. Put back both. If "
-                "there is nothing else, say --new-record: what the coordinator knows is then counted as spent."
-            )
-        if kept is not None and found < kept:
-            raise LedgerError(
-                f"Expected {kept} writes in the client's record {str(self._path)!r}, got {found}: it is an older copy, "
-                "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
-                "--new-record: what the coordinator knows is then counted as spent."
-            )
-        if kept is None:
-            self._keep_count(0)
+    @property
+    def people(self) -> int:
+        """How many persons have a number, whether they have left or not; 0 in the record of one user."""
+        with self._file.errors() as database:
+            return int(database.execute("SELECT count(*) FROM people").fetchone()[0])
 
-    def _keep_count(self, count: int) -> None:
-        try:
-            self._tally.write(count)
-        except OSError as error:
-            raise LedgerError(
-                f"Expected to write {str(self._tally.path)!r}, cannot: {error.strerror}. Make room, then start again."
-            ) from None
+    @property
+    def departures(self) -> list[str]:
+        """When persons have left, from the first."""
+        with self._file.errors() as database:
+            rows = database.execute("SELECT departed FROM people WHERE departed IS NOT NULL ORDER BY departed")
+            return [row[0] for row in rows]
 
     def witness(self, known: Sequence[tuple[str, float, float]]) -> None:
         """Compare with what a coordinator says: names, ε and δ of runs that this key has agreed to.
 
         LedgerError if the record lacks one: it is an older copy, or the coordinator lies, which can only keep this
-        client away. A record opened `anew` counts them as spent instead, and answers nothing more in them.
+        client away. A record opened `anew` counts them as spent instead, by everybody, and answers nothing more in
+        them.
 
-        A run that another process agreed to and that has no answer here counts as spent from now on: this may be a copy
-        of before its first answer, and nobody can tell.
+        A run that another process agreed to, that was never answered, and that it does not speak of has not begun
+        there: nobody is charged for it any more, until it is announced and agreed to again.
         """
-        with self._errors(), self._transaction():
-            have = {row[0] for row in self._database.execute("SELECT run FROM runs")}
+        with self._file.errors(), self._file.transaction() as database:
+            have = {row[0] for row in database.execute("SELECT run FROM runs")}
             lacking = [each for each in known if each[0] not in have]
             if lacking and not self._anew:
                 raise LedgerError(
-                    f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its coordinator "
-                    f"says that this key has agreed to, but it lacks {len(lacking)} such: it is an older copy, or "
-                    "another's. Put back the newer one. If there is none, say --new-record: they are then counted as "
-                    "spent."
+                    f"Expected {str(self._file.path)!r} to know run {printable(lacking[0][0])!r}, which its "
+                    f"coordinator says that this key has agreed to, but it lacks {len(lacking)} such: it is an older "
+                    "copy, or another's. Put back the newer one. If there is none, say --new-record: they are then "
+                    "counted as spent."
                 )
             for run, epsilon, delta in lacking:
-                self._database.execute(
-                    "INSERT INTO runs VALUES (?, ?, ?, ?, 0, 1, 1, NULL) ON CONFLICT DO NOTHING",
+                database.execute(
+                    "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
+                    "VALUES (?, ?, ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
                     (run, b"", epsilon, delta),
                 )
-            for run, _, _ in known:
-                self._count(run)
+            if len(known) < MOST_TOLD:
+                agreements.release(database, {each[0] for each in known}, books=self._root, before=self._before)
 
-    def _count(self, run: str) -> None:
-        """Charge an open run that another process agreed to; beyond the limits it also ends."""
-        query = "SELECT epsilon, delta FROM runs WHERE run = ? AND NOT charged AND NOT ended AND rowid <= ?"
-        found = self._database.execute(query, (run, self._before)).fetchone()
-        if found is not None:
-            ended = self._beyond_limits(*found) is not None
-            self._database.execute("UPDATE runs SET charged = 1, ended = ? WHERE run = ?", (ended, run))
+    def _everybody(self) -> Persons:
+        """Whoever has a number, or the one user."""
+        (many,) = self._database.execute("SELECT count(*) FROM people").fetchone()
+        return np.arange(max(1, many))
+
+    def _within(self, sums: Sums) -> Mask:
+        """Whether sums of ε and δ, shape (k, 2), are within the limits, shape (k,)."""
+        return np.logical_and(sums[:, 0] <= self._limits[0], sums[:, 1] <= self._limits[1])
 
     def seen(self, place: str) -> int:
         """Rows of the lifetime ledger that were seen of the coordinator at this address."""
-        with self._errors():
-            found = self._database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
-        return int(found[0] or 0)
+        with self._file.errors() as database:
+            return books.rows_seen(database, place)
 
     def saw(self, place: str, claim: BooksClaim, named: int) -> None:
         """Keep what a coordinator at an address says of its books, after `seen` has `named` rows to it.
@@ -249,46 +192,19 @@ class Record:
         LedgerError for books that are older than, or others than, those that were seen, or that lack a run which is
         charged here; a record opened for `other_books` takes them, and asks for those runs no more.
         """
-        with self._errors(), self._transaction():
-            root = claim.incarnations[0]
-            query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
-            found = self._database.execute(query, (root, place, root)).fetchone()
-            seen = None if found is None else Seen(*found)
-            wrong = None if seen is None else objection(seen, claim, named)
-            lacking = []
-            if seen is not None and seen.incarnation != claim.incarnations[-1]:  # otherwise rows and hash say as much
-                charged = "SELECT run FROM runs WHERE books = ? AND charged AND epsilon < 9e999"
-                lacking = claim.lacks(row[0] for row in self._database.execute(charged, (root,)).fetchall())
-            if wrong is None and lacking:
-                wrong = (
-                    f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
-                    "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
-                )
-            if seen is not None and wrong is not None and not self._other_books:
-                raise LedgerError(
-                    f"Expected the books of coordinator {place} that this client has seen, incarnation "
-                    f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
-                    "older than what this client saw, or others: its operator puts back the newer ones. If there is "
-                    "nothing else, say --other-books: what they have forgotten then counts in this record alone."
-                )
-            if wrong is not None:
-                self._database.execute("DELETE FROM books WHERE place = ?", (place,))
-                self._database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
-            row = (root, place, claim.incarnations[-1], claim.rows, claim.head)
-            if self._database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
-                self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
-            self._root, self._incarnation = root, claim.incarnations[-1]
+        with self._file.errors(), self._file.transaction() as database:
+            books.keep(database, place, claim, named, other=self._other_books)
+            self._root, self._incarnation = claim.incarnations[0], claim.incarnations[-1]
 
     def leave(self, *, key: str, time: str) -> farewell.Farewell:
         """Erase all but that the owner has left and what was spent, in one transaction: nothing is answered any more,
         by whichever process has the file open. Again is the same, as of the first time."""
-        with self._errors(), self._transaction():
+        with self._file.errors(), self._file.transaction():
             return farewell.read(self._database) or farewell.write(self._database, key, time, self.spent)
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
-        with self._lock:
-            self._database.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -298,36 +214,62 @@ class Record:
 
     @property
     def spent(self) -> tuple[float, float]:
-        """(ε, δ) charged so far, over all runs."""
-        with self._errors():
-            rows = self._database.execute("SELECT epsilon, delta FROM runs WHERE charged").fetchall()
-        return fsum(row[0] for row in rows), fsum(row[1] for row in rows)
+        """(ε, δ) charged so far over all runs: the most of any person."""
+        with self._file.errors():
+            epsilon, delta = self.charged(self._everybody()).max(axis=0)
+        return float(epsilon), float(delta)
+
+    def charged(self, those: Persons) -> Sums:
+        """ε and δ charged so far over all runs, of each of these persons, shape (k, 2)."""
+        with self._file.errors() as database:
+            return persons.spent(database, those)
+
+    def charges(self, those: Persons) -> list[Charge]:
+        """Every run that was agreed to, from the first, and which of these persons are charged for it."""
+        with self._file.errors() as database:
+            return agreements.charges(database, those)
 
     def agree(self, agreement: Agreement) -> str | None:
-        """Agree to a run, durably; None, or why not: other terms than before, or more than the owner's limits."""
+        """Agree to a run, durably, and charge everybody who has room for it; None, or why not: other terms than before,
+        or nobody has room.
+
+        By terms, limits and who has left alone, whoever was asked or has answered in earlier runs: that may be secret
+        (docs/privacy/own-limits.md). Said again, whoever has come since, or has room by now, is charged too.
+        """
         a = agreement
-        with self._errors(), self._transaction():
-            found = self._database.execute("SELECT terms, charged FROM runs WHERE run = ?", (a.run,)).fetchone()
+        with self._file.errors(), self._file.transaction() as database:
+            found = database.execute("SELECT terms, ended FROM runs WHERE run = ?", (a.run,)).fetchone()
             if found is not None and found[0] != a.terms:
                 return "its terms are not those of its first announcement"
+            if found is None and agreements.too_many(database):
+                return "too many runs are open that were agreed to: their coordinators end some first"
+            everybody = self._everybody()
             if not (found is not None and found[1]):
-                objection = self._beyond_limits(a.epsilon, a.delta)
-                if objection is not None:
-                    return objection
-            if found is None:
-                row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root)
-                self._database.execute(
-                    "INSERT INTO runs (run, terms, epsilon, delta, participations, books) VALUES (?, ?, ?, ?, ?, ?)",
-                    row,
-                )
-                self._database.execute(
-                    "DELETE FROM runs WHERE NOT charged AND rowid <= (SELECT max(rowid) FROM runs) - ?", (_MOST_OPEN,)
-                )
+                self._charge(a, everybody, people=len(everybody))
+            if not Share.of(database, a.run).charged.any():
+                before = persons.spent(database, everybody[:1], besides=a.run)
+                return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
         return None
+
+    def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
+        """Charge those of them who are not yet, are here and have room."""
+        a, database = agreement, self._database
+        new = ~persons.at(Share.of(database, a.run).charged, those) & persons.here(database, those)
+        new[new] = self._within(persons.spent(database, those[new], plus=[(a.epsilon, a.delta)], besides=a.run))
+        if new.any():
+            agreements.enter(database, a, books=self._root, people=people)
+            persons.charge(database, a.run, those[new], participations=a.participations)
+
+    def kept(self, run: str, round: int) -> bytes | None:
+        """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
+        with self._file.errors() as database:
+            query = "SELECT answer FROM answers WHERE run = ? AND round = ?"
+            found = database.execute(query, (run, round)).fetchone()
+            return None if found is None or self._is_past(run, round) else found[0]
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """The answer already made to this very question, to be sent again; None too once a later round was answered."""
-        with self._errors():
+        with self._file.errors():
             found = self._database.execute(
                 "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?", (run, round, digest)
             ).fetchone()
@@ -339,102 +281,151 @@ class Record:
         later = "SELECT 1 FROM answers WHERE run = ? AND round > ? AND books = ?"
         return self._database.execute(later, (run, round, self._incarnation)).fetchone() is not None
 
-    def objection(self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0)) -> str | None:
-        """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report."""
-        with self._errors():
-            terms = self._database.execute(
-                "SELECT epsilon, delta, participations, charged, ended FROM runs WHERE run = ?", (run,)
-            ).fetchone()
-            given = self._database.execute("SELECT round, epsilon, delta FROM answers WHERE run = ?", (run,)).fetchall()
-            past = self._is_past(run, round)
+    def objection(
+        self,
+        run: str,
+        round: int,
+        those: Persons | None = None,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
+    ) -> str | None:
+        """Why none of these persons of a silo may give a new answer in this round, or None; without any, the one user.
+
+        The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
+        was in some others.
+        """
+        with self._file.errors():
+            return self._judged(run, round, those, spends, may)[1]
+
+    def may_answer(
+        self,
+        run: str,
+        round: int,
+        those: Persons,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        further: bool = False,
+    ) -> Mask:
+        """Which of these persons of a silo may give a new answer in this round, shape (k,); `further` to those who have
+        answered in it, and these are others.
+
+        The others are as those who are away: nothing may tell why.
+        """
+        with self._file.errors():
+            return self._judged(run, round, those, spends, further=further)[0]
+
+    def _judged(
+        self,
+        run: str,
+        round: int,
+        those: Persons | None,
+        spends: tuple[float, float],
+        may_be: May | None = None,
+        *,
+        further: bool = False,
+    ) -> tuple[Mask, str | None]:
+        """Which of them may answer, and if none of them may, why not the first."""
+        database, asked = self._database, ONE_USER if those is None else those
+        nobody = np.zeros(len(asked), bool)
+        terms = database.execute(
+            "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?", (run,)
+        ).fetchone()
         if terms is None:
-            return "the run was not agreed to"
-        promised_epsilon, promised_delta, participations, charged, ended = terms
+            return nobody, "the run was not agreed to"
+        *promised, participations, ended = terms
         if ended:
-            return "the run has ended"
-        if past:
-            return "a later round was answered: the coordinator's books were put back to before it"
-        if any(row[0] == round for row in given):
-            return "the round was already answered, to another question"
-        if len(given) >= participations:
-            return f"all {participations} answers of the run were given"
+            return nobody, "the run has ended"
+        if self._is_past(run, round):
+            return nobody, "a later round was answered: the coordinator's books were put back to before it"
+        answered = database.execute("SELECT persons FROM answers WHERE run = ? AND round = ?", (run, round)).fetchone()
+        if answered is not None and (not further or persons.are_among(answered[0], asked)):
+            return nobody, "the round was already answered, to another question"
+        if may_be is not None:
+            rounds = database.execute("SELECT round FROM answers WHERE run = ?", (run,)).fetchall()
+            if not may_be([each[0] for each in rounds], round):
+                return nobody, "the plan has no user in this round who was in those that were answered"
+        if those is None and persons.are_registered(database):
+            return nobody, "the record is that of a silo's persons, not of one user"
+        share = Share.of(database, run)
+        given = persons.at(share.counts, asked)
         # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
-        # enforces it. In another one the coordinator keeps the announced promise, and this the owner's lifetime limit:
+        # enforces it. In another one the coordinator keeps the announced promise, and this the person's lifetime limit:
         # a zero-out promise is charged twice, so reports may come to that.
-        own = fsum((spends[0], *(row[1] for row in given))), fsum((spends[1], *(row[2] for row in given)))
-        if own[0] > promised_epsilon or own[1] > promised_delta:
-            return "local reports would spend more than was agreed to"
-        return None if charged else self._beyond_limits(promised_epsilon, promised_delta)
+        own = persons.reported(database, run, asked, given, spends)
+        reasons = (
+            (~persons.here(database, asked), "the person has left, or is none of this silo's"),
+            (~persons.at(share.charged, asked), "the lifetime limit leaves no room for the run"),
+            (given >= participations, f"all {participations} answers of the run were given"),
+            ((own > promised).any(axis=1), "local reports would spend more than was agreed to"),
+        )
+        may = ~np.logical_or.reduce([each for each, _ in reasons])
+        if may.any() or not len(asked):
+            return may, None if len(asked) else "nobody was asked"
+        return may, next(why for each, why in reasons if each[0])
 
     def keep(
-        self, run: str, round: int, digest: bytes, answer: bytes, *, spends: tuple[float, float] = (0.0, 0.0)
+        self,
+        run: str,
+        round: int,
+        digest: bytes,
+        answer: bytes,
+        those: Persons | None = None,
+        *,
+        spends: tuple[float, float] = (0.0, 0.0),
+        may: May | None = None,
+        further: bool = False,
     ) -> bytes | None:
-        """Write an answer and charge the run, then return what may be sent: this answer, or the one kept before for
-        the same question; None if there is an `objection`."""
-        with self._errors(), self._transaction():
+        """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
+        kept before for the same question; None if some of them may not answer (any more).
+
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
+        """
+        asked = ONE_USER if those is None else those
+        with self._file.errors(), self._file.transaction() as database:
             before = self.recall(run, round, digest)
             if before is not None:
                 return before
-            if self.objection(run, round, spends=spends) is not None:
+            if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
-            row = (run, round, digest, *spends, self._incarnation, answer)  # last: who sums ε over rounds reads none
-            self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
+            # Last the answer: who sums ε over rounds reads none.
+            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
+            earlier = database.execute(query, (run, round)).fetchone() if further else None
+            everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
+            row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
+            database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            persons.count(database, run, asked)
         return answer
 
-    def end(self, run: str) -> bool:
-        """Erase the answers of a run that has ended; that they were given, and what was spent, stays.
+    def end(self, run: str, *, begun: bool = True) -> bool:
+        """Erase the answers of a run that has ended; that they were given, and what was spent, stays. Nobody is charged
+        for one of which its coordinator says that it had not `begun`, if nothing was answered in it.
 
         Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
         """
-        with self._errors():
-            if not self._database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
+        with self._file.errors() as database:
+            if not database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
                 return False
-            with self._transaction():
-                self._database.execute("UPDATE runs SET ended = 1 WHERE run = ?", (run,))
-                self._database.execute("UPDATE answers SET answer = NULL WHERE run = ?", (run,))
+            with self._file.transaction():
+                agreements.end(database, run, begun=begun)
         return True
 
-    def _beyond_limits(self, epsilon: float, delta: float) -> str | None:
-        spent = self.spent
-        for name, before, wanted, limit in zip(("ε", "δ"), spent, (epsilon, delta), self._limits, strict=True):
+    def depart(self, name: str, *, time: str) -> Departure:
+        """A person leaves a silo: in one transaction its row is in no answer any more, nor in one that was kept.
+
+        A kept answer with its row is erased whole, as the coordinator could tell from a second one whose row is gone.
+        Again is the same, as of the first time. LedgerError for a name that this record does not know.
+        """
+        with self._file.errors(), self._file.transaction() as database:
+            person, time, answers = persons.depart(database, name, time)
+            ((epsilon, delta),) = persons.spent(database, np.array([person]))
+        return Departure(person, time, answers, float(epsilon), float(delta))
+
+    def _beyond_limits(self, spent: Sums, cost: Sequence[float]) -> str | None:
+        for name, before, wanted, limit in zip(("ε", "δ"), spent, cost, self._limits, strict=True):
             if fsum((before, wanted)) > limit:
                 return f"its {name} = {wanted:g} and the {before:g} spent before exceed the lifetime limit {limit:g}"
         return None
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, and counted if anything was written."""
-        count: int | None = None
-        with self._exclusive():
-            self._check_stays()
-            before = self._database.total_changes
-            yield
-            if self._database.total_changes != before:
-                (count,) = self._database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
-        if count is not None:
-            self._keep_count(count)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """All or nothing, and nobody else in between: another process may hold the same file."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except sqlite3.Error as error:
-            raise LedgerError(
-                f"Expected to read and write the client's record {str(self._path)!r}, got: {error}."
-            ) from None
 
 
 def welcomed(path: Path) -> bool:

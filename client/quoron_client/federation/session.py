@@ -30,12 +30,14 @@ from google.protobuf.message import DecodeError
 
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.masking import Pinned
 from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record, welcomed
-from quoron_client.federation.work import MOST_PARTS, Worker
+from quoron_client.federation.silo_work import SiloWorker
+from quoron_client.federation.work import MOST_PARTS, Worker, messages
 from quoron_client.protocol import parts, wire
-from quoron_client.protocol.charges import MOST_TOLD
+from quoron_client.protocol.charges import MOST_TOLD, UNASKED
 from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
 from quoron_privacy.errors import ConfigError, DataError, IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -65,7 +67,8 @@ _OPTIONS = (
 
 
 async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; without it, for ever.
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a column that says whose each
+    row is, for everybody in the file: `SiloWorker`.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
     Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
@@ -75,12 +78,16 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take this
     client.
     """
+    if config.user_column is not None:
+        await converse(config, stop=stop, worker=SiloWorker.of)
+        return
     alone, items, dialect = config.one_user, config.items_per_user, config.dialect
-    public = PUBLIC_ATTENDANCE in config.accept_exposures
+    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
+    public = bool(timely)
     if public and not alone:
         raise ConfigError(
-            f"Expected --one-user with --accept {PUBLIC_ATTENDANCE}, got none: it is for institutions, and one that "
-            "looked at its file before it comes up would tell of that, too."
+            f"Expected --one-user with --accept {timely[0]}, got none: a client that looks at its file before it comes "
+            "up would tell of that, too. Say it once you know that all rows are one user's (quoron client --check)."
         )
     try:
         if not public:
@@ -108,7 +115,10 @@ async def converse(
     with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
-        session = _Session(config, worker(config, record))
+        works = await asyncio.to_thread(worker, config, record)
+        if config.helper_key is not None and config.certificate is not None:
+            works.pinned = Pinned.read(config.helper_key, config.certificate)
+        session = _Session(config, works)
         reminding = asyncio.create_task(_remind(config))
         try:
             await _until(stop, session.persist())
@@ -195,10 +205,14 @@ class _Session:
             stub = ClientPlaneStub(channel)
             place, record = self._config.coordinator, self._worker.record
             seen = await asyncio.to_thread(record.seen, place)
-            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen)
+            people = self._worker.people
+            several = people if people > 1 else 0
+            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen, people=several)
             enrolled = await stub.Enrol(asked, metadata=metadata, timeout=_ENROL_SECONDS)
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
+            if enrolled.people != several:
+                raise WireError(f"Expected a place for {people:,} people, got one for {max(1, enrolled.people):,}.")
             agreed, books = _agreed(enrolled), BooksClaim.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, books, seen)
             await asyncio.to_thread(record.witness, agreed)
@@ -261,9 +275,9 @@ class _Session:
         computed = self._computing.submit(worker.reply, question)
         await asyncio.sleep(asked + _READY * took - loop.time())
         late = computed.cancel() or not computed.done()
-        messages = _messages(await asyncio.to_thread(worker.zero_row, question) if late else computed.result())
+        answer = await asyncio.to_thread(worker.zero_row, question) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
-        await _say(call, said, messages)
+        await _say(call, said, messages(answer, question))
 
     async def _react(
         self, message: federation.ServerMessage | parts.Long, user: int
@@ -284,15 +298,17 @@ class _Session:
         elif kind == "receipt":
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
-        elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
-            _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
+        elif kind == "ended":
+            run, how = message.ended.run, message.ended.how
+            if await asyncio.to_thread(lambda: worker.forget(run, begun=how != UNASKED)):
+                _LOG.info("Run %r has ended: %s.", run, _printable(how))
         return ()
 
     async def _answered(self, question: parts.Long) -> Iterable[federation.ClientMessage]:
         """The answer, in as many messages as it takes."""
         assert isinstance(question, federation.Question)
         answer = await asyncio.to_thread(self._worker.reply, question)
-        return _messages(answer)
+        return messages(answer, question)
 
 
 class _Lane:
@@ -344,12 +360,8 @@ def _question(heard: federation.ServerMessage | parts.Long) -> federation.Questi
 
 def _tells_who_answers(message: federation.ServerMessage) -> bool:
     """Whether an announcement seems to be of a run whose attendance is public; what it is, its terms decide."""
-    return message.WhichOneof("kind") == "run" and '"attendance": "public"' in message.run.description
-
-
-def _messages(answer: bytes | None) -> Iterable[federation.ClientMessage]:
-    """An answer in as many messages as it takes; none of none."""
-    return () if answer is None else parts.said(federation.Answer.FromString(answer))
+    said = message.run.description if message.WhichOneof("kind") == "run" else ""
+    return '"attendance": "public"' in said or f'"exposure": "{TWO_SERVERS}"' in said
 
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:

@@ -1,18 +1,19 @@
 """What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quoron_client.data.encoding import Encoding
+from quoron_client.federation.agreements import Agreement
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits
-from quoron_client.federation.record import Agreement
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME
 from quoron_privacy.errors import ConfigError, QuoronError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,14 +32,16 @@ class Promised(_Part):
     run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
     algorithm: str
     statement: str  # the promise in one sentence
+    theorem: str = ""  # where it is proved
     epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
     delta: Annotated[float, Field(ge=0, le=1)]
     adjacency: Literal["replace-one", "zero-out", "none"]
-    exposure: Literal["model", "broadcast", "local", "none"]
+    exposure: Literal["model", "broadcast", "two-servers", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
     dimension: Count  # of the model
     simulation: bool = False
+    silo_sums: bool = False  # silos may be asked for sums of their persons' rows
     attendance: Literal["private", "public"] = "private"  # public: whether this client answers is told, by name
     seconds: Positive | None = None  # that a round takes answers, where that says when a client sends its own
 
@@ -48,12 +51,24 @@ class Promised(_Part):
             raise ValueError(
                 "to be neither zero-out nor of exposure local, and to say its seconds, with public attendance"
             )
+        if self.masked and self.seconds is None:
+            raise ValueError("to say its seconds, with two servers")
         return self
 
     @property
     def public(self) -> bool:
         """Whether who answers is told."""
         return self.attendance == "public"
+
+    @property
+    def masked(self) -> bool:
+        """Whether two servers see halves of answers, neither of them an answer."""
+        return self.exposure == "two-servers"
+
+    @property
+    def timely(self) -> bool:
+        """Whether nothing but an answer's values may depend on items: not its time, nor that it comes."""
+        return self.public or self.masked
 
 
 class Terms(Promised):
@@ -98,6 +113,18 @@ class Terms(Promised):
 
 
 T = TypeVar("T", bound=Promised)
+PROMISED = {
+    "algorithm",
+    "statement",
+    "theorem",
+    "epsilon",
+    "delta",
+    "adjacency",
+    "exposure",
+    "rounds",
+    "simulation",
+    "attendance",
+}
 
 
 def read_terms(run: str, description: str) -> Terms:
@@ -134,11 +161,24 @@ def terms_digest(description: str) -> bytes:
     return blake2b(description.encode(), digest_size=16, person=b"quoron-terms").digest()
 
 
+def announced_digest(message: federation.Announcement) -> bytes:
+    """The same with what the helper of two servers has said of the plan, 32 bytes then."""
+    if not message.sheet and not message.HasField("consent"):
+        return terms_digest(message.description)
+    said = message.description.encode(), message.sheet.encode(), message.consent.SerializeToString(deterministic=True)
+    return blake2b(b"".join(sha256(each).digest() for each in said), person=b"quoron-terms", digest_size=32).digest()
+
+
 def refusal(owner: Limits, terms: Promised) -> str | None:
     """Why its owner takes no part in a run, by what it promises; None if nothing speaks against it."""
     if terms.exposure not in owner.accept_exposures:
         allowed = ", ".join(owner.accept_exposures)
         return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+    if terms.masked and not owner.masks:
+        return (
+            "Expected a run of one server, got one of two servers: it needs a client of `quoron serve` for one user, "
+            "with a certificate and the key of the helper (--helper-key)."
+        )
     if terms.public and PUBLIC_ATTENDANCE not in owner.accept_exposures:
         return f"Expected a run that keeps secret who answers, got one that tells it (--accept {PUBLIC_ATTENDANCE})."
     if terms.simulation and owner.simulation_seed is None:
@@ -153,4 +193,5 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
 def agreement(terms: Promised, digest: bytes) -> Agreement:
     """What is agreed about a run, whose terms have that digest, at its cost for replacing one user."""
     cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
-    return Agreement(terms.run, digest, *cost, terms.participations)
+    promise = terms.model_dump_json(include=PROMISED)
+    return Agreement(terms.run, digest, *cost, terms.participations, promise)

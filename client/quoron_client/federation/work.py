@@ -7,7 +7,7 @@ who answers not even that: whatever goes wrong with items, or takes too long, is
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,27 +18,30 @@ from numpy.typing import NDArray
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import ItemBatch, Items
+from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
-from quoron_client.federation.terms import Terms, agreement, read_terms, refusal, terms_digest
+from quoron_client.federation.terms import Terms, agreement, announced_digest, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.parts import BESIDE, Long
-from quoron_client.protocol.questions import Status, Task
+from quoron_client.protocol.parts import BESIDE, Long, said
+from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
+from quoron_client.protocol.silo import check_own
 from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NAME,
     MOST_VECTORS,
     answer_to_wire,
+    body_digest,
     question_from_wire,
     question_name,
 )
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
-from quoron_privacy.errors import DataError, WireError
+from quoron_privacy.errors import DataError, IdentityError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 MOST_PARTS = 64  # as many runs as a coordinator carries out at the same time
@@ -50,8 +53,9 @@ class Part:
     """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
 
     terms: Terms
-    batch: ItemBatch | None  # None: not read yet, of a run whose attendance is public
+    batch: ItemBatch | None  # None: not read yet, of a run of which nothing but values may depend on them
     user: int
+    masking: Masking | None = None  # with two servers
 
 
 @dataclass(slots=True)
@@ -63,11 +67,13 @@ class Worker:
     parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
     items: Callable[[Path, Terms], OwnItems] | None = None  # a simulation's, which may be made up
+    people: int = 1  # for how many it answers
+    pinned: Pinned | None = None  # whose word on plans of two servers is taken
     _lock: threading.Lock = field(default_factory=threading.Lock)  # of the parts
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
         """Whether this client takes part in a run. Raises LedgerError only."""
-        run, digest = message.run, terms_digest(message.description)
+        run, digest = message.run, announced_digest(message)
         if self.announced.get(run) == digest:
             return federation.Consent(run=run, takes_part=True)
         objection = self._join(message, digest, user)
@@ -87,8 +93,9 @@ class Worker:
             objection = refusal(self.owner, terms)
             if objection is not None:
                 return objection
-            items = None if terms.public else self._read(terms)
-        except (WireError, DataError) as error:
+            masking = Masking.agree(message, terms, self.pinned) if terms.masked else None
+            items = None if terms.timely else self._read(terms)
+        except (WireError, DataError, IdentityError) as error:
             return str(error)
         except Exception:
             # A run is announced from outside: none may end a client that works for others.
@@ -96,18 +103,30 @@ class Worker:
             return "an error that was not foreseen"
         objection = self.record.agree(agreement(terms, digest))
         if objection is None:
-            slot, batch = user if terms.slot is None else terms.slot, None
+            part = Part(terms, None, user if terms.slot is None else terms.slot, masking=masking)
             if items is not None:
-                _tell(terms.run, items)
-                batch = items.batch
-                terms = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
-            self._take(Part(terms, batch, slot))
+                bare = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long
+                part = self._with(replace(part, terms=bare), items)
+            self._take(part)
         return objection
+
+    @property
+    def _most(self) -> int:
+        """Numbers in the items of all parts, beyond which the oldest are forgotten."""
+        return MOST_NUMBERS
 
     def _read(self, terms: Terms) -> OwnItems:
         """The items of a run, as they are now. Raises DataError, and whatever a library does."""
         data = self.owner.data
         return own_items(data, terms, self.owner.dialect) if self.items is None else self.items(data, terms)
+
+    def _with(self, part: Part, items: OwnItems) -> Part:
+        """The part with these; the owner's log hears what is wrong with them."""
+        if items.problem is not None:
+            _LOG.error("The items cannot be used in run %r. %s", part.terms.run, items.problem)
+        if items.notice is not None:
+            _LOG.warning("Rows are left out in run %r. %s", part.terms.run, items.notice)
+        return replace(part, batch=items.batch)
 
     def _take(self, part: Part, *, known: Part | None = None) -> None:
         """The latest part, in place of the `known` one if there is any: nothing of a run that was forgotten meanwhile.
@@ -126,37 +145,38 @@ class Worker:
             sizes = {run: each.batch.features.size for run, each in self.parts.items() if each.batch is not None}
             numbers = sum(sizes.values())
             for run in list(sizes)[:-1]:
-                if numbers <= MOST_NUMBERS:
+                if numbers <= self._most:
                     break
                 numbers -= sizes[run]
-                if self.parts[run].terms.public:
+                if self.parts[run].terms.timely:
                     self.parts[run] = replace(self.parts[run], batch=None)
                 else:
                     self.parts.pop(run)
                     self.announced.pop(run, None)
 
-    def prepare(self, run: str) -> ItemBatch | None:
-        """Read the items of a run whose attendance is public, unless they are there; None if it is not known.
+    def prepare(self, run: str) -> Part | None:
+        """The part in a run with its items: where attendance is public they are read now, unless they are there. None
+        if it is not known.
 
         Whatever is wrong with them, they are then none. Never raises.
         """
         part = self.parts.get(run)
         if part is None or part.batch is not None:
-            return None if part is None else part.batch
+            return part
         try:
             items = self._read(part.terms)
         except Exception as error:
             said = str(error) if isinstance(error, DataError) else "an error that was not foreseen"
             _LOG.debug("The items of run %r could not be made.", run, exc_info=True)
             items = OwnItems(_nothing(part.terms.features), said, None)
-        _tell(part.terms.run, items)
-        self._take(replace(part, batch=items.batch), known=part)
-        return items.batch
+        made = self._with(part, items)
+        self._take(made, known=part)
+        return made
 
     def attends(self, run: str) -> float | None:
         """Seconds of a round of a run that tells who answers, if this client takes part in it; else None."""
         part = self.parts.get(run)
-        return part.terms.seconds if part is not None and part.terms.public else None
+        return part.terms.seconds if part is not None and part.terms.timely else None
 
     def zero_row(self, message: federation.Question) -> bytes | None:
         """In place of an answer that is not ready when it has to be sent: zeros, or what was kept by now.
@@ -171,7 +191,11 @@ class Worker:
         As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
         """
         part = self.parts.get(head.run)
-        return None if part is None else min(8 * MOST_VECTORS * part.terms.dimension + BESIDE, MAX_MESSAGE)
+        if part is None:
+            return None
+        shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
+        most = self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + 8 * shape
+        return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError.
@@ -183,14 +207,18 @@ class Worker:
         except WireError as error:
             _LOG.warning("%s", error)
             return None
-        before = self.record.recall(*name)
+        before = self._recalled(name)
         if before is not None:
             return before
         made = self._answer(name, message, ready)
         if isinstance(made, str):
             _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
-            return _silence(*name)
+            return None if message.HasField("row") else _silence(*name)
         return made
+
+    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
+        """The answer that was made to this very question before."""
+        return self.record.recall(*name)
 
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
         """A new answer, kept in the record, or why there is none."""
@@ -199,29 +227,39 @@ class Worker:
             return "the client takes no part"
         try:
             task = question_from_wire(message)[3]
+            check_own(task, 1)
         except WireError as error:
             return str(error)
-        if part.terms.exposure == "local" and not isinstance(task, LocalReport):
-            return "a run of exposure local asked for an answer that is not private by itself"
-        misfit = _misfit(part.terms, name[1], task)
+        misfit = misfit_of(part.terms, name[1], task)
         if misfit is not None:
             return misfit
-        spends = task.spends
-        objection = self.record.objection(*name[:2], spends=spends)
+        masking, spends = part.masking, task.spends
+        if message.HasField("row") != (masking is not None):
+            return "answers are masked in runs of two servers, and in no others"
+        may = None if masking is None else masking.may
+        objection = self.record.objection(*name[:2], spends=spends, may=may)
         if objection is not None:
             return objection
+        try:
+            rows = None if masking is None else masking.rows(name[1], message)
+        except WireError as error:
+            return str(error)
         found = self._compute(part, task, name[1]) if ready else _zeros(part, task)
-        sent = answer_to_wire(*name, *found).SerializeToString()
-        return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
+        if masking is None or rows is None:
+            sent = answer_to_wire(*name, *found).SerializeToString()
+        else:
+            sent = masking.answer(name, body_digest(message), rows, found[0])
+        kept = self.record.keep(*name, sent, spends=spends, may=may)
+        return kept or "another process of this client was faster"
 
     def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
         """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
         try:
-            batch = self.prepare(part.terms.run) if part.batch is None else part.batch
-            if batch is not None:
-                values, status = self._found(part, task, batch, round_number)
+            made = self.prepare(part.terms.run) if part.batch is None else part
+            if made is not None and made.batch is not None:
+                values, status = self._found(part, task, made.batch, round_number)
                 usable = status == Status.ANSWERED and bool(np.isfinite(values).all())
-                return (values, status) if usable or not part.terms.public else _zeros(part, task)
+                return (values, status) if usable or not part.terms.timely else _zeros(part, task)
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
@@ -231,30 +269,33 @@ class Worker:
         return _zeros(part, task)
 
     def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
-        users = np.array([part.user], np.int64)
+        found = self._answers(part, task, batch, round_number, np.array([part.user], np.int64))
+        return found.values[0], Status(int(found.status[0]))
+
+    def _answers(self, part: Part, task: Task, items: Items, round_number: int, users: NDArray[np.int64]) -> Answers:
+        """Of users by their numbers (k,), whose items these are."""
         loss, seed = part.terms.make_loss(), self._seed(part.terms)
         task = task.directed(secrets.randbits(64) if seed is None else seed)  # the coordinator does not know them
         if isinstance(task, LocalReport):
             own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-            found = local_report(loss, batch, task, own, round=round_number, users=users)
-        else:
-            keys = user_keys(round_number, users)
-            found = answer(loss, batch, task, keys=keys)
-        return found.values[0], Status(int(found.status[0]))
+            return local_report(loss, items, task, own, round=round_number, users=users)
+        return answer(loss, items, task, keys=user_keys(round_number, users))
 
     def _seed(self, terms: Terms) -> int | None:
         return self.owner.simulation_seed if terms.simulation else None
 
-    def forget(self, run: str) -> bool:
+    def forget(self, run: str, *, begun: bool = True) -> bool:
         """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
         with self._lock:
             self.parts.pop(run, None)
             self.announced.pop(run, None)
-        return self.record.end(run)
+        return self.record.end(run, begun=begun)
 
 
-def _misfit(terms: Terms, number: int, task: Task) -> str | None:
+def misfit_of(terms: Terms, number: int, task: Task) -> str | None:
     """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
+    if terms.exposure == "local" and not isinstance(task, LocalReport):
+        return "a run of exposure local asked for an answer that is not private by itself"
     if number >= terms.rounds:
         return f"expected one of the {terms.rounds} announced rounds"
     expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
@@ -267,22 +308,14 @@ def _misfit(terms: Terms, number: int, task: Task) -> str | None:
     return None
 
 
-def _tell(run: str, items: OwnItems) -> None:
-    """The owner's log hears what is wrong with items."""
-    if items.problem is not None:
-        _LOG.error("The items cannot be used in run %r. %s", run, items.problem)
-    if items.notice is not None:
-        _LOG.warning("Rows are left out in run %r. %s", run, items.notice)
-
-
 def _nothing(features: int) -> ItemBatch:
     """One user without items."""
     return ItemBatch(np.zeros((0, features), np.float32), np.zeros(0), np.zeros(2, np.int64))
 
 
 def _zeros(part: Part, task: Task) -> tuple[NDArray[np.float64], Status]:
-    """What is sent where no answer could be computed: where who answers is public, an answer like any other."""
-    status = Status.ANSWERED if part.terms.public else Status.MISSING
+    """What is sent where no answer could be computed: where that may not show, an answer like any other."""
+    status = Status.ANSWERED if part.terms.timely else Status.MISSING
     return np.zeros(task.answer_shape(part.terms.dimension)), status
 
 
@@ -294,6 +327,14 @@ def _promise(terms: Terms, user: str) -> str:
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
         f"{terms.adjacency}, exposure {terms.exposure}."
     )
+
+
+def messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
+    """The answer to a question in as many messages as it takes; none of none."""
+    if answer is None:
+        return ()
+    masked = question.HasField("row")
+    return said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
 
 
 def _silence(run: str, round: int, digest: bytes) -> bytes:

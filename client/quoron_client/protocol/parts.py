@@ -3,9 +3,10 @@
     messages = said(answer)                     # one, or one and its parts
     whole = arriving.take(message, allowed)     # None until all of it is there
 
-The end is a question's task or an answer's values. In its place stand its length and its digest, and nothing else is
-said until it has come. A part holds `MOST` bytes and the last one the rest, so whoever hears them holds what has come,
-never more than was announced, and nothing of what it does not want. What fits into one message is one, as ever.
+The end is a question's task, of whom and for which sums; or an answer's values or sums. In its place stand its length
+and its digest, and nothing else is said until it has come. A part holds `MOST` bytes and the last one the rest, so
+whoever hears them holds what has come, never more than was announced, and nothing of what it does not want. What fits
+into one message is one, as ever.
 
 | what comes                                              | what happens                                           |
 | ------------------------------------------------------- | ------------------------------------------------------ |
@@ -30,7 +31,7 @@ BESIDE = 4 << 10  # bytes of a question or an answer beside its vectors, and of 
 MOST = (256 << 10) - BESIDE  # bytes of one message, and of what a part holds: so much of a call that never ends is held
 _DIGEST = 32  # bytes
 
-Long = federation.Question | federation.Answer
+Long = federation.Question | federation.Answer | federation.MaskedAnswer
 Message = TypeVar("Message", federation.ServerMessage, federation.ClientMessage)
 
 
@@ -50,17 +51,33 @@ def parts(end: bytes) -> Iterator[federation.Part]:
         yield federation.Part(offset=offset, data=end[offset : offset + MOST])
 
 
-def said(answer: federation.Answer) -> Iterator[federation.ClientMessage]:
+def said(answer: federation.Answer | federation.MaskedAnswer) -> Iterator[federation.ClientMessage]:
     """An answer, and where it is too long for one message its values after it."""
     if fits(answer.ByteSize()):
-        yield federation.ClientMessage(answer=answer)
+        yield _told(answer)
         return
-    end = federation.Answer(values=answer.values).SerializeToString()
+    if isinstance(answer, federation.MaskedAnswer):
+        masked = federation.MaskedAnswer(run=answer.run, round=answer.round, digest=answer.digest, sealed=answer.sealed)
+        yield from _parted(masked, federation.MaskedAnswer(values=answer.values).SerializeToString())
+        return
     head = federation.Answer(run=answer.run, round=answer.round, digest=answer.digest, status=answer.status)
+    rest = federation.Answer(values=answer.values if answer.HasField("values") else None, statuses=answer.statuses)
+    if answer.HasField("sums"):
+        rest.sums.CopyFrom(answer.sums)
+    yield from _parted(head, rest.SerializeToString())
+
+
+def _parted(head: federation.Answer | federation.MaskedAnswer, end: bytes) -> Iterator[federation.ClientMessage]:
     head.follows.CopyFrom(follows(end))
-    yield federation.ClientMessage(answer=head)
+    yield _told(head)
     for part in parts(end):
         yield federation.ClientMessage(part=part)
+
+
+def _told(answer: federation.Answer | federation.MaskedAnswer) -> federation.ClientMessage:
+    if isinstance(answer, federation.Answer):
+        return federation.ClientMessage(answer=answer)
+    return federation.ClientMessage(masked=answer)
 
 
 class Arriving(Generic[Message]):
@@ -94,7 +111,7 @@ class Arriving(Generic[Message]):
             return self._added(message.part)
         if kind == "part":
             raise WireError("Expected a message that parts follow, got a part.")
-        long: Long | None = getattr(message, kind) if kind in ("question", "answer") else None
+        long: Long | None = getattr(message, kind) if kind in ("question", "answer", "masked") else None
         if long is None or not long.HasField("follows"):
             return message
         self._begin(long, allowed(long))
@@ -102,7 +119,12 @@ class Arriving(Generic[Message]):
 
     def _begin(self, head: Long, allowed: int | None) -> None:
         announced = head.follows
-        end = head.WhichOneof("task") if isinstance(head, federation.Question) else head.HasField("values")
+        if isinstance(head, federation.Question):
+            end = head.WhichOneof("task") or head.persons or head.HasField("sums") or head.HasField("row")
+        elif isinstance(head, federation.MaskedAnswer):
+            end = bool(head.values)
+        else:
+            end = head.HasField("values") or head.statuses or head.HasField("sums")
         if end:
             raise WireError("Expected a message whose end follows it to be without it, got both.")
         if len(announced.digest) != _DIGEST or not announced.length > MOST - BESIDE or not announced.length:

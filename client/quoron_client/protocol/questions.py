@@ -168,4 +168,4 @@ class Answers:
 
 def summed(answers: Answers | Sums, reduction: Reduction) -> Sums:
     """What the reduction is of these answers, if it has not been made before."""
-    return answers if isinstance(answers, Sums) else reduction.of(answers.values, answers.answered)
+    return reduction.of(answers.values, answers.answered) if isinstance(answers, Answers) else answers

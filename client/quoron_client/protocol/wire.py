@@ -57,10 +57,18 @@ class Body(NamedTuple):
     follows: federation.Follows | None  # of those that are too long for one message
 
     @classmethod
-    def of(cls, task: Task) -> "Body":
-        """Of a task that is the part of one user."""
+    def of(
+        cls,
+        task: Task,
+        persons: bytes = b"",
+        sums: federation.Reduction | None = None,
+        row: federation.Row | None = None,
+    ) -> "Body":
+        """Of a task that is the part of one user; or of the `persons` of a silo, that answers with `sums` perhaps. With
+        two servers one user's answer becomes a `row`."""
         kind, encode, _ = _CODECS[type(task)]
-        data = federation.Question(**{kind: encode(task)}).SerializeToString(deterministic=True)
+        asked = federation.Question(**{kind: encode(task)}, persons=persons, sums=sums, row=row)
+        data = asked.SerializeToString(deterministic=True)
         end = parts.follows(data)
         return cls(data, end.digest, None if parts.fits(len(data) + parts.BESIDE) else end)
 
@@ -77,6 +85,15 @@ def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) 
     """All of a question to `user` but its task; as bytes it is what stands before the body."""
     digest = question_digest(run, round, user, body.digest)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
+
+
+def body_digest(message: federation.Question) -> bytes:
+    """Of what a question asks, as its `Body` has it: 32 bytes."""
+    asked = federation.Question()
+    asked.CopyFrom(message)
+    for name in ("run", "round", "digest", "seconds", "follows"):
+        asked.ClearField(name)
+    return parts.follows(asked.SerializeToString(deterministic=True)).digest
 
 
 def task_name(task: Task) -> str:
@@ -100,7 +117,7 @@ def question_name(message: federation.Question) -> tuple[str, int, bytes]:
 
 
 def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, Task]:
-    """Run, round, digest and the task of one user: starts (1, d), coordinates (1,).
+    """Run, round, digest and the task: of one user starts (1, d), coordinates (1,), of k persons (k, d) and (k,).
 
     The client draws its own directions: a `Convolution` comes without a seed, here 0, to be replaced. Raises WireError
     for anything that is not a question of this protocol.
@@ -208,7 +225,7 @@ def _gradient_from_wire(message: federation.AverageGradient) -> AverageGradient:
 def _placed_to_wire(task: PlacedGradient) -> federation.PlacedGradient:
     message = federation.PlacedGradient(
         point=array_to_wire(task.points[0]),
-        places=array_to_wire(task.places[0]),
+        places=_own_to_wire(task.places),
         divisor=task.divisor,
         expected=task.expected,
     )
@@ -218,17 +235,15 @@ def _placed_to_wire(task: PlacedGradient) -> federation.PlacedGradient:
 
 
 def _placed_from_wire(message: federation.PlacedGradient) -> PlacedGradient:
-    places = array_from_wire(message.places, dtype="int64", max_numbers=MAX_NUMBERS)
-    if places.ndim != 1 or places.size == 0 or places.min() < -1:
+    places = np.atleast_2d(array_from_wire(message.places, dtype="int64", max_numbers=MAX_NUMBERS))
+    if places.ndim != 2 or places.size == 0 or places.min() < -1:
         raise WireError(f"Expected a list of places from 0, or -1 for none, got another of shape {places.shape}.")
-    named = np.sort(
-        places[places >= 0]
-    )  # sorted by us: numpy's own look for what is there twice takes thirty times as long
-    if np.any(named[1:] == named[:-1]):
+    named = np.sort(places, axis=1)  # sorted by us: numpy's own look for what is there twice takes thirty times as long
+    if np.any((named[:, 1:] == named[:, :-1]) & (named[:, 1:] >= 0)):
         raise WireError("Expected each place once, got one twice.")
     return PlacedGradient(
         _floats(message.point, axes=1)[None, :],
-        places[None, :],
+        places,
         _positive("divisor", message.divisor),
         _positive("clip", message.clip) if message.HasField("clip") else None,
         int(message.expected),
@@ -274,7 +289,7 @@ def _average_loss_from_wire(message: federation.AverageLoss) -> AverageLoss:
 
 def _local_sgd_to_wire(task: LocalSGD) -> federation.LocalSGD:
     return federation.LocalSGD(
-        start=array_to_wire(task.starts[0]),
+        start=_own_to_wire(task.starts),
         step_size=task.step_size,
         domain=_domain_to_wire(task.domain),
         smoothing=_smoothing_to_wire(task.smoothing),
@@ -283,7 +298,7 @@ def _local_sgd_to_wire(task: LocalSGD) -> federation.LocalSGD:
 
 def _local_sgd_from_wire(message: federation.LocalSGD) -> LocalSGD:
     return LocalSGD(
-        _floats(message.start, axes=1)[None, :],
+        _floats(message.start, axes=2 if len(message.start.shape) == 2 else 1).reshape(-1, message.start.shape[-1]),
         _positive("step_size", message.step_size),
         _domain_from_wire(message.domain),
         _smoothing_from_wire(message.smoothing),
@@ -297,7 +312,8 @@ def _range_report_to_wire(task: RangeReport) -> federation.RangeReport:
         bins=task.bins,
         half_width=task.half_width,
         signs=array_to_wire(task.signs.astype(np.int64)),
-        coordinate=int(task.coordinates[0]),
+        coordinate=int(task.coordinates[0]) if len(task.coordinates) == 1 else 0,
+        coordinates=None if len(task.coordinates) == 1 else array_to_wire(task.coordinates),
     )
 
 
@@ -307,8 +323,11 @@ def _range_report_from_wire(message: federation.RangeReport) -> RangeReport:
     signs = array_from_wire(message.signs, dtype="int64", max_numbers=MAX_NUMBERS)
     if signs.shape != (dimension,) or not np.all(np.abs(signs) == 1):
         raise WireError(f"Expected {dimension} signs, each -1 or 1, got others.")
-    if not message.coordinate < 1 << (dimension - 1).bit_length():
-        raise WireError(f"Expected a coordinate of the rotated gradient, got {message.coordinate}.")
+    coordinates = np.array([message.coordinate], np.int64)
+    if message.HasField("coordinates"):
+        coordinates = array_from_wire(message.coordinates, dtype="int64", max_numbers=MAX_NUMBERS)
+    if coordinates.ndim != 1 or not np.all((coordinates >= 0) & (coordinates < 1 << (dimension - 1).bit_length())):
+        raise WireError(f"Expected a coordinate of the rotated gradient, got {coordinates[:1].tolist()}.")
     if not 2 <= message.bins <= MAX_BINS:
         raise WireError(f"Expected bins in [2, {MAX_BINS}], got {message.bins}.")
     return RangeReport(
@@ -317,7 +336,7 @@ def _range_report_from_wire(message: federation.RangeReport) -> RangeReport:
         message.bins,
         _positive("half_width", message.half_width),
         signs.astype(np.float64),
-        np.array([message.coordinate], np.int64),
+        coordinates,
     )
 
 
@@ -371,6 +390,11 @@ def _smoothing_from_wire(message: federation.Smoothing) -> Smoothing | None:
     if kind is None:
         return None
     return Moreau(message.moreau) if kind == "moreau" else Convolution(message.convolution_radius, seed=0)
+
+
+def _own_to_wire(rows: NDArray[Any]) -> values.Array:
+    """What each of the asked has of its own: of one alone without the axis of those who are asked."""
+    return array_to_wire(rows[0] if len(rows) == 1 else rows)
 
 
 def _floats(message: values.Array, *, axes: int) -> Matrix:

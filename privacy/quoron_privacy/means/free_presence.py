@@ -33,7 +33,7 @@ from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensi
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, Sums, packed, sum_bits
+from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -112,10 +112,18 @@ class LogLength:
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> Length:
         """From the sums that `reduction` makes."""
-        unit = 2.0 ** sum_bits(sums.answered, self.users)
-        row = np.array([float(sums.total[0]) / unit, _HERE * float(sums.cells[0])])
-        value, here = self._gaussian.release(row / self.users, stream).tolist()
+        row: Vector | Noised = sums if isinstance(sums, Noised) else self._mean(sums)
+        value, here = self._gaussian.release(row, stream).tolist()
         return Length(value, here / _HERE)
+
+    @property
+    def served(self) -> tuple[ServedRows, ...]:
+        """Of a user: its row."""
+        return (("length", "length", 2, 1 / self.users / self.scale),)
+
+    def _mean(self, sums: Sums) -> Vector:
+        unit = 2.0 ** sum_bits(sums.answered, self.users)
+        return np.array([float(sums.total[0]) / unit, _HERE * float(sums.cells[0])]) / self.users
 
     def entry(self) -> Release:
         """The ledger entry of the release."""
@@ -187,14 +195,24 @@ class MomentMean:
     def release_sums(self, sums: Sums, radius: float, stream: RandomStream) -> Moment:
         """From the sums that `reduction` makes for that radius."""
         d, weights = self.dimension, WEIGHTS[self.adjacency]
-        bits, total, here = sum_bits(sums.answered, self.users), sums.total, int(sums.cells[0])
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
-        mean = total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
-        noised = self._gaussian.release(np.append(mean, weights[3] * here / self.users), stream)
+        row: Vector | Noised = sums if isinstance(sums, Noised) else self._mean(sums, isometric)
+        noised = self._gaussian.release(row, stream)
         symmetric = np.empty((d, d))
         symmetric[across, down] = symmetric[down, across] = noised[:-1] / isometric * (radius / weights[0])
         return Moment(symmetric, float(noised[-1]) / weights[3])
+
+    @property
+    def served(self) -> tuple[ServedRows, ...]:
+        """Of a user: its weighted row, entries off the diagonal times √2."""
+        unit = 1 / self.users / self._gaussian.scale
+        return (("row", "shaped-moment", packed(self.dimension) + 1, unit),)
+
+    def _mean(self, sums: Sums, isometric: Vector) -> Vector:
+        weights, bits = WEIGHTS[self.adjacency], sum_bits(sums.answered, self.users)
+        mean = sums.total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
+        return np.append(mean, weights[3] * int(sums.cells[0]) / self.users)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
@@ -217,6 +235,19 @@ class LengthSum:
     def of(self, factors: "Rows", answered: Mask) -> Sums:
         """See clipping.Reduction."""
         return _length_sums(moment_logs(factors, self.transform), answered, self.top, self.users)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorLengthSum:
+    """The same over vectors, ℓ of the length of Lᵀ g, Lᵀ of each of its parts."""
+
+    users: int  # n, the divisor
+    transform: Matrix  # L, (p, d)
+    top: float
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See clipping.Reduction."""
+        return _length_sums(vector_logs(values, self.transform), answered, self.top, self.users)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -113,8 +113,11 @@ def moment_logs(factors, transform, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-untyped-def]
-    """Exact Σ ⌊A · unit / B⌋ towards zero over answered rows, upper triangle by rows, and how many rows there are."""
+def sum_moments(factors, answered, transform, radius, unit, across=1.0):  # type: ignore[no-untyped-def]
+    """Exact Σ ⌊A · unit / B⌋ towards zero over answered rows, upper triangle by rows, and how many rows there are.
+
+    Entries off the diagonal are multiplied by unit · `across`.
+    """
     d = len(transform)
     total, here = np.zeros(d * (d + 1) // 2, np.int64), 0
     filled, scaled, product, moment = _room(transform)
@@ -133,7 +136,7 @@ def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-
         place = 0
         for r in range(d):
             for c in range(r, d):
-                total[place] += np.int64(moment[r, c] * shrunk * unit)
+                total[place] += np.int64(moment[r, c] * shrunk * (unit if r == c else unit * across))
                 place += 1
     return total, here
 

@@ -1,14 +1,12 @@
 """What the learnt mean of one column concludes from what it has released: a scale, bins of place, an interval.
 
     >>> from statistics import NormalDist
-    >>> pairs = np.zeros(BINS)
-    >>> pairs[5:7] = 0.6, 0.4
-    >>> scale = scale_of(pairs, 0.01, 2.0, 1.0, 0.001)
+    >>> scale = 0.026
     >>> edges = bins_around(scale, 1.0, 5_000.0)
     >>> shares = np.diff(np.array([NormalDist(0.0, 1.5 * scale).cdf(edge) for edge in edges]))
     >>> found = interval_of(shares, 0.001, edges, scale, 0.0004)
-    >>> round(scale, 3), 2.5 < found.high / scale < 5.0, abs(found.outside) < 0.01 * scale
-    (0.026, True, True)
+    >>> 2.5 < found.high / scale < 5.0, abs(found.outside) < 0.01 * scale
+    (True, True)
 
 Functions of releases and of public numbers alone: nothing here can cost privacy, and what it gets wrong costs accuracy.
 In one dimension a clip needs no middle: users are clipped to [low, high], whose noise is that of its width. What users
@@ -22,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.means.learnt_radii import BINS, seen_of, stands_out, typical_length
+from quoron_privacy.means.learnt_radii import seen_of, stands_out, unseen
 
 Vector = NDArray[np.float64]
 
@@ -30,9 +28,8 @@ MOST_PLACES = 4096  # bins of a look at the place; fewer lie around it
 TRIES = 3  # at the place and what lies around it
 LOOKS = 15  # of all tries at most, by the smallest scale: four at the place and one around it
 LEAST_LAST = 0.3  # of μ² for the mean
-_SMALLEST = 2.0**-40  # of the bound: a scale below is none
 _WIDTH = 3.0  # scales that a bin of place is wide
-_OCTAVE, _STEEPEST, _FLAT, _SHARP, _GROUP = 1.6, 0.25, 6, 0.75, 0.05  # of tails that nothing shows: see `_unseen`
+_STEP, _STEEPEST = 1.6, 0.25  # of tails that nothing shows: see `unseen`
 _INSIDE = 0.25  # of a bin's width, by which its users may be off its middle on average
 
 
@@ -54,19 +51,6 @@ def shares_of(strength: float) -> tuple[float, float, float]:
         min(0.1, max(0.005, (28 / strength) ** 2)),
         0.3 * min(1.0, (240 / strength) ** 0.2),
     )
-
-
-def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: float) -> float:
-    """How far a user is from the others, roughly; more where few are so far away that the rest need not be told apart.
-
-    From noisy shares of pairs in octaves below `top`; `unit` is the noise for a radius of one.
-    """
-    typical, lengths = typical_length(pairs, top), 0.7 * top * 2.0 ** -np.arange(BINS)
-    least = stands_out(lengths / typical / 2, np.full(BINS, deviation), 8)
-    users = np.where(pairs > least, pairs, 0.0) / 2
-    clipped = np.sum(users * np.maximum(lengths - lengths[:, None], 0.0), axis=1)
-    pays = float(lengths[np.argmin((2 * lengths * unit) ** 2 + clipped**2)])
-    return max(typical, pays / 8, bound * _SMALLEST)
 
 
 def places(low: float, high: float, scale: float) -> Vector:
@@ -124,8 +108,8 @@ def interval_of(shares: Vector, deviation: float, edges: Vector, scale: float, u
 
     above, below = np.maximum(middles - high[:, None], 0.0), np.maximum(low[:, None] - middles, 0.0)
     tails = (
-        _unseen(shares, edges, float(high[last]), high, deviation),
-        _unseen(shares[::-1], -edges[::-1], -float(low[first]), -low, deviation),
+        unseen(shares, edges, float(high[last]), high, deviation, step=_STEP, steepest=_STEEPEST),
+        unseen(shares[::-1], -edges[::-1], -float(low[first]), -low, deviation, step=_STEP, steepest=_STEEPEST),
     )
     up, down = (
         np.sum(beyond**2 * square + (beyond > 0) * loose, axis=1) + tail**2
@@ -144,28 +128,3 @@ def _middles(low: Vector, high: Vector) -> Vector:
     beside = np.minimum(np.abs(low), np.abs(high)) == 0
     away: Vector = np.where(beside, (low + high) / 2, np.sign(low + high) * np.sqrt(np.abs(low * high)))
     return away
-
-
-def _unseen(shares: Vector, edges: Vector, edge: float, highs: Vector, deviation: float) -> Vector:
-    """What clipping at `highs` takes from users beyond `edge`, the last bin that surely holds any.
-
-    Shares fall from one step of lengths to the next as they last did, and as much faster again, at most a deviation of
-    them; a group of its own, which does not fall, ends where it ends.
-    """
-    if edge <= 0:
-        return np.zeros(len(highs))
-    below = np.append(0.0, np.cumsum(shares))
-    steps = np.diff(np.interp(edge / _OCTAVE ** np.arange(4), edges, below)[::-1])
-    third, second, first = np.maximum(steps, 0.0).tolist()
-    fall, faster = (first / second if second > 0 else math.inf), 1.0
-    if fall > _SHARP:
-        fall = _GROUP
-    elif third > 0:
-        faster = min(1.0, fall * third / second)
-        fall = min(_STEEPEST, fall * faster)
-    left, lost = min(first * fall, deviation), np.zeros(len(highs))
-    for step in range(_FLAT):
-        lost += left * np.maximum(edge * _OCTAVE ** (step + 0.4) - highs, 0.0)
-        fall *= faster
-        left *= fall
-    return lost

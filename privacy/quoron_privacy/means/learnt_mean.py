@@ -14,6 +14,7 @@ Every release is a Gaussian mean of rows of norm one at most; for a user at cent
 | first   | of a public random pair: in which octave its difference lies   | the typical length                 |
 | steps   | min(1, r/R) u                                                  | a centre, nearer each time         |
 | middle  | β min(1, r/R) u; in the bin of r what that leaves of the norm  | a better centre, shares of lengths |
+| look    | which part of a bin near the edge of all users r is in          | where users end                    |
 | last    | a u with a = min(1, r/C), and √(1 - a²) min(1, r/c) u          | a mean for C and, for nothing, c   |
 
 Source: ours. The steps are those of Biswas, Dong, Kamath & Ullman (2020), who take the radius from a declared variance.
@@ -33,7 +34,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensitivity, mean_slack
 from quoron_privacy.means import learnt_interval, learnt_radii
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.learnt_radii import BINS, INNER, MOST_LENGTHS, STEPS
+from quoron_privacy.means.learnt_radii import BINS, INNER, MOST_LENGTHS, MOST_PARTS, STEPS
 from quoron_privacy.noise.streams import RandomStream
 
 Matrix = NDArray[np.float64]
@@ -67,7 +68,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Three to seventeen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.
@@ -102,9 +103,9 @@ class LearntMean:
             return self._of_a_column(told, public)
         first = min(_MOST_FIRST, max(_FIRST, (_CLEAR / (self.users * self.mu)) ** 2))
         top = 2 * min(self.bound, self.spread or self.bound)
-        typical = learnt_radii.typical_length(told.pairs(top, self.mu * math.sqrt(first * _WHOLE), public), top)
-
         mu, d = self.mu * math.sqrt((1 - first) * _WHOLE), self.dimension
+        pairs, unit = told.pairs(top, _spent(self.mu, first), public), math.sqrt(d) / (self.users * self.mu)
+        typical = learnt_radii.scale_of(pairs, told.scale, top, self.bound, unit)
         shares = learnt_radii.shares_of(typical, self.bound, users=self.users, dimension=d, mu=mu)
         centre, radius = np.zeros(d), self.bound
         for _ in range(shares.steps):
@@ -118,7 +119,10 @@ class LearntMean:
         centre = centre + moved
         nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
         most = self.bound + float(np.linalg.norm(centre))
-        held = learnt_radii.held(mean[d:], scale, edges, radius, nearer, most)
+        bins = learnt_radii.bins_of(mean[d:], scale, edges, radius, nearer, most)
+        parts = learnt_radii.parts_of(bins)
+        looked = told.lengths(centre, parts, mu * math.sqrt(shares.look))
+        held = learnt_radii.held(bins, looked, told.scale, parts)
 
         last = mu * math.sqrt(shares.last)
         unit = _noise(self.users, 2 * d, last).scale
@@ -134,7 +138,7 @@ class LearntMean:
         first, place, around = learnt_interval.shares_of(strength)
         spend = partial(_spent, self.mu)
         pairs, unit = told.pairs(top, spend(first), public), 1 / strength
-        scale = learnt_interval.scale_of(pairs, told.scale, top, self.bound, unit)
+        scale = learnt_radii.scale_of(pairs, told.scale, top, self.bound, unit)
         left, keep = 1.0 - first, place + around + learnt_interval.LEAST_LAST  # keep: for another look and the mean
         for _ in range(learnt_interval.TRIES):
             low, high, near = -self.bound, self.bound, False
@@ -186,6 +190,14 @@ class _Told:
         bins = np.clip(np.searchsorted(edges, self.rows[self.here, 0], side="right") - 1, 0, len(edges) - 2)
         return self._counted(bins, len(edges) - 1, len(self.rows), mu)
 
+    def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
+        """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
+        rows, step, bins = self.rows[self.here], max(1, _BLOCK // len(centre)), []
+        for own in (slice(start, start + step) for start in range(0, len(rows), step)):
+            bins.append(np.searchsorted(edges, np.linalg.norm(rows[own] - centre, axis=1)) - 1)
+        every = np.concatenate([*bins, np.empty(0, np.int64)])
+        return self._counted(every[(every >= 0) & (every < len(edges) - 1)], len(edges) - 1, len(self.rows), mu)
+
     def _counted(self, bins: NDArray[np.int64], size: int, divisor: int, mu: float) -> Vector:
         noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, divisor), mu=mu, dimension=size)
         self.noises.append((noise, size))
@@ -212,10 +224,10 @@ class _Told:
 
 
 def gaussians(dimension: int) -> int:
-    """Samples that a run draws at most: the first release, all steps, the middle with lengths, two means at last."""
+    """Samples that a run draws at most: pairs, steps, the middle with lengths, a look, two means at last."""
     if dimension == 1:
         return BINS + learnt_interval.LOOKS * learnt_interval.MOST_PLACES + 1
-    return BINS + MOST_LENGTHS + (STEPS + 3) * dimension
+    return BINS + MOST_LENGTHS + MOST_PARTS + (STEPS + 3) * dimension
 
 
 def clipped(centre: Vector, radius: float) -> Callable[[Matrix], Matrix]:

@@ -22,39 +22,67 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 BINS = 64  # of the lengths of pairs, each half as long as the one before
+SMALLEST = 2.0**-40  # of the bound: a scale below is none
 INNER = 0.45  # β: of a norm of one, what the middle release gives to the vector
 STEPS = 12  # of centring, at most
 MOST_LENGTHS, _INNER_BINS = 200, 19  # bins of the middle release: at most; those of a third of an octave
+_NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most, and into how many each
+MOST_PARTS = _NEAR_EDGE * _PARTS
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
-_MIDDLE_SHARES = (0.15, 0.2, 0.25, 0.3, 0.35)
+_MIDDLE_SHARES = (0.06, 0.1, 0.15, 0.2, 0.25, 0.3)
+_HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do
+_FEW = 10.0  # √d / (n μ) times this is the least share of the middle, up to a quarter
+_LOOK, _LEAST_LOOK, _MOST_LOOK = 0.2, 0.01, 0.04  # of μ², divided by d
 _LEAST_LAST = 0.3
 _OFTEN, _FALSE, _NEAR, _RAREST = 5e-4, 0.3, 4.5, 1e-12  # that noise makes users; falls from so many scales on
-_UNSEEN = 2.0  # deviations of users that may be beyond the last bin that holds any, falling off by the cube
-_NARROWER, _LEAST_KEPT = 24, 0.2  # radii tried below the wide one, four to the octave, and what they have to show
-_CHANCE = 3.0  # deviations of the square of a difference that noise explains
+_AN_OCTAVE, _NARROWER, _LEAST_KEPT = 12, 72, 0.2  # radii tried; below the wide one, and what they have to show
+_CHANCE, _ALONE = 3.0, 25.0  # deviations of the square of a difference that noise explains; times the median one
+_UNSEEN = 1.0  # deviations of users that may be beyond the edge, falling off by the cube
+_CLEAR = 1.5  # deviations of a part of the last bin with users, below which it is empty
+_STEP, _STEEPEST = 1.3, 0.5  # of tails that nothing shows: see `unseen`
+_STEPS_ON, _SHARP, _GROUP = 6, 0.75, 0.05
 _ABOVE, _BELOW = 1.5, 2.5  # typical lengths, and deviations beyond √d, that a step looks around its centre
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of μ²: `steps` times `step` for a centre, `middle` for a better one and lengths, `last` for the mean."""
+    """Of μ²: `steps` times `step` for a centre, `middle` for a better one and lengths, `look`, `last` for the mean."""
 
     steps: int
     step: float
     middle: float
+    look: float
     last: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """Which share of users is how far from the centre."""
+class Bins:
+    """Noisy shares of users by length, as of the middle release."""
 
-    lengths: Vector  # (bins,)
-    between: tuple[Vector, Vector]  # which they are, (bins,) each
-    shares: Vector  # that add to one
-    edge: float  # length of the last bin that surely holds users
-    unseen: float  # share of users that may be beyond
+    edges: Vector  # around the better centre, from zero, (bins + 1,)
+    shares: Vector  # (bins,)
+    deviations: Vector  # of them, (bins,)
+    least: Vector  # that stand out of noise, (bins,)
+
+    @property
+    def near_edge(self) -> slice:
+        """Bins that the look takes apart: to one beyond the last that holds users."""
+        holding = _holding(self.shares, self.deviations, self.least)
+        top = min(len(self.shares), int(np.flatnonzero(holding).max()) + 2)
+        return slice(max(1, top - _NEAR_EDGE), top)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Which share of users is how far from the centre, to the last bin that holds any."""
+
+    edges: Vector  # (bins + 1,)
+    shares: Vector  # that add to one, (bins,)
+    noisy: Vector  # the same as released, (bins,)
+    edge: float  # where those surely seen end
+    deviation: float  # of a share of a bin of the middle release there
     least: float  # share of users that is seen wherever it lies
+    most: float  # length that nobody exceeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +108,19 @@ def typical_length(counts: Vector, top: float) -> float:
     return float(2.0 ** (round(4 * math.log2(top * 2.0**-first * middle / math.sqrt(2))) / 4))
 
 
+def scale_of(pairs: Vector, deviation: float, top: float, bound: float, unit: float) -> float:
+    """How far a user is from the others, roughly; more where few are so far away that the rest need not be told apart.
+
+    From noisy shares of pairs in octaves below `top`; `unit` is the noise for a radius of one.
+    """
+    typical, lengths = typical_length(pairs, top), 0.7 * top * 2.0 ** -np.arange(BINS)
+    least = stands_out(lengths / typical / 2, np.full(BINS, deviation), 8)
+    users = np.where(pairs > least, pairs, 0.0) / 2
+    clipped = np.sum(users * np.maximum(lengths - lengths[:, None], 0.0), axis=1)
+    pays = float(lengths[np.argmin((2 * lengths * unit) ** 2 + clipped**2)])
+    return max(typical, pays / 8, bound * SMALLEST)
+
+
 def reach(typical: float, radius: float, deviation: float, dimension: int) -> float:
     """Radius in which users are around a centre with that noise a coordinate; at most `radius`."""
     return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + _BELOW))
@@ -89,6 +130,8 @@ def reach(typical: float, radius: float, deviation: float, dimension: int) -> fl
 def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
     """The shares that make the error least that can be foreseen."""
     unit = 2 / (users * mu)  # noise of a coordinate for a radius of 1 and all of μ
+    look = min(_MOST_LOOK, max(_LEAST_LOOK, _LOOK / dimension))
+    few = min(0.25, _FEW * math.sqrt(dimension) / (users * mu))
     found: list[tuple[float, Shares]] = []
     for step in _STEP_SHARES:
         radius, away = bound, bound**2 / 4  # away: squared distance of the centre
@@ -97,12 +140,12 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
                 deviation = unit * radius / math.sqrt(step)
                 radius, away = reach(typical, radius, deviation, dimension), dimension * deviation**2
             for middle in _MIDDLE_SHARES:
-                last = 1 - steps * step - middle
-                if last >= _LEAST_LAST:
+                last = 1 - steps * step - middle - look
+                if last >= _LEAST_LAST and middle >= few:
                     left = min(dimension * (unit * radius / INNER) ** 2 / middle, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
-                    unseen = (0.35 * unit * typical) ** 2 / middle
-                    found.append((noise + unseen, Shares(steps, step, middle, last)))
+                    unseen = (_HIDDEN * unit * typical) ** 2 / middle
+                    found.append((noise + unseen, Shares(steps, step, middle, look, last)))
     return min(found, key=lambda each: each[0])[1]
 
 
@@ -115,30 +158,59 @@ def edges_of(radius: float, bound: float) -> Vector:
     return np.concatenate([near, near[-1] * 2.0**outer])
 
 
-def held(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float, most: float) -> Held:
+def bins_of(noisy: Vector, scale: float, edges: Vector, radius: float, nearer: float, most: float) -> Bins:
     """From the noisy means of the middle release's bins.
 
     `nearer` is by how much the new centre is, squared; nobody is farther from it than `most`.
     """
     lengths = np.sqrt(np.append(edges[0] / 2, edges[:-1]) * edges)
     weights = math.sqrt(2) * np.sqrt(1 - (INNER * np.minimum(1.0, lengths / radius)) ** 2)
-    shares, deviations = noisy / weights, scale / weights
+    deviations = scale / weights
     far = np.where(np.arange(len(edges)) < _INNER_BINS, 0.0, _ABOVE * edges / radius)
     least = stands_out(far, deviations, len(edges) - _INNER_BINS)
+    around = np.minimum(most, np.sqrt(np.maximum(edges**2 - nearer, (0.3 * edges) ** 2)))
+    return Bins(np.append(0.0, around), noisy / weights, deviations, least)
+
+
+def parts_of(bins: Bins) -> Vector:
+    """Edges of the parts of bins near the edge, each of equal ratio."""
+    lows, highs = bins.edges[bins.near_edge], bins.edges[1:][bins.near_edge]
+    return np.append(lows[:, None] * (highs / lows)[:, None] ** (np.arange(_PARTS) / _PARTS), highs[-1])
+
+
+def held(bins: Bins, looked: Vector, deviation: float, parts: Vector) -> Held:
+    """From those bins and the noisy shares of their `parts` near the edge; the sum of a bin's parts is told twice."""
+    near, top = bins.near_edge, bins.near_edge.stop
+    fine = looked.reshape(-1, _PARTS)
+    own, other = bins.deviations[near] ** -2.0, 1 / (_PARTS * deviation**2)
+    shares, deviations = bins.shares[:top].copy(), bins.deviations[:top].copy()
+    shares[near] = (own * shares[near] + other * fine.sum(axis=1)) / (own + other)
+    deviations[near] = 1 / np.sqrt(own + other)
+    fine = fine + (shares[near] - fine.sum(axis=1))[:, None] / _PARTS
+
+    holding = _holding(shares, deviations, bins.least[:top] * deviations / bins.deviations[:top])
+    last = int(np.flatnonzero(holding).max())
+    ends = last + 1 + (_PARTS - 1) * max(0, last + 1 - near.start)  # bins are whole below those near the edge
+    edges = np.append(bins.edges[: near.start], parts)[: ends + 1]
+    noisy = np.append(shares[: near.start], fine)[:ends]
+    likely = np.where(np.append(holding[: near.start], np.repeat(holding[near], _PARTS))[:ends], noisy, 0.0)
+    if last >= near.start:
+        clear = _CLEAR * math.hypot(deviation * math.sqrt(1 - 1 / _PARTS), deviations[last] / _PARTS)
+        ends -= int(np.argmax(np.append(noisy[:-_PARTS:-1] > clear, True)))  # but one part of the last
+    likely = np.maximum(likely, 0.0)
+    likely[ends:] = 0.0
+    if not likely.any():
+        likely[ends - 1] = 1.0
+    unnoticed, most = float(min(1.0, bins.least.max())), float(bins.edges[-1])
+    return Held(edges, likely / likely.sum(), noisy, float(edges[ends]), float(deviations[last]), unnoticed, most)
+
+
+def _holding(shares: Vector, deviations: Vector, least: Vector) -> Mask:
+    """Bins that are taken to hold users: those that surely do, and the one below each."""
     seen = seen_of(shares, deviations, least, windows=(1, 2))
-    beside = seen.copy()
-    beside[:-1] |= seen[1:]
-    likely = np.where(beside, np.maximum(shares, 0.0), 0.0)
-    likely = likely / likely.sum() if likely.sum() > 0 else seen / seen.sum()
-    group = np.append(False, likely[1:] > likely[:-1])  # of its own, so maybe at the upper edge of its octave
-    group[:_INNER_BINS] = False
-    lengths, lows, highs = (
-        np.minimum(most, np.sqrt(np.maximum(each**2 - nearer, (0.3 * each) ** 2)))
-        for each in (np.where(group, edges, of) for of in (lengths, np.append(0.0, edges[:-1]), edges))
-    )
-    last = int(np.flatnonzero(seen).max())
-    unseen = float(min(1.0, _UNSEEN * deviations[last]))
-    return Held(lengths, (lows, highs), likely, float(lengths[last]), unseen, float(min(1.0, least.max())))
+    holding = seen.copy()
+    holding[:-1] |= seen[1:]
+    return holding
 
 
 def stands_out(scales: Vector, deviations: Vector, bins: int) -> Vector:
@@ -161,17 +233,20 @@ def seen_of(shares: Vector, deviations: Vector, least: Vector, windows: tuple[in
 
 def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     """The least of noise and of what clipping may do; `unit` is the noise of a coordinate for a radius of 1."""
-    lengths, shares = held.lengths, held.shares
-    tried = lengths[-1] * 2.0 ** (-np.arange(4 * math.log2(lengths[-1] / lengths[0])) / 4)
-    beyond = np.sum(shares * _excess(*held.between, tried[:, None]), axis=1)
-    beyond += held.unseen * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
-    widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2))
+    lows, highs, shares = held.edges[:-1], held.edges[1:], held.shares
+    lengths = (lows + highs) / 2
+    tried = min(1.3 * held.edge, held.most) * 2.0 ** (-np.arange(8 * _AN_OCTAVE) / _AN_OCTAVE)
+    beyond = np.sum(shares * _excess(lows, highs, tried[:, None]), axis=1)
+    more = unseen(held.noisy, held.edges, held.edge, tried, held.deviation, step=_STEP, steepest=_STEEPEST)
+    beyond += _UNSEEN * held.deviation * tried * np.minimum(1.0, held.edge / tried) ** 3 / 2
+    widest = int(np.argmin(dimension * (unit * tried) ** 2 + beyond**2 + more**2))
     wide, narrow = float(tried[widest]), tried[widest : widest + _NARROWER, None]
 
     free = np.sqrt(1 - np.minimum(1.0, lengths / wide) ** 2)
     shown = free * np.minimum(lengths, narrow)  # of every length, by every radius
-    kept = np.sum(shares * shown / lengths, axis=1) * (1 - 1 / dimension)
-    kept += np.sum(shares * free * (lengths < narrow), axis=1) / dimension
+    steep = np.where(lengths < wide, lengths / wide**2 / np.maximum(free, 0.05), 0.0)  # how `free` falls with length
+    along = free * (lengths < narrow) - steep * np.minimum(lengths, narrow)
+    kept = np.sum(shares * (shown / lengths * (1 - 1 / dimension) + along / dimension), axis=1)
     heard = np.maximum(kept, _LEAST_KEPT)
     missed = lengths - shown / heard[:, None]
     scatter = np.sum(shares * missed**2, axis=1) / users / dimension
@@ -179,7 +254,7 @@ def radii_of(held: Held, *, users: int, dimension: int, unit: float) -> Radii:
     best = int(np.argmin(noise))
     if math.isinf(noise[best]):
         return Radii(wide, wide, 1.0, 0.0, math.inf)
-    off = float(np.sum(shares * np.abs(missed[best]))) + held.unseen * wide
+    off = float(np.sum(shares * np.abs(missed[best]))) + 2 * held.deviation * wide
     return Radii(wide, float(narrow[best, 0]), float(kept[best]), float(scatter[best]), off)
 
 
@@ -190,19 +265,52 @@ def _excess(lows: Vector, highs: Vector, over: Vector) -> Vector:
     return np.where(lows > over, (lows + highs) / 2 - over, above * part / np.where(highs > lows, 2.0, 1.0))
 
 
+def unseen(
+    shares: Vector, edges: Vector, edge: float, clips: Vector, deviation: float, *, step: float, steepest: float
+) -> Vector:
+    """What clipping at `clips` takes from users beyond `edge`, where those surely seen end.
+
+    Shares fall from one step of lengths to the next as they last did, and as much faster again, at most a deviation of
+    them; a group of its own, which does not fall, ends where it ends.
+    """
+    if edge <= 0:
+        return np.zeros(len(clips))
+    below = np.append(0.0, np.cumsum(shares))
+    steps = np.diff(np.interp(edge / step ** np.arange(4), edges, below)[::-1])
+    third, second, first = np.maximum(steps, 0.0).tolist()
+    fall, faster = (first / second if second > 0 else math.inf), 1.0
+    if fall > _SHARP:
+        fall = _GROUP
+    elif third > 0:
+        faster = min(1.0, fall * third / second)
+        fall = min(steepest, fall * faster)
+    left, lost = min(first * fall, deviation), np.zeros(len(clips))
+    for each in range(_STEPS_ON):
+        lost += left * np.maximum(edge * step ** (each + 0.4) - clips, 0.0)
+        fall *= faster
+        left *= fall
+    return lost
+
+
 def combined(
     centre: Vector, deviation: float, wide: Vector, narrow: Vector, radii: Radii, unit: float
 ) -> tuple[Vector, float]:
     """(the mean, noise of a coordinate of it) from a centre with its noise and two means around it, all released.
 
     If users lie evenly around a point, `narrow` / kept shows it, and so does the centre. The wide mean shows the mean
-    in any case: it counts for as much as the two differ by more than their noise.
+    in any case: it counts for as much as the two differ by more than their noise, in all columns together, but by
+    itself in those few that differ far more than the others.
     """
-    d, quiet, loud = len(centre), (unit * radii.narrow / radii.kept) ** 2, (unit * radii.wide) ** 2
+    quiet, loud = (unit * radii.narrow / radii.kept) ** 2, (unit * radii.wide) ** 2
     trust = deviation**2 / (deviation**2 + quiet + radii.scatter)
     even, noise = trust * narrow / radii.kept, trust**2 * quiet + (1 - trust) ** 2 * deviation**2
     variance = noise + trust**2 * radii.scatter
+    square = (wide - even) ** 2
+    likely = (2 * math.log(len(centre)) + 4) * (variance + loud)  # of the largest square
+    rest = (square < likely) | (square < _ALONE * np.median(square))
+    d = int(rest.sum())
     chance = (d + _CHANCE * math.sqrt(2 * d)) * (variance + loud)
-    apart = min(max(0.0, float(np.sum((wide - even) ** 2)) - chance), radii.off**2)
-    share = (apart + d * variance) / (apart + d * (variance + loud))
-    return centre + even + share * (wide - even), math.sqrt(share**2 * loud + (1 - share) ** 2 * noise)
+    apart = np.where(rest, min(max(0.0, float(np.sum(square[rest])) - chance), radii.off**2) / d, square)
+    share = (apart + variance) / (apart + variance + loud)
+    own = math.sqrt(float(np.mean(share**2 * loud + (1 - share) ** 2 * noise)))
+    return centre + even + share * (wide - even), own

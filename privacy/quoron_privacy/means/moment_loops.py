@@ -10,9 +10,13 @@ Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-@njit(cache=True)
-def sum_moments(factors: Matrix, answered: Mask, norm: float, unit: float, d: int) -> NDArray[np.int64]:
+@njit(cache=True, nogil=True)
+def sum_moments(
+    factors: Matrix, answered: Mask, norm: float, unit: float, d: int, across: float = 1.0
+) -> NDArray[np.int64]:
     """Exact Σ ⌊UᵀU · unit⌋ towards zero over answered rows, U = row / norm in the unit ball; packed as the rows are.
+
+    Entries off the diagonal are multiplied by unit · `across`.
 
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
@@ -38,7 +42,8 @@ def sum_moments(factors: Matrix, answered: Mask, norm: float, unit: float, d: in
                 for j in range(width):
                     moment[j] += weight * z[at + j]
                 at += d - 1 - k
-            for j in range(width):
-                total[start + j] += np.int64(moment[j] * unit)
+            total[start] += np.int64(moment[0] * unit)
+            for j in range(1, width):
+                total[start + j] += np.int64(moment[j] * (unit * across))
             start += width
     return total

@@ -26,7 +26,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release, Sums, sum_bits
+from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -49,6 +49,11 @@ SOFT = {"replace-one": WEIGHTS["replace-one"], "zero-out": (1.0, 0.7071067, 0.70
 def weights_of(adjacency: Adjacency, soft: bool = False) -> tuple[float, float, float, float]:
     """Of the row's (c, length, within or h, here)."""
     return (SOFT if soft else WEIGHTS)[adjacency]
+
+
+def row_kind(soft: bool) -> str:
+    """What the row is called where two servers sum it."""
+    return "soft-norm-counts" if soft else "norm-counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +212,15 @@ class NormCountMean:
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
         weights = weights_of(self.adjacency, self.soft)
-        noised = self._gaussian.release(weighted_row(sums, self.users, weights, self.soft), stream)
+        row = sums if isinstance(sums, Noised) else weighted_row(sums, self.users, weights, self.soft)
+        noised = self._gaussian.release(row, stream)
         return released_from(noised, weights, sums.clipped)
+
+    @property
+    def served(self) -> tuple[ServedRows, ...]:
+        """Of a user: the weighted row."""
+        kind, unit = row_kind(self.soft), 1 / self.users / self._gaussian.scale
+        return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""

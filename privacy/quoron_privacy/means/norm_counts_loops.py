@@ -33,12 +33,13 @@ def sum_norm_counts(
     for first in range(0, len(values), few):
         some = values[first : first + few]
         rows = room[: len(some)]
-        _whitened(some, transform, centre, rows)
+        whitened(some, transform, centre, rows)
         added(loop, rows, zero, here[first : first + few], radius, unit, total, counts)
     return total, counts[:4], int(counts[4])
 
 
 @njit(cache=True, nogil=True)
-def _whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
+def whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
+    """out = Lᵀ value - centre of every row, as `whiten`."""
     for user in range(len(values)):
         whiten(values[user], transform, centre, out[user])

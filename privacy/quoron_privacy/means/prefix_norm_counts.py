@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
-from quoron_privacy.means.norm_counts import MeanAndCounts, NormCountSum, released_from, weighted_row, weights_of
+from quoron_privacy.means.norm_counts import (
+    SHARES,
+    MeanAndCounts,
+    NormCountSum,
+    released_from,
+    row_kind,
+    weighted_row,
+    weights_of,
+)
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Release, Sums
+from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums
 
 Vector = NDArray[np.float64]
 
@@ -122,6 +130,13 @@ class PrefixNormCounts:
         """The state before the first round."""
         return self.prefix.start(self.dimension)
 
+    @property
+    def served(self) -> tuple[ServedRows, ...]:
+        """Of a user of one round: c, and its shares beside it."""
+        kind, own = row_kind(self.soft), 1 / self.users
+        shares = ("shares", kind, SHARES, own / self.shares(0).scale)
+        return ("sums", kind, self.dimension, own / self.scale), shares
+
     def reduction(self, radius: float) -> NormCountSum:
         """All that a round reads of users' vectors."""
         return NormCountSum(radius, self.users)
@@ -129,9 +144,9 @@ class PrefixNormCounts:
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
         """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
         weights, made = weights_of(self.adjacency, self.soft), self.prefix
-        row = weighted_row(sums, self.users, weights, self.soft)
+        row = sums if isinstance(sums, Noised) else weighted_row(sums, self.users, weights, self.soft)
         _, after = made.release(state, row[:-3], noise)
-        added = (after.total - state.total).astype(np.float64) * made.step
+        added = made.added(state, after, row[:-3])
         shares = self.shares(state.round).release(row[-3:], noise.stream("shares", state.round))
         return released_from(np.concatenate([added, shares]), weights, sums.clipped), after
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.factorisations import Factorisation, factorise
-from quoron_privacy.release import Release
+from quoron_privacy.release import Noised, Release
 
 Floats = NDArray[np.float64]
 
@@ -130,15 +130,18 @@ class PrefixNoise:
         return PrefixState(0, np.zeros(dimension, np.int64), np.zeros((self.factors.slots, dimension)))
 
     def release(
-        self, state: PrefixState, contribution: Floats, noise: NoiseSource, name: str = "prefix"
+        self, state: PrefixState, contribution: Floats | Noised, noise: NoiseSource, name: str = "prefix"
     ) -> tuple[Floats, PrefixState]:
         """The noised sum of all contributions so far, shape (d,), and the next state.
 
         Seed noise comes from the stream (name, round): two `PrefixNoise` of one run need two names. With zero
-        contributions the result is the noise alone.
+        contributions the result is the noise alone. One in which two servers' correlated noise is already only adds up.
         """
         if state.round >= self.rounds:
             raise RunError(f"Expected at most rounds={self.rounds} releases, got one more. Plan for more rounds.")
+        if isinstance(contribution, Noised):
+            after = PrefixState(state.round + 1, state.total + contribution.total, state.memory)
+            return after.total.astype(np.float64) * self._step_of(contribution), after
         value = np.asarray(contribution, np.float64)
         if value.shape != state.total.shape:
             raise ConfigError(f"Expected a contribution of shape {state.total.shape}, got {value.shape}.")
@@ -148,6 +151,10 @@ class PrefixNoise:
         total = state.total + self._steps(value) + own
         memory = self.factors.remember(state.round, state.memory, own.astype(np.float64))
         return total.astype(np.float64) * self.step, PrefixState(state.round + 1, total, memory)
+
+    def added(self, before: PrefixState, after: PrefixState, contribution: Floats | Noised) -> Floats:
+        """What the release of a contribution added to the sum, with its noise, shape (d,)."""
+        return (after.total - before.total).astype(np.float64) * self._step_of(contribution)
 
     def entry(self) -> Release:
         """The ledger entry of the whole transcript."""
@@ -167,6 +174,10 @@ class PrefixNoise:
         """B C = A over these rounds."""
         apart = self.separation if self.participations > 1 else None
         return factorise(self.factorisation, self.rounds, apart, self.participations)
+
+    def _step_of(self, contribution: Floats | Noised) -> float:
+        """The grid is one server's, who has half of the variance."""
+        return self.step / sqrt(2.0) if isinstance(contribution, Noised) else self.step
 
     def _grid_mu(self, dimension: int) -> float:
         """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""

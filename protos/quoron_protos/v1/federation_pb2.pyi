@@ -1,3 +1,4 @@
+from quoron_protos.v1 import helper_pb2 as _helper_pb2
 from quoron_protos.v1 import values_pb2 as _values_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -29,24 +30,28 @@ VERDICT_DUPLICATE: Verdict
 VERDICT_NOT_ASKED: Verdict
 
 class EnrolRequest(_message.Message):
-    __slots__ = ("protocol", "software", "seen")
+    __slots__ = ("protocol", "software", "seen", "people")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
+    PEOPLE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
     seen: int
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., seen: _Optional[int] = ...) -> None: ...
+    people: int
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., seen: _Optional[int] = ..., people: _Optional[int] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("user", "agreed", "books")
+    __slots__ = ("user", "agreed", "books", "people")
     USER_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
     BOOKS_FIELD_NUMBER: _ClassVar[int]
+    PEOPLE_FIELD_NUMBER: _ClassVar[int]
     user: int
     agreed: _containers.RepeatedCompositeFieldContainer[Agreed]
     books: Books
-    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ..., books: _Optional[_Union[Books, _Mapping]] = ...) -> None: ...
+    people: int
+    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ..., books: _Optional[_Union[Books, _Mapping]] = ..., people: _Optional[int] = ...) -> None: ...
 
 class Books(_message.Message):
     __slots__ = ("incarnations", "rows", "head", "then", "charged")
@@ -73,16 +78,18 @@ class Agreed(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "consent", "answer", "part")
+    __slots__ = ("hello", "consent", "answer", "part", "masked")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CONSENT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    MASKED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     consent: Consent
     answer: Answer
     part: Part
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    masked: MaskedAnswer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., masked: _Optional[_Union[MaskedAnswer, _Mapping]] = ...) -> None: ...
 
 class Follows(_message.Message):
     __slots__ = ("length", "digest")
@@ -139,15 +146,19 @@ class Welcome(_message.Message):
     def __init__(self, user: _Optional[int] = ...) -> None: ...
 
 class Announcement(_message.Message):
-    __slots__ = ("run", "description")
+    __slots__ = ("run", "description", "sheet", "consent")
     RUN_FIELD_NUMBER: _ClassVar[int]
     DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SHEET_FIELD_NUMBER: _ClassVar[int]
+    CONSENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     description: str
-    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+    sheet: str
+    consent: _helper_pb2.HelperConsent
+    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ..., sheet: _Optional[str] = ..., consent: _Optional[_Union[_helper_pb2.HelperConsent, _Mapping]] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows", "persons", "sums", "row")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +172,9 @@ class Question(_message.Message):
     AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
     PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    PERSONS_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -174,7 +188,112 @@ class Question(_message.Message):
     average_loss: AverageLoss
     placed_gradient: PlacedGradient
     follows: Follows
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
+    persons: bytes
+    sums: Reduction
+    row: Row
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., persons: _Optional[bytes] = ..., sums: _Optional[_Union[Reduction, _Mapping]] = ..., row: _Optional[_Union[Row, _Mapping]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("kind", "numbers", "arrays")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ArraysEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _values_pb2.Array
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    numbers: _containers.ScalarMap[str, float]
+    arrays: _containers.MessageMap[str, _values_pb2.Array]
+    def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
+
+class Reduction(_message.Message):
+    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment")
+    CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    MOMENT_FIELD_NUMBER: _ClassVar[int]
+    NORM_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    SHAPED_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    clipped: ClippedSum
+    moment: MomentSum
+    norm_counts: NormCountSum
+    lengths: LengthSum
+    shaped_moment: ShapedMomentSum
+    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ...) -> None: ...
+
+class ClippedSum(_message.Message):
+    __slots__ = ("norm", "divisor", "centre")
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    norm: float
+    divisor: int
+    centre: _values_pb2.Array
+    def __init__(self, norm: _Optional[float] = ..., divisor: _Optional[int] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class MomentSum(_message.Message):
+    __slots__ = ("dimension", "norm", "divisor")
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    NORM_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    dimension: int
+    norm: float
+    divisor: int
+    def __init__(self, dimension: _Optional[int] = ..., norm: _Optional[float] = ..., divisor: _Optional[int] = ...) -> None: ...
+
+class NormCountSum(_message.Message):
+    __slots__ = ("radius", "users", "transform", "centre")
+    RADIUS_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    radius: float
+    users: int
+    transform: _values_pb2.Array
+    centre: _values_pb2.Array
+    def __init__(self, radius: _Optional[float] = ..., users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class LengthSum(_message.Message):
+    __slots__ = ("users", "transform", "top")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
+    users: int
+    transform: _values_pb2.Array
+    top: float
+    def __init__(self, users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., top: _Optional[float] = ...) -> None: ...
+
+class ShapedMomentSum(_message.Message):
+    __slots__ = ("users", "transform", "radius")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFORM_FIELD_NUMBER: _ClassVar[int]
+    RADIUS_FIELD_NUMBER: _ClassVar[int]
+    users: int
+    transform: _values_pb2.Array
+    radius: float
+    def __init__(self, users: _Optional[int] = ..., transform: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., radius: _Optional[float] = ...) -> None: ...
+
+class Sums(_message.Message):
+    __slots__ = ("total", "cells", "clipped", "answered")
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    CLIPPED_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    total: _values_pb2.Array
+    cells: _values_pb2.Array
+    clipped: int
+    answered: int
+    def __init__(self, total: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., cells: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., clipped: _Optional[int] = ..., answered: _Optional[int] = ...) -> None: ...
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
@@ -243,20 +362,22 @@ class LocalSGD(_message.Message):
     def __init__(self, start: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., step_size: _Optional[float] = ..., domain: _Optional[_Union[Domain, _Mapping]] = ..., smoothing: _Optional[_Union[Smoothing, _Mapping]] = ...) -> None: ...
 
 class RangeReport(_message.Message):
-    __slots__ = ("gradient", "epsilon", "bins", "half_width", "signs", "coordinate")
+    __slots__ = ("gradient", "epsilon", "bins", "half_width", "signs", "coordinate", "coordinates")
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     HALF_WIDTH_FIELD_NUMBER: _ClassVar[int]
     SIGNS_FIELD_NUMBER: _ClassVar[int]
     COORDINATE_FIELD_NUMBER: _ClassVar[int]
+    COORDINATES_FIELD_NUMBER: _ClassVar[int]
     gradient: AverageGradient
     epsilon: float
     bins: int
     half_width: float
     signs: _values_pb2.Array
     coordinate: int
-    def __init__(self, gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., epsilon: _Optional[float] = ..., bins: _Optional[int] = ..., half_width: _Optional[float] = ..., signs: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., coordinate: _Optional[int] = ...) -> None: ...
+    coordinates: _values_pb2.Array
+    def __init__(self, gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., epsilon: _Optional[float] = ..., bins: _Optional[int] = ..., half_width: _Optional[float] = ..., signs: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., coordinate: _Optional[int] = ..., coordinates: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
 
 class VectorReport(_message.Message):
     __slots__ = ("gradient", "epsilon", "delta", "radius", "centre")
@@ -289,20 +410,40 @@ class Smoothing(_message.Message):
     def __init__(self, convolution_radius: _Optional[float] = ..., moreau: _Optional[float] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("run", "round", "digest", "status", "values", "follows")
+    __slots__ = ("run", "round", "digest", "status", "values", "follows", "statuses", "sums")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
     status: Status
     values: _values_pb2.Array
     follows: Follows
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
+    statuses: bytes
+    sums: Sums
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ..., statuses: _Optional[bytes] = ..., sums: _Optional[_Union[Sums, _Mapping]] = ...) -> None: ...
+
+class MaskedAnswer(_message.Message):
+    __slots__ = ("run", "round", "digest", "values", "sealed", "follows")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    digest: bytes
+    values: bytes
+    sealed: bytes
+    follows: Follows
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., values: _Optional[bytes] = ..., sealed: _Optional[bytes] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("run", "round", "verdict")

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class ClientPlaneStub:
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user.
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
     """
 
     def __init__(self, channel):
@@ -49,7 +50,8 @@ class ClientPlaneStub:
 
 
 class ClientPlaneServicer:
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user.
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
     """
 
     def Enrol(self, request, context):
@@ -88,7 +90,8 @@ def add_ClientPlaneServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClientPlane:
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user.
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
     """
 
     @staticmethod

@@ -28,7 +28,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ClientPlaneStub:
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user."""
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,7 +43,9 @@ class ClientPlaneStub:
 
 @_typing.type_check_only
 class ClientPlaneAsyncStub(ClientPlaneStub):
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user."""
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enrol: _aio.UnaryUnaryMultiCallable[_federation_pb2.EnrolRequest, _federation_pb2.EnrolReply]  # type: ignore[assignment]
@@ -50,7 +54,9 @@ class ClientPlaneAsyncStub(ClientPlaneStub):
     """One long conversation: the client says hello, the server announces runs and asks, the client answers."""
 
 class ClientPlaneServicer(metaclass=_abc_1.ABCMeta):
-    """What clients speak. Identity is the certificate of the connection: one certificate, one user."""
+    """What clients speak. Identity is the certificate of the connection: one certificate, one user; or, of a silo, so many
+    users as it has declared, whose numbers follow each other.
+    """
 
     @_abc_1.abstractmethod
     def Enrol(

@@ -118,12 +118,19 @@ class AlgorithmInfo:
     paper_planner: Planner | None = None  # of the printed constants, where they are implemented
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
+    # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.
+    one_server: str | None = "nobody has proved it for sums that no server sees"
     choosing: Choosing = Choosing()
 
     @property
     def exposure(self) -> Exposure:
         """What plans usually promise."""
         return self.promises.exposures[0]
+
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """All that plans may promise, the usual one first."""
+        return (*self.promises.exposures, *(() if self.one_server is not None else ("two-servers",)))
 
     @property
     def takes_rounds(self) -> bool:

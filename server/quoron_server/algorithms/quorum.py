@@ -67,7 +67,7 @@ class WithQuorum:
     def request(self, state: QuorumState, noise: NoiseSource) -> Question | None:
         """The algorithm's own question; None too once the run is without a quorum."""
         question = None if state.ended else self.inner.request(state.inner, noise)
-        if question is None or not self._quorum.public:
+        if question is None or not self._quorum.public or self.plan.guarantee.servers is not None:
             return question
         if question.drawn:  # no plan of these is verified
             raise VerificationError(f"Expected cohorts that are public with public attendance, got {question}.")
@@ -208,6 +208,8 @@ def told_too_much(plan: Plan) -> str | None:
     promise, quorum = plan.guarantee, plan.guarantee.quorum
     if quorum is None or not quorum.public or promise.exposure == "none":
         return None
+    if promise.servers is not None:
+        return None  # both servers see whose sealed answers come, whatever is in them (docs/privacy/two-servers.md)
     if promise.adjacency != "replace-one":
         return f"under {promise.adjacency} whether a user is there is what the promise hides"
     if promise.exposure != "broadcast" or any(map(promise.rests_on, TRUE_ANSWERS)):

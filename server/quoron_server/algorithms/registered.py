@@ -18,6 +18,7 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.counts import held_out
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
@@ -40,6 +41,7 @@ from quoron_server.wording import assumption_text
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+two_servers = OnFirstUse("quoron_server.algorithms.two_servers.plan")  # plans of that exposure alone
 REPLACED: Adjacency = "replace-one"
 ABOVE_ZERO = "step_size", "inverse_step", "rate"  # options that more than one planner has
 
@@ -68,6 +70,8 @@ class Registered(AlgorithmInfo):
         ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible.
         """
         options = self.options() if options is None else options
+        if privacy.exposure is not None:
+            return resting(two_servers.planned(self, problem, privacy, options, constants, seed))
         given = {name: value for name in ABOVE_ZERO if (value := getattr(options, name, None)) is not None}
         checks.require_options(options, *given)
         problem = problem.settled(wide=self.noise_ignores_domain)
@@ -161,12 +165,15 @@ class Registered(AlgorithmInfo):
         else:
             self._check_promise(plan)
             verify_quorum(plan)
-            self.verifier(replace(own, problem=own.problem.without_beliefs()))
+            alone = own.without_servers()
+            self.verifier(replace(alone, problem=alone.problem.without_beliefs()))
             rounds = len(own.parameters.cohorts())
             if rounds != plan.cost.rounds:  # budgets and clients are told the cost's
                 raise VerificationError(
                     f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}."
                 )
+            if promise.servers is not None:
+                two_servers.verify(plan)
             verify_counts(plan, self.promises.moves)
         if promise.proved and promise.exposure != "none":
             checks.require_spent(own, self._pairs(own))
@@ -185,6 +192,9 @@ class Registered(AlgorithmInfo):
     def _pairs(self, plan: Plan, adjacency: Adjacency | None = None) -> tuple[Pair, ...]:
         """The same of parts that are verified, under the plan's own adjacency or another."""
         promise, own = plan.guarantee, plan.without_health().without_quorum()
+        if promise.servers is not None:  # whoever sees no more than what is released learns less
+            against: tuple[Pair, ...] = two_servers.pairs(own)
+            return against
         quorum, parameters = promise.quorum, own.parameters
         told = quorum is not None and quorum.each
         counted = self.promises.counting.beside(parameters, told) if told else None
@@ -205,7 +215,7 @@ class Registered(AlgorithmInfo):
         offered = self.promises.adjacency if promise.proved else ("replace-one", "zero-out")
         for name, expected, got in (
             ("algorithm", (self.name,), plan.algorithm),
-            ("exposure", self.promises.exposures, promise.exposure),
+            ("exposure", self.exposures, promise.exposure),
             ("adjacency", offered, promise.adjacency),
         ):
             if got not in expected:
@@ -231,7 +241,11 @@ class Registered(AlgorithmInfo):
         self.verify(plan)
         plan = plan.without_health()
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
-        made = self.maker(own)
+        made = self.maker(own.without_servers())
+        if own.guarantee.servers is not None:
+            from quoron_server.algorithms.two_servers.method import WithServers
+
+            made = WithServers(own, made)
         return made if quorum is None else WithQuorum(plan, quorum, made)
 
     def gaussian(self, plan: Plan) -> GaussianPromise | None:
@@ -337,8 +351,10 @@ def derived(plan: Plan) -> tuple[Assumption, ...]:
         return constants
     moved = promise.quorum is not None and promise.exposure == "model"
     unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
-    told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if promise.quorum is not None and promise.quorum.public else ()
-    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told)
+    known = promise.quorum is not None and promise.quorum.public and promise.servers is None  # to both servers alone
+    told = (Assumption(Kind.PUBLIC_ATTENDANCE),) if known else ()
+    seen = () if promise.servers is None else (Assumption(Kind.CARELESS_ATTENDANCE),)
+    return together(constants, plan.parameters.assumptions(plan.problem), unmoved, told, seen)
 
 
 def resting(plan: Plan) -> Plan:

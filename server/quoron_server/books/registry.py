@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
 from quoron_server.books.drawing import Draw
-from quoron_server.books.roster import AWAY_AFTER, Roster
+from quoron_server.books.roster import AWAY_AFTER, Roster, homes
 from quoron_server.books.roster import OtherGroup as OtherGroup
 from quoron_server.books.roster_tables import SCHEMA as SCHEMA
 from quoron_server.books.roster_tables import USERS
@@ -115,9 +115,11 @@ class Registry:
             if "front" not in {each["name"] for each in sa.inspect(connection).get_columns(_runs.name)}:
                 connection.execute(sa.text(f"ALTER TABLE runs ADD COLUMN front TEXT NOT NULL DEFAULT '{SERVICE}'"))
 
-    def enrol(self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "") -> int:
+    def enrol(
+        self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "", people: int = 1
+    ) -> int:
         """As `Roster.enrol`."""
-        return self.roster.enrol(fingerprint, group, name=name, software=software)
+        return self.roster.enrol(fingerprint, group, name=name, software=software, people=people)
 
     def user(self, fingerprint: str) -> int | None:
         """The number of the user with this certificate, None if never enrolled."""
@@ -126,11 +128,15 @@ class Registry:
     def called(self, users: Sequence[int]) -> list[str]:
         """What an operator knows these users by: their names, or the beginning of their fingerprints."""
         found: dict[int, str] = {}
-        for start in range(0, len(users), _AT_ONCE):
-            some = [int(user) for user in users[start : start + _AT_ONCE]]
-            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
-                found[int(row.user)] = row.name or row.fingerprint[:_SHOWN]
-        return [found.get(int(user), f"user {user}") for user in users]
+        silos = self.roster.silos()
+        clients = homes(np.array(users, np.int64), silos).tolist()
+        known = sorted(set(clients))
+        for start in range(0, len(known), _AT_ONCE):
+            some = USERS.c.user.in_(known[start : start + _AT_ONCE])
+            for row in self._database.all(sa.select(USERS).where(some)):
+                people = f" ({row.people:,} people)" if row.people > 1 else ""
+                found[int(row.user)] = (row.name or row.fingerprint[:_SHOWN]) + people
+        return [found.get(client, f"user {client}") for client in clients]
 
     def users_count(self, group: str | None = None) -> int:
         """How many users have enrolled, in `group` or at all."""
@@ -202,10 +208,15 @@ class Registry:
         return None if found is None else Draw(*found, self.members(run))
 
     def shared(self, one: int, other: int) -> int:
-        """How many runs have both users as members."""
+        """How many runs have both users, or people of both silos, as members."""
         both = _slots.alias()
-        query = sa.select(sa.func.count()).select_from(_slots.join(both, both.c.run == _slots.c.run))
-        return int(self._database.all(query.where(_slots.c.user == one, both.c.user == other))[0][0])
+        runs = sa.func.count(sa.distinct(_slots.c.run))
+        query = sa.select(runs).select_from(_slots.join(both, both.c.run == _slots.c.run))
+        return int(self._database.all(query.where(self._of(_slots, one), self._of(both, other)))[0][0])
+
+    def _of(self, slots: sa.FromClause, client: int) -> sa.ColumnElement[bool]:
+        """Seats of a client's users."""
+        return slots.c.user.between(client, client + self.roster.silos().get(client, 1) - 1)
 
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""
@@ -213,9 +224,11 @@ class Registry:
             return _members(connection, run)
 
     def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
-        """Name and state of the runs with `user` as a member that have ended, from the latest, at most so many."""
-        query = sa.select(_runs.c.run, _runs.c.state).join(_slots, _slots.c.run == _runs.c.run)
-        ended = query.where(_slots.c.user == user, _runs.c.state.not_in(OPEN))
+        """Name and state of the runs with users of client `user` as members that have ended, from the latest, at most
+        so many."""
+        seated = sa.select(_slots.c.run).where(self._of(_slots, user))
+        query = sa.select(_runs.c.run, _runs.c.state).where(_runs.c.run.in_(seated))
+        ended = query.where(_runs.c.state.not_in(OPEN))
         rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
         return [(row.run, row.state) for row in rows]
 

@@ -10,12 +10,15 @@ operator says so, or when it was not seen for `away_after` seconds; otherwise *a
 nothing that a client computes, answers or declines moves any of it, so who is drawn is no function of anybody's data
 (docs/privacy/members.md). What is kept of when somebody was seen is a time on a grid of `away_after` / 24: who had to
 come back in the middle of a round does not show.
+
+A *silo* is one client of several people, each a user: their numbers follow each other from the one by which the silo is
+known. It is one row here, and what is said of it is said of all of them.
 """
 
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -25,7 +28,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, LedgerError, printable
+from quoron_privacy.errors import ConfigError, LedgerError, count, printable
 from quoron_server.books.database import Database, now
 from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
 from quoron_server.books.roster_tables import DRAWS, GONE, KEYS, LATER, NAMES, NOBODYS, SCHEMA, STANDING, USERS
@@ -57,6 +60,7 @@ class User:
     software: str  # that its client said last
     fingerprint: str
     enrolled_at: str
+    people: int = 1  # of a silo: users `user`, `user` + 1, ...
 
     def as_json(self) -> dict[str, Any]:
         """For people: when it was seen as a time."""
@@ -78,6 +82,10 @@ class Standing:
 
 class OtherGroup(LedgerError):
     """A user is known in another group than the one that its certificate names."""
+
+
+class OtherPeople(LedgerError):
+    """A client says that it answers for another number of people than when it was enrolled."""
 
 
 class TooFewActive(LedgerError):
@@ -124,18 +132,22 @@ class Roster:
             for index in (STANDING, NAMES):
                 index.create(connection, checkfirst=True)
 
-    def enrol(self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "") -> int:
-        """The number of the user with this key, new or known, who is here: it is seen.
+    def enrol(
+        self, fingerprint: str, group: str = EVERYONE, *, name: str = "", software: str = "", people: int = 1
+    ) -> int:
+        """The number of the user with this key, new or known, who is here: it is seen; of so many people the first's.
 
-        OtherGroup if known in another group, RotatedKey for a key that was somebody's.
+        OtherGroup if known in another group, OtherPeople if for another number of people, RotatedKey for a key that was
+        somebody's.
         """
+        count(people=people)
         told = {"name": printable(name)[:_LONGEST], "software": printable(software)[:_LONGEST]}
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == fingerprint)).first()
             if known is None:
                 _require_current(connection, fingerprint)
-                user = _next(connection, USERS.c.user)
-                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
+                user = _next(connection, USERS.c.user + USERS.c.people - 1)
+                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now(), "people": people}
                 connection.execute(USERS.insert(), row | told | {"seen": self.step})
                 return user
             stored = str(known._mapping["group"])
@@ -143,6 +155,13 @@ class Roster:
                 raise OtherGroup(
                     f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes "
                     "group: what was promised to it is added up there."
+                )
+            if known.people != people:
+                raise OtherPeople(
+                    f"Expected {known.people:,} people of the client that is enrolled as user {known.user}, got "
+                    f"{people:,}. How many people a client answers for never changes, as each is a user with a number: "
+                    "say the same again, with fewer in its file the others are absent; enrol a further client, with a "
+                    "key of its own, for more."
                 )
             changes: dict[str, Any] = {
                 key: value for key, value in told.items() if value and getattr(known, key) != value
@@ -168,8 +187,18 @@ class Roster:
 
     def count(self, group: str | None = None) -> int:
         """How many have enrolled, in `group` or at all."""
-        query = sa.select(sa.func.count()).select_from(USERS)
-        return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0])
+        query = sa.select(sa.func.sum(USERS.c.people))
+        return int(self._database.all(query if group is None else query.where(USERS.c.group == group))[0][0] or 0)
+
+    def silos(self) -> dict[int, int]:
+        """How many people each client of several has, by the number of its first."""
+        query = sa.select(USERS.c.user, USERS.c.people).where(USERS.c.people > 1)
+        return {int(row.user): int(row.people) for row in self._database.all(query)}
+
+    def clients(self, group: str) -> int:
+        """How many clients have enrolled in a group, whether they are one user or several."""
+        query = sa.select(sa.func.count()).select_from(USERS).where(USERS.c.group == group)
+        return int(self._database.all(query)[0][0])
 
     def standing(self, group: str) -> Standing:
         """How many of a group are in each state now."""
@@ -213,10 +242,10 @@ class Roster:
         return [self._told(row) for row in self._database.all(query.order_by(USERS.c.user).limit(most))]
 
     def find(self, word: str) -> User:
-        """The user with this number, name or fingerprint (or the first 8 digits of one at least). ConfigError for none,
-        and for several."""
+        """The user with this number, name or fingerprint (or the first 8 digits of one at least), or the silo with the
+        number of any of its people. ConfigError for none, and for several."""
         short = len(word) >= 8 and not set(word) - set("0123456789abcdef")
-        tries = [USERS.c.user == int(word)] if word.isascii() and word.isdigit() and len(word) < 10 else []
+        tries = [_has(int(word))] if word.isascii() and word.isdigit() and len(word) < 10 else []
         tries += [USERS.c.name == word, USERS.c.fingerprint == word]
         tries += [USERS.c.fingerprint.startswith(word)] if short else []
         for each in tries:
@@ -345,15 +374,16 @@ class Roster:
 
     def _active(self, connection: sa.Connection, group: str) -> NDArray[np.int64]:
         here = USERS.c.group == group, USERS.c.state == "active", USERS.c.seen >= self._cutoff()
-        found = connection.execute(sa.select(USERS.c.user).where(*here)).scalars().all()
-        return np.sort(np.array(found, dtype=np.int64))
+        found = connection.execute(sa.select(USERS.c.user, USERS.c.people).where(*here).order_by(USERS.c.user)).all()
+        firsts, people = np.array([tuple(row) for row in found], dtype=np.int64).reshape(-1, 2).T
+        return np.repeat(firsts - np.cumsum(people) + people, people) + np.arange(people.sum())
 
     def _standing(self, connection: sa.Connection, group: str) -> Standing:
         late = (USERS.c.seen < self._cutoff()).label("late")
-        query = sa.select(USERS.c.state, late, sa.func.count().label("users")).where(USERS.c.group == group)
+        query = sa.select(USERS.c.state, late, sa.func.sum(USERS.c.people).label("users")).where(USERS.c.group == group)
         found: dict[str, int] = dict.fromkeys(STATES, 0)
         for row in connection.execute(query.group_by(USERS.c.state, late)):
-            found["away" if row.state == "active" and row.late else row.state] += row.users
+            found["away" if row.state == "active" and row.late else row.state] += int(row.users)
         return Standing(**found)
 
     def _say(self, users: Iterable[int], state: State, why: str) -> None:
@@ -379,7 +409,8 @@ class Roster:
         why = "not seen since" if late else row.why
         state: State = "away" if late else row.state
         group = str(row._mapping["group"])
-        return User(row.user, row.name, group, state, why, row.seen, row.software, row.fingerprint, row.enrolled_at)
+        known = row.seen, row.software, row.fingerprint, row.enrolled_at, row.people
+        return User(row.user, row.name, group, state, why, *known)
 
     @property
     def step(self) -> int:
@@ -389,6 +420,16 @@ class Roster:
     def _cutoff(self) -> int:
         """Whoever was last seen before is away; never earlier than after `away_after`, whatever the grid."""
         return 0 if math.isinf(self._away_after) else int(self._clock() - self._away_after) - self._grid
+
+
+def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int64]:
+    """The client of each user (k,), by the number of its first one."""
+    if not silos:
+        return users
+    begins = np.array(sorted(silos), np.int64)
+    ends = begins + np.array([silos[each] for each in begins.tolist()], np.int64)
+    place = np.maximum(np.searchsorted(begins, users, side="right") - 1, 0)
+    return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
 
 
 def _require_current(connection: sa.Connection, fingerprint: str) -> None:
@@ -402,15 +443,22 @@ def _require_current(connection: sa.Connection, fingerprint: str) -> None:
         )
 
 
+def _has(user: int) -> sa.ColumnElement[bool]:
+    """Whose user it is, of one or of several."""
+    return sa.and_(USERS.c.user <= user, USERS.c.user + USERS.c.people > user)
+
+
 def _nobodys(fingerprint: str) -> str:
     return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
 
 
 def _require_unused(connection: sa.Connection, other: int, user: int) -> None:
     """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
     for name in ("slots", "agreed"):
         table = sa.table(name, sa.column("user"))
-        if connection.execute(sa.select(table.c.user).where(table.c.user == other).limit(1)).first() is not None:
+        any_of = table.c.user.between(other, other + people - 1)
+        if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
             raise ConfigError(
                 f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
                 "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
@@ -423,6 +471,6 @@ def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:
         yield some
 
 
-def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
+def _next(connection: sa.Connection, column: "sa.ColumnElement[Any]") -> int:
     highest = connection.scalar(sa.select(sa.func.max(column)))
     return 0 if highest is None else int(highest) + 1

@@ -17,6 +17,7 @@ USERS = sa.Table(
     sa.Column("state", sa.Text, nullable=False, server_default="active"),  # as was said; who was not seen is away
     sa.Column("why", sa.Text, nullable=False, server_default=""),
     sa.Column("seen", sa.BigInteger, nullable=False, default=lambda: int(time.time())),  # seconds since 1970
+    sa.Column("people", sa.Integer, nullable=False, server_default="1"),  # users from `user` on, of one client
 )
 KEYS = sa.Table(  # that were somebody's: of no use any more, and never another user
     "rotated",
@@ -54,4 +55,5 @@ LATER = {  # columns of `users` that earlier versions lack
     "state": "TEXT NOT NULL DEFAULT 'active'",
     "why": "TEXT NOT NULL DEFAULT ''",
     "seen": "BIGINT NOT NULL DEFAULT 0",
+    "people": "INTEGER NOT NULL DEFAULT 1",
 }

@@ -53,7 +53,7 @@ class Gathering:
         self.until = begins + wanted.waiting
         look = _SOON if wanted.early_ends else min(_LOOK, PAUSE * wanted.seconds)
         while not self._left.is_set():
-            self.willing = len(self.session.present)
+            self.willing = self.session.count(self.session.present)
             self.over = self.over or self.willing >= self.needed
             if self.over:
                 return

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import ForgottenKey, OtherGroup, RotatedKey
+from quoron_server.books.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
 from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.counts import OTHER_PROTOCOL
@@ -93,7 +93,8 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
         _check_protocol(asked.protocol)
         try:
-            user = await self._manager.enrol(caller.identity, caller.group, name=caller.name, software=asked.software)
+            people, told = max(1, asked.people), {"name": caller.name, "software": asked.software}
+            user = await self._manager.enrol(caller.identity, caller.group, **told, people=people)
             agreed = await self._manager.agreed(user)
             standing = await self._manager.records.books(caller.group, asked.seen)
             self._manager.counts.newer_books += asked.seen > standing["rows"]
@@ -103,13 +104,17 @@ class ClientPlane:
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
+        except OtherPeople as error:
+            _log.warning("refused an enrolment: %s", error)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from None
         except ForgottenKey:
             raise Refused(grpc.StatusCode.UNAUTHENTICATED, users.GONE) from None
         except RotatedKey as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, users.ROTATED) from None
         charges = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
-        return pb.EnrolReply(user=user, agreed=charges, books=books).SerializeToString()
+        said = people if people > 1 else 0
+        return pb.EnrolReply(user=user, agreed=charges, books=books, people=said).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions and answers until either side leaves."""
@@ -130,7 +135,7 @@ class ClientPlane:
         try:
             with _foreseen():
                 while (data := await context.read()) is not grpc.aio.EOF:  # as `requests`, with less between
-                    limit = max(8 * sessions.longest_answer(user) + parts.BESIDE, _LONGEST_SMALL)
+                    limit = max(9 * sessions.longest_answer(user) + parts.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
                     said = _parsed(data, parts.MOST + parts.BESIDE if arriving.open else limit)
                     size = len(data) + (size if arriving.open else 0)
@@ -234,15 +239,17 @@ class ClientPlane:
 
     def _put_together(
         self, conversation: Conversation, arriving: parts.Arriving[pb.ClientMessage], message: pb.ClientMessage
-    ) -> pb.ClientMessage | pb.Answer | None:
+    ) -> pb.ClientMessage | pb.Answer | pb.MaskedAnswer | None:
         """What a message says, or completes. Values that nobody waits for are dropped, with their verdict."""
         sessions = self._manager.sessions
 
         def allowed(answer: parts.Long) -> int | None:
-            numbers = sessions.expects(conversation.user, answer) if isinstance(answer, pb.Answer) else None
-            if numbers is None and isinstance(answer, pb.Answer):
+            if isinstance(answer, pb.Question):
+                return None
+            most = sessions.expects(conversation.user, answer)
+            if most is None:
                 self._answered(conversation, answer, 0)
-            return None if numbers is None else 8 * numbers + parts.BESIDE
+            return most
 
         try:
             found = arriving.take(message, allowed)
@@ -250,16 +257,24 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
         return None if isinstance(found, pb.Question) else found
 
-    async def _hear(self, conversation: Conversation, message: pb.ClientMessage | pb.Answer, size: int) -> None:
-        if isinstance(message, pb.Answer):
+    async def _hear(
+        self, conversation: Conversation, message: pb.ClientMessage | pb.Answer | pb.MaskedAnswer, size: int
+    ) -> None:
+        if not isinstance(message, pb.ClientMessage):
             self._answered(conversation, message, size)
+        elif message.WhichOneof("kind") == "masked":
+            self._answered(conversation, message.masked, size)
         elif message.WhichOneof("kind") == "answer":
             self._answered(conversation, message.answer, size)
         elif message.WhichOneof("kind") == "consent":
             await self._manager.sessions.consent(conversation, message.consent)
 
-    def _answered(self, conversation: Conversation, answer: pb.Answer, size: int) -> None:
-        verdict = self._manager.sessions.answer(conversation.user, answer, size)
+    def _answered(self, conversation: Conversation, answer: pb.Answer | pb.MaskedAnswer, size: int) -> None:
+        sessions = self._manager.sessions
+        if isinstance(answer, pb.MaskedAnswer):
+            verdict = sessions.masked(conversation.user, answer, size)
+        else:
+            verdict = sessions.answer(conversation.user, answer, size)
         if verdict == pb.VERDICT_TAKEN:  # nobody needs to hear it, and saying so costs as much as the next question
             return
         receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)

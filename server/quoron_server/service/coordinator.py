@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
+from quoron_client.federation.owner import MOST_PEOPLE
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
@@ -34,6 +35,7 @@ from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane, TokenGate
 from quoron_server.service.doorkeeper import Doorkeeper
+from quoron_server.service.helping import HelperLink, Helping
 from quoron_server.service.manager import Manager
 from quoron_server.service.metrics import Metrics
 from quoron_server.service.security import Transport
@@ -91,6 +93,8 @@ class ServeConfig:
     metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
     away_after: float = AWAY_AFTER  # seconds until a user who is not seen is a member of no run that begins
+    most_people: int = 1  # for whom one client may answer: each takes a seat, and is a user of runs
+    helper: HelperLink | None = None  # of the other one of two servers; None: runs of that exposure are refused
     evaluate: Evaluate | None = None  # measures models of simulations, by who has made up their users
 
 
@@ -108,6 +112,13 @@ class Coordinator:
             raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
         if config.metrics is not None:
             metrics_port.place(config.metrics)
+        if not 1 <= config.most_people <= MOST_PEOPLE:
+            raise ConfigError(f"Expected most_people in [1, {MOST_PEOPLE:,}], got {config.most_people}.")
+        if config.helper is not None and config.transport.plaintext:
+            raise ConfigError(
+                "Expected certificates together with a helper, got --insecure: whoever reads what clients send, and is "
+                "the helper or in its hands, has their answers."
+            )
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
@@ -139,7 +150,9 @@ class Coordinator:
                 gathering=config.gathering,
                 evaluate=config.evaluate,
                 away_after=config.away_after,
+                most_people=config.most_people,
                 revoked=config.transport.revoked,
+                helping=None if config.helper is None else Helping(config.helper, self._database),
             )
             try:
                 await self._start()

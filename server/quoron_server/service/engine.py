@@ -8,9 +8,13 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 
 from quoron_client.protocol.questions import FAR, Answers, Question
 from quoron_privacy.errors import RunError
+from quoron_privacy.release import Sums
+from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.problem import Problem
 from quoron_server.service.sessions import RunSession, Sessions
 
@@ -34,11 +38,20 @@ class GrpcEngine:
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
-    def ask(self, question: Question) -> Answers:
-        """One row an asked user, in cohort order; RunStopped after `stop`, from whichever thread."""
-        shape = question.task.answer_shape(self.problem.dimension)
+    def ask(self, question: Question) -> Answers | Sums:
+        """One row an asked user, in cohort order; their sums, if silos have sent such. RunStopped after `stop`, from
+        whichever thread."""
+        answers = self.collect(question, question.task.answer_shape(self.problem.dimension))
+        largest = FAR * question.task.honest(self.problem.bounds)
+        found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
+        if (sums := self.session.summed) and question.reduction is not None:
+            return reduce(add, sums, question.reduction.of(found.values, found.answered))
+        return found.attended() if question.attended else found
+
+    def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
+        """What came, of this shape, as `Sessions.ask` has it: nobody has looked at it."""
         coroutine = self.sessions.ask(
-            self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends
+            self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
         )
         self._pending = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         if self.stopped:
@@ -50,9 +63,7 @@ class GrpcEngine:
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
         self._note()
-        largest = FAR * question.task.honest(self.problem.bounds)
-        found = Answers.checked(answers.values, answers.status, largest=largest, own=True)
-        return found.attended() if question.attended else found
+        return answers
 
     def _note(self) -> None:
         """Before the round's commit: whoever has given an answer that counts has agreed."""

@@ -59,7 +59,8 @@ def named(event: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     absent = event["public"].get("absent") if names else None
     if not absent:
         return event
-    return event | {"public": {**event["public"], "missing": [names[slot] for slot in absent]}}
+    missing = list(dict.fromkeys(names[slot] for slot in absent))  # of a silo once
+    return event | {"public": {**event["public"], "missing": missing}}
 
 
 def missing_words(event: Mapping[str, Any] | None, unwilling: Sequence[str]) -> str:

@@ -24,9 +24,10 @@ def leaving() -> None:
     _note("leaving", "leaving")
 
 
-def enrolled(user: int, group: str, identity: str) -> None:
-    """A new user; who is known and comes back is not noted."""
-    _note("enrolled", "user %d enrolled in group %s, as %.16s", user=user, group=group, identity=identity)
+def enrolled(user: int, group: str, identity: str, people: int) -> None:
+    """A new user, or so many of a silo; who is known and comes back is not noted."""
+    words = "user %d enrolled in group %s, as %.16s" + (", with %d people" if people > 1 else "")
+    _note("enrolled", words, user=user, group=group, identity=identity, people=people)
 
 
 def revoked(number: int, names: str) -> None:

@@ -18,19 +18,21 @@ from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
-from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_client.protocol.masked import TWO_SERVERS
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import AWAY_AFTER, TooFewActive
+from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive, homes
 from quoron_server.plan import Plan
-from quoron_server.rounds import Evaluate
+from quoron_server.rounds import Engine, Evaluate, Observer
 from quoron_server.runs import Books
 from quoron_server.service import attending, journal
 from quoron_server.service.accounts import Accounts
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed
+from quoron_server.service.helping import Forgetting, HelpedEngine, Helping, announced
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
@@ -61,13 +63,16 @@ class Manager:
         gathering: float = 0.0,
         evaluate: Evaluate | None = None,
         away_after: float = AWAY_AFTER,
+        most_people: int = 1,
         revoked: Revocations | None = None,
+        helping: Helping | None = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again.
 
         Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
         asked: a public time, whoever comes. `evaluate` measures models of simulations, and of nothing else. Users who
-        were not seen for `away_after` seconds are away, those who were `revoked` retired.
+        were not seen for `away_after` seconds are away, those who were `revoked` retired. A client answers for at most
+        `most_people`. Runs of two servers need the other one, for `helping`.
         """
         self.sessions, self._evaluate = sessions, evaluate
         self._books = Books(database, away_after=away_after)
@@ -76,7 +81,9 @@ class Manager:
         self.accounts = Accounts(self._books.population)
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._helping = helping
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
+        self._most_people = most_people
         self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
         self._active: dict[str, Running] = {}
         self._waiting: dict[str, Running] = {}
@@ -107,7 +114,14 @@ class Manager:
                     continue
                 run.seated = await self._stored(self._registry.seated, row.run)
                 self._waiting[row.run] = run
+        await self._close_helped()
         await self._begin_those_that_can()
+
+    async def _close_helped(self) -> None:
+        """The helper of two servers hears of runs that have ended, so that it destroys their keys."""
+        if self._helping is not None:
+            with suppress(RunStopped):
+                await self._stored(self._helping.close_ended, self._registry)
 
     async def _planned(self, text: str) -> Running:
         specification = RunSpecification.parse(text)
@@ -125,14 +139,24 @@ class Manager:
         self._threads.shutdown(wait=True)
         await asyncio.to_thread(self.records.close)
 
-    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "") -> int:
-        """The user of an identity, its place in the population."""
+    async def enrol(self, identity: str, group: str, *, name: str = "", software: str = "", people: int = 1) -> int:
+        """The user of an identity, its place in the population; of so many people the place of the first.
+
+        OtherPeople beyond what one client may answer for here.
+        """
+        if people > self._most_people:
+            raise OtherPeople(
+                f"Expected a client of at most {self._most_people:,} people, got one that answers for {people:,}: each "
+                "of them is a user, who takes seats in runs. The coordinator's operator lets it in with `quoron serve "
+                f"--most-people {people}`."
+            )
         known = await self._stored(self._registry.user, identity)
         roster = self._registry.roster
-        user: int = await self._stored(lambda: roster.enrol(identity, group, name=name, software=software))
+        told = {"name": name, "software": software}
+        user: int = await self._stored(lambda: roster.enrol(identity, group, **told, people=people))
         if known is None:
-            journal.enrolled(user, group, identity)
-        self.users.came(group)
+            journal.enrolled(user, group, identity, people)
+        self.users.came(group, people)
         return await self.after(user)
 
     async def after(self, result: T) -> T:
@@ -186,8 +210,13 @@ class Manager:
         specifications.require_fitting(plan, self._largest)
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk)
         specifications.require_telling(specification, plan)
+        if plan.guarantee.exposure == TWO_SERVERS and self._helping is None:
+            raise ConfigError(
+                f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
+                "without: start it with --helper, and with TLS (docs/two-servers.md)."
+            )
         if self._most is not None:
-            specifications.require_connections(specification, self._most)
+            specifications.require_connections(specification, self._most, alone=self._most_people == 1)
 
     async def cancel(self, run: str, *, by: str = "") -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
@@ -202,6 +231,7 @@ class Manager:
                 self.sessions.close(run, str(how))  # it may have paused in the middle
                 if waiting is not None:
                     waiting.feed.add({"kind": "ended", "how": how})
+                await self._close_helped()
         if active is not None:
             active.cancelled = True
             active.stop()
@@ -248,7 +278,7 @@ class Manager:
                 return attending.users_awaited(wanted, await self.users.standing(wanted.group))
         if active is None or session is None:
             return None
-        here, rounds = len(self.sessions.here(session)), active.plan.cost.rounds
+        here, rounds = session.count(self.sessions.here(session)), active.plan.cost.rounds
         return attending.awaited(active.specification, session, active.gathering, here, rounds=rounds)
 
     def standing(self) -> list[Standing]:
@@ -330,7 +360,8 @@ class Manager:
                 self.lost.set_exception(problem)
             return
         self._active.pop(run.name, None)
-        self.sessions.close(run.name, how)
+        await self._close_helped()
+        self.sessions.close(run.name, how if run.begun else charges.UNASKED)
         run.tell()
         told = error if how in ("failed", "without-quorum") else None
         run.feed.add({"kind": "ended", "how": how, "error": told})
@@ -340,13 +371,22 @@ class Manager:
         """One try: begin unless begun, then ask on from where the ledger stands."""
         loop, wanted = asyncio.get_running_loop(), run.specification
         members, begun = await asyncio.to_thread(self._books.members, wanted, run.plan)
+        run.begun = run.begun or begun
+        helping = self._helping if run.plan.guarantee.exposure == TWO_SERVERS else None
         if (session := self.sessions.runs.get(run.name)) is None:
+            consent = None if helping is None else await asyncio.to_thread(helping.open, wanted, run.plan)
             description = json.dumps(specifications.describe(wanted, run.plan))
-            session = self.sessions.open(run.name, description, members, gathered=self._gathered)
+            silos = await asyncio.to_thread(self._registry.roster.silos)
+            specifications.require_silos(wanted, run.plan, homes(members, silos))
+            told = {} if consent is None else announced(consent, run.plan)
+            session = self.sessions.open(
+                run.name, description, members, silos=silos, sums=wanted.silo_sums, gathered=self._gathered, **told
+            )
         run.gathering = attending.Gathering(wanted, session, over=begun)
         if run.cancelled or self._stopping.is_set():  # while its members were drawn: whoever did so waits for its end
             run.gathering.stop()
         await run.gathering.wait(max(loop.time(), self._gathered))
+        run.begun = True
         events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)
@@ -365,9 +405,13 @@ class Manager:
         )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        observers = [FeedObserver(run, session, loop)]
+        observers: list[Observer] = [FeedObserver(run, session, loop)]
+        engine: Engine = run.engine
+        if helping is not None:
+            engine = HelpedEngine(run.engine, helping, wanted, run.plan)
+            observers.insert(0, Forgetting(run.name, helping))
         try:
-            given = wanted, run.plan, run.engine, observers, self._evaluate if wanted.simulation else None
+            given = wanted, run.plan, engine, observers, self._evaluate if wanted.simulation else None
             await loop.run_in_executor(self._threads, lambda: self._books.carry_out(*given))
         except WithoutQuorum:  # is told on the schedule, too
             await until_published(run, session, self._stopping)

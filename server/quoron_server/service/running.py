@@ -34,6 +34,7 @@ class Running:
     moved: float = math.inf  # loop time at which it began, went on, or told of a round
     names: list[str] = field(default_factory=list)  # by slot, where who answers is public
     gathering: Gathering | None = None
+    begun: bool = False  # somebody may have been asked, and everybody is charged
 
     def tell(self) -> None:
         """The feed hears of every committed round."""
@@ -83,7 +84,7 @@ def standing(run: Running, sessions: Sessions) -> Standing:
         (1 + PAUSE) * wanted.seconds,
         math.floor(idle),
         wanted.problem.users,
-        None if session is None else len(sessions.here(session)),
+        None if session is None else session.count(sessions.here(session)),
         wanted.quorum,
     )
 

@@ -4,14 +4,17 @@
     answers = await sessions.ask(session, question, shape=(d,), seconds=30)
 
 A client says hello, hears of its runs, consents, and is then asked what is open for it; who reconnects is asked the
-open question again. A verdict depends on who was asked what, and on who has answered; never on what an answer holds.
+open question again. A client is known by the number of its user; a silo, which answers for several, by that of its
+first one, and its absence is that of all of them. A verdict depends on who was asked what, and on who has answered;
+never on what an answer holds.
 """
 
 import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,18 +23,21 @@ import numpy as np
 from grpc import StatusCode
 from numpy.typing import NDArray
 
-from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
+from quoron_client.protocol import masked, parts, silo, wire
+from quoron_client.protocol.questions import Answers, Matrix, Question, Status
+from quoron_privacy.means.silo_sums import amiss
+from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
+from quoron_server.books.roster import homes
+from quoron_server.service.asking import Cohort
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder
 from quoron_server.traffic import GRPC
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
-_AT_ONCE = 1 << 20  # bytes of them that are made between two looks
-_READY = 256 << 20  # bytes of questions that are made before the first of them leaves
 _log = logging.getLogger("quoron")
 
 
@@ -55,7 +61,7 @@ class _Open:
     """The open round of a run."""
 
     question: Question
-    rows: dict[int, int]  # of each asked user
+    cohort: Cohort
     shape: tuple[int, ...]  # of one answer
     values: Matrix
     status: NDArray[np.uint8]
@@ -63,22 +69,33 @@ class _Open:
     opened: float  # by it
     closes: float
     patience: float  # seconds with those who do not read what they are asked
-    left: int  # users not heard of
+    left: int  # clients not heard of
     complete: asyncio.Event
     passed: asyncio.Event  # everybody who was here has been asked
-    made: dict[int, wire.Body] = field(default_factory=dict)  # by row; 0 alone where all are asked the same
+    length: int = 0  # numbers in a sum
+    sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
+    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # with two servers, by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
 
 @dataclass(slots=True)
 class _Asked:
-    """The last question of a user."""
+    """The last question of a client."""
 
     round: int
     digest: bytes
     heard: bool = False
     connection: Connection | None = None  # in which it was asked
+    body: bytes = b""  # digest of what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -88,19 +105,29 @@ class RunSession:
     run: str
     announcement: pb.ServerMessage
     members: NDArray[np.int64]  # user of each slot
+    silos: Mapping[int, int] = field(default_factory=dict)  # persons of each client that has several
+    sums: bool = False  # silos answer with sums where the question has any
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
     agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
-    users: frozenset[int] = frozenset()
+    persons: Counter[int] = field(default_factory=Counter)  # members of each client
+    users: Set[int] = frozenset()  # the clients, by the numbers of their first users
+    summed: tuple[Sums, ...] = ()  # what silos have sent in place of rows, in the last round
+    sealed: dict[int, Sealed] = field(default_factory=dict)  # of the last round of two servers, by row of the cohort
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
     gathered: float = -math.inf  # loop time before which nobody is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
 
     def __post_init__(self) -> None:
-        self.users = frozenset(self.members.tolist())
+        self.persons = Counter(homes(self.members, self.silos).tolist())
+        self.users = self.persons.keys()
+
+    def count(self, clients: Iterable[int]) -> int:
+        """How many members these have."""
+        return sum(self.persons[each] for each in clients)
 
 
 class Sessions:
@@ -131,7 +158,9 @@ class Sessions:
     def standing(self, run: str) -> dict[str, int]:
         """How many members a run that goes on has, and how many are in conversation; nothing of any other."""
         session = self.runs.get(run)
-        return {} if session is None else {"connected": len(self.here(session)), "members": len(session.members)}
+        if session is None:
+            return {}
+        return {"connected": session.count(self.here(session)), "members": len(session.members)}
 
     def hang_up(self, users: Iterable[int], why: str) -> None:
         """End what conversations these have; they may come back."""
@@ -141,11 +170,26 @@ class Sessions:
                 conversation.end(why, StatusCode.UNAVAILABLE)
 
     def open(
-        self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
+        self,
+        run: str,
+        description: str,
+        members: NDArray[np.int64],
+        *,
+        silos: Mapping[int, int] | None = None,
+        sums: bool = False,
+        gathered: float = -math.inf,
+        sheet: str = "",
+        consent: HelperConsent | None = None,
     ) -> RunSession:
-        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on."""
-        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
-        session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
+        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on.
+
+        `silos` says of clients that answer for several members how many users they have, by the first; with `sums` they
+        answer with the sums of a question that has any. With two servers a client is told the `sheet` of the plan, and
+        the helper's `consent` to it.
+        """
+        told = pb.Announcement(run=run, description=description, sheet=sheet, consent=consent)
+        announcement = pb.ServerMessage(run=told)
+        session = self.runs[run] = RunSession(run, announcement, members, silos or {}, sums, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
@@ -197,7 +241,7 @@ class Sessions:
             session.agreed.add(user)
         lost.discard(user)
         current = session.open
-        if current is None or user not in current.rows:
+        if current is None or user not in current.cohort.rows:
             return
         if message.takes_part and user in self.backlog.slow:
             await current.passed.wait()
@@ -207,13 +251,17 @@ class Sessions:
             self._put(session, current, user)
 
     def longest_answer(self, user: int) -> int:
-        """The most numbers that a user was asked for at once, in the runs that go on."""
-        return max((session.longest for session in self.runs.values() if user in session.users), default=0)
+        """The most numbers that a client was asked for at once, in the runs that go on."""
+        there = (session for session in self.runs.values() if user in session.users)
+        return max((session.longest * session.persons[user] for session in there), default=0)
 
-    def expects(self, user: int, message: pb.Answer) -> int | None:
-        """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
+    def expects(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> int | None:
+        """How many bytes may follow an answer of which all else is there; None for one that nobody waits for."""
         found = self._awaited(user, message)
-        return math.prod(found[0].shape) if isinstance(found, tuple) else None
+        if not isinstance(found, tuple):
+            return None
+        rows = len(found[0].cohort.rows[user])
+        return rows * (8 * math.prod(found[0].shape) + 1) + 8 * found[0].length + parts.BESIDE
 
     def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
@@ -221,13 +269,43 @@ class Sessions:
         if not isinstance(found, tuple):
             return found
         current, asked = found
-        row = current.rows[user]
-        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        rows, question = current.cohort.rows[user], current.question
+        if current.cohort.row is not None:
+            pass  # nobody may see an answer of this run
+        elif user not in current.cohort.persons:
+            row = int(rows[0])
+            current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        elif current.cohort.sums is None or question.reduction is None:
+            answers = silo.rows_from_wire(message, current.shape, len(rows))
+            current.values[rows], current.status[rows] = answers.values, answers.status
+        else:
+            status = int(message.status)
+            sums = silo.sums_from_wire(message, current.length, len(rows))
+            if sums is not None and not amiss(sums, question.reduction, persons=len(rows), length=current.length):
+                current.sums[user] = sums
+            elif status != Status.MISSING:
+                current.status[rows] = Status.REJECTED
         current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
 
-    def _awaited(self, user: int, message: pb.Answer) -> "tuple[_Open, _Asked] | pb.Verdict":
+    def masked(self, user: int, message: pb.MaskedAnswer, size: int = 0) -> pb.Verdict:
+        """As `answer`, of one that neither of two servers can read; what is no such answer counts as none."""
+        found = self._awaited(user, message)
+        if not isinstance(found, tuple):
+            return found
+        current, asked = found
+        row, made = int(current.cohort.rows[user][0]), masked.answer_from_wire(message, math.prod(current.shape))
+        if current.cohort.row is not None and made is not None and user not in current.cohort.persons:
+            current.values.view(np.uint64)[row], seed = made
+            current.status[row] = Status.ANSWERED
+            name = masked.question_digest(message.run, message.round, asked.digest, asked.body)
+            current.sealed[row] = Sealed(name, seed)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    def _awaited(self, user: int, message: pb.Answer | pb.MaskedAnswer) -> "tuple[_Open, _Asked] | pb.Verdict":
         """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
@@ -236,7 +314,7 @@ class Sessions:
         asked = session.asked.get(user)
         if (
             current is not None
-            and user in current.rows
+            and user in current.cohort.rows
             and message.round == current.question.round
             and (asked is None or asked.round != current.question.round)
         ):
@@ -257,8 +335,12 @@ class Sessions:
         shape: tuple[int, ...],
         seconds: float,
         early_ends: bool = False,
+        row: pb.Row | None = None,
     ) -> Answers:
         """Rows in cohort order, once the time is over; who was not heard of is MISSING.
+
+        With two servers clients make a `row` of the sheet of their answers: what comes are words, which no server can
+        read, and `RunSession.sealed` has what is for the helper.
 
         With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
         times that do not depend on who answered (`round_clock`).
@@ -266,29 +348,28 @@ class Sessions:
         loop = asyncio.get_running_loop()
         if (left := session.gathered - loop.time()) > 0:
             await asyncio.sleep(left)
+        cohort = Cohort.of(question, session.members, session.silos, sums=session.sums, row=row)
         place = len(question.cohort), shape, self._spill
         values = room_for(*place) if fits(*place[:2]) else await asyncio.to_thread(room_for, *place)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
-        users = session.members[question.cohort].tolist()
-        rows = {user: row for row, user in enumerate(users)}
-        order = self._in_secret_order(users)
-        batches = _batches(question, order)
-        made = await _ready(question.task, [rows[user] for user in batches[0]])
+        order = self._in_secret_order(list(cohort.rows))
+        batches = cohort.batches(order)
+        await cohort.make(batches[0])
         current = session.open = _Open(
             question=question,
-            rows=rows,
+            cohort=cohort,
             shape=shape,
             values=values,
-            status=np.full(len(users), Status.MISSING, np.uint8),
+            status=np.full(len(question.cohort), Status.MISSING, np.uint8),
             clock=loop.time,
             opened=opened,
             closes=opened + seconds,
             patience=_PATIENCE * seconds,
-            left=len(users),
+            left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
-            made=made,
+            length=_summed(question, shape) if cohort.sums is not None else 0,
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
@@ -297,7 +378,7 @@ class Sessions:
             async with asyncio.timeout_at(current.closes):
                 await self._put_all(session, current, batches[0])
                 for some in batches[1:]:
-                    current.made = await _ready(question.task, [rows[user] for user in some])
+                    await cohort.make(some)
                     await self._put_all(session, current, some)
                 current.passed.set()
                 if current.left or not early_ends:
@@ -306,11 +387,12 @@ class Sessions:
             pass
         finally:
             session.open, session.moved = None, (current.down, current.up)
+            session.summed, session.sealed = tuple(current.sums.values()), current.sealed
             session.due = -math.inf if early_ends else round_clock.due_at(opened, seconds)
             current.passed.set()
-            if any(body.follows is not None for body in current.made.values()):
+            if cohort.parted:
                 for connection in [
-                    asked.connection for user in rows if (asked := session.asked.get(user)) and asked.connection
+                    asked.connection for user in order if (asked := session.asked.get(user)) and asked.connection
                 ]:
                     connection.over(session.run)
         return Answers(current.values, current.status)
@@ -361,11 +443,11 @@ class Sessions:
 
     def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
         """The open question to a user: what stands before its task, the task, and a note of it."""
-        question, row = current.question, current.rows[user]
+        question = current.question
         seconds = max(1, math.ceil(current.closes - current.clock()))
-        body = current.made.get(row if question.task.own else 0) or _made(question.task, [row])[row]
+        body = current.cohort.body(user)
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
-        asked = session.asked[user] = _Asked(question.round, head.digest)
+        asked = session.asked[user] = _Asked(question.round, head.digest, body=body.digest)
         return pb.ServerMessage(question=head), body, asked
 
     def _heard(self, current: _Open, asked: _Asked) -> None:
@@ -375,27 +457,8 @@ class Sessions:
             current.complete.set()
 
 
-def _batches(question: Question, order: Sequence[int]) -> list[Sequence[int]]:
-    """Users in this order, whose questions are made together: all of them where all are asked the same, or as many as
-    memory is meant for, whoever they are."""
-    most = max(1, _READY // _size(question.task)) if question.task.own else len(order)
-    return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
-
-
-def _size(task: Task) -> int:
-    """Bytes of the numbers in one user's question, as good as all of it; public, and never none."""
-    return 8 * task.numbers_down(task.model_size) + 1
-
-
-async def _ready(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
-    """As `_made`; what takes long in a thread, so that others are heard meanwhile."""
-    if _size(task) * (len(rows) if task.own else 1) <= _AT_ONCE:
-        return _made(task, rows)
-    return await asyncio.to_thread(_made, task, rows)
-
-
-def _made(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
-    """The tasks of these rows of a cohort as bytes, whether anybody is there to be asked or not; as 0 that of all."""
-    if task.own is None:
-        return {0: wire.Body.of(task)}
-    return {row: wire.Body.of(task.part(slice(row, row + 1))) for row in rows}
+def _summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)

@@ -38,9 +38,9 @@ class Users:
         self._came: Counter[str] = Counter()
         self.rotated = {str(each["fingerprint"]) for each in self._roster.rotations()}  # keys that are nobody's now
 
-    def came(self, group: str) -> None:
-        """One more of a group may be active."""
-        self._came[group] += 1
+    def came(self, group: str, people: int = 1) -> None:
+        """So many more of a group may be active."""
+        self._came[group] += people
 
     def may_be(self, needed: int, group: str) -> bool:
         """Whether so many may be active: it spares every enrolment a count of its whole group."""
@@ -170,4 +170,5 @@ class Users:
 
 
 def _name(user: User) -> str:
-    return f"user {user.user}" + (f" ({user.name})" if user.name else "")
+    people = f"users {user.user} to {user.user + user.people - 1}"
+    return (f"user {user.user}" if user.people == 1 else people) + (f" ({user.name})" if user.name else "")

@@ -15,6 +15,7 @@ import typer
 
 from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
+from quoron.cli import helper as cli_helper
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import local as cli_local
 from quoron.cli import train as cli_train
@@ -264,6 +265,7 @@ def report(run: Run) -> None:
 cli_federation.register(app)
 app.add_typer(cli_ledger.app, name="ledger")
 app.add_typer(cli_local.app, name="local")
+app.add_typer(cli_helper.app, name="helper")
 app.command()(cli_books.backup)
 app.command()(cli_books.restore)
 app.command()(cli_books.continue_restored)

@@ -21,6 +21,7 @@ from quoron.cli.connection import (
     check_environment,
     start_log,
 )
+from quoron.cli.helper import HelperKey
 from quoron_privacy.errors import RunError, printable
 
 
@@ -50,23 +51,40 @@ def client(
         ),
     ] = False,
     lifetime_epsilon: Annotated[
-        float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
+        float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε of a person over all runs, ever.")
     ] = 1.0,
     lifetime_delta: Annotated[
-        float, typer.Option(envvar="QUORON_LIFETIME_DELTA", help="Most δ over all runs, ever.")
+        float, typer.Option(envvar="QUORON_LIFETIME_DELTA", help="Most δ of a person over all runs, ever.")
     ] = 1e-5,
     accept: Annotated[
         list[str] | None,
         typer.Option(
             help="An exposure to take part in, once for each, and public-attendance for runs that tell who answers. "
-            "Replaces the default, which is broadcast and local."
+            "Replaces the default, which is broadcast and local; two-servers needs --helper-key."
         ),
     ] = None,
+    helper_key: HelperKey = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
     name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
     simulation_seed: Annotated[
         int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            envvar="QUORON_USER",
+            help="Whose each row is: a silo, which answers for everybody in its file, each a user of the federation.",
+        ),
+    ] = None,
+    people: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            envvar="QUORON_PEOPLE",
+            help="For how many it answers, for ever: the file may hold fewer. Default: as many as it holds at first.",
+        ),
     ] = None,
     one_user: Annotated[
         bool,
@@ -90,7 +108,7 @@ def client(
         bool, typer.Option("--check", help="Only look whether the data can be one user's; nothing is sent.")
     ] = False,
 ) -> None:
-    """Take part in a federation with one user's data, within that user's own limits."""
+    """Take part in a federation with one user's data, or a silo's, within the limits of each person."""
     import asyncio
 
     from quoron_client import federation
@@ -101,6 +119,11 @@ def client(
     core_dumps.switch_off()
     dialect = Dialect(separator, decimal, encoding, quoting)
     if check:
+        if user is not None:
+            from quoron_client.federation.own_people import names_in
+
+            print(f"{data}: {len(names_in(data, user, dialect)):,} people, by column {printable(user)}.")
+            return
         check_one_user(data, one_user=one_user, items_per_user=items_per_user, dialect=dialect)
         print(f"{data}: {'one client, as you say' if one_user else 'the rows of one person, as far as they show'}.")
         return
@@ -120,10 +143,13 @@ def client(
         insecure=insecure,
         insecure_anywhere=insecure_anywhere,
         client_name=name,
+        helper_key=helper_key,
         accept_exposures=tuple(accept or ("broadcast", "local")),
         simulation_seed=simulation_seed,
         one_user=one_user,
         items_per_user=items_per_user,
+        user_column=user,
+        people=people,
     )
     start_log(log_format, log_level)
     asyncio.run(_until_signalled(federation.run_client, config))

@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,15 +35,19 @@ from quoron.cli.connection import (
     shared_options,
     start_log,
 )
+from quoron.cli.helper import HelperOptions
+from quoron.cli.silo import silo
 from quoron.cli.tokens import Json, seconds_of, tokens
 from quoron.cli.users import users as users_of
-from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, WithoutQuorum, printable
 
 QUORUM = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 
 
+@shared_options
 def serve(
+    second: HelperOptions,
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
     database: Annotated[
@@ -77,6 +82,13 @@ def serve(
     most_clients: Annotated[
         int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
     ] = 2000,
+    most_people: Annotated[
+        int,
+        typer.Option(
+            envvar="QUORON_MOST_PEOPLE",
+            help="For whom one client may answer, as a hospital for its patients: each is a user, with a seat in runs.",
+        ),
+    ] = 1,
     gather: Annotated[
         float,
         typer.Option(
@@ -121,7 +133,9 @@ def serve(
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     config = replace(
         config,
+        helper=second.link(),
         most_clients=most_clients,
+        most_people=most_people,
         gathering=gather,
         away_after=seconds_of("--away-after", away_after),
         metrics=metrics,
@@ -176,6 +190,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
+    from quoron.planning.silos import useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -190,19 +205,25 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        showing.show_plan(dry_run(resolved, users, whole=superlink is not None), as_json=False)
+        with _few(users):
+            looked = dry_run(resolved, users, whole=superlink is not None)
+        _warn(useless(looked.plan))
+        showing.show_plan(looked, as_json=False)
         return
-    wanted, plan = specify(
-        resolved,
-        run=run,
-        users=users,
-        seconds=seconds,
-        group=group,
-        simulation_seed=simulation_seed,
-        early_ends=early_ends,
-        waiting=None if superlink is not None else waiting,
-        whole=superlink is not None,
-    )
+    with _few(users):
+        wanted, plan = specify(
+            resolved,
+            run=run,
+            users=users,
+            seconds=seconds,
+            group=group,
+            simulation_seed=simulation_seed,
+            early_ends=early_ends,
+            waiting=None if superlink is not None else waiting,
+            whole=superlink is not None,
+        )
+    for said in warnings(plan, wanted.silos):
+        _warn(said)
     promise = f"{run}: {promised(plan)}"
     if superlink is None:
         with connection.open() as control:
@@ -225,6 +246,24 @@ def submit(
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
             submission.follow(flower, number, print)
+
+
+@contextmanager
+def _few(users: int) -> Iterator[None]:
+    """Of few users that no method can learn of, the error with what may be meant."""
+    from quoron.planning.silos import FEW, FIX
+
+    try:
+        yield
+    except Infeasible:
+        if users < FEW:
+            _warn(FIX)
+        raise
+
+
+def _warn(said: str | None) -> None:
+    if said is not None:
+        print(said, file=sys.stderr, flush=True)
 
 
 @shared_options
@@ -401,6 +440,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
+    app.add_typer(silo, name="silo")
 
 
 def _announce(line: str) -> None:

@@ -15,7 +15,7 @@ GROUPS = {
     ),
     "Try and compare": ("plan", "simulate", "compare", "presets", "algorithms"),
     "A federation": (  # on this machine, its two sides, its operators
-        *("local", "serve", "client", "leave"),
+        *("local", "serve", "helper", "client", "leave", "silo"),
         *("submit", "runs", "watch", "cancel", "fetch", "certs", "tokens", "users", "health"),
     ),
     "Accounts and books": ("ledger", "backup", "restore", "continue-restored"),

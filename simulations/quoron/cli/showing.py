@@ -284,17 +284,18 @@ def show_algorithms(*, as_json: bool) -> None:
     same = ("name", "summary", "paper", "exposure")
     rows: list[dict[str, Any]] = []
     for info in ALGORITHMS.values():
-        offered = {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
+        offered: dict[str, Any] = {"exposures": info.exposures, "one_server": info.one_server}
+        offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
         rows.append({key: getattr(info, key) for key in same} | offered)
     for refused in REFUSED.values():
-        nothing = {"adjacency": (), "constants": (), "theorem": refused.theorem}
+        nothing = {"exposures": (), "one_server": None, "adjacency": (), "constants": (), "theorem": refused.theorem}
         rows.append({key: getattr(refused, key) for key in same} | nothing)
     if as_json:
         print(dumps(rows))
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
     for row in rows:
-        listed.add_row(*(escape(row[key]) for key in (*same, "theorem")))
+        listed.add_row(*(escape(row[key]) for key in same[:3]), ", ".join(row["exposures"]), escape(row["theorem"]))
     console().print(listed)
 
 

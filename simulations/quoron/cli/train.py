@@ -1,5 +1,6 @@
 """`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from quoron.cli.common import (
 )
 from quoron.cli.connection import shared_options
 from quoron.table_columns import TableColumns
+from quoron_privacy.errors import ConfigError
 
 Table = Annotated[
     str,
@@ -142,10 +144,29 @@ def predict(
 
 
 def example(
-    name: Annotated[str, typer.Argument(metavar="PRESET", help="A preset over a table that ships with quoron.")],
+    name: Annotated[
+        str, typer.Argument(metavar="PRESET|hospitals", help="A preset over a shipped table, or made-up hospitals.")
+    ],
     out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
+    hospitals: Annotated[int | None, typer.Option(help="How many made-up hospitals; default 3.")] = None,
+    patients: Annotated[int | None, typer.Option(help="Of each of them; default 300.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of made-up hospitals; default 0.")] = None,
 ) -> None:
-    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
+    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from.
+
+    With `hospitals`: made-up visits of patients, one file a hospital, and run.toml.
+    """
+    said = {"hospitals": hospitals, "patients": patients, "seed": seed}
+    given = {key: value for key, value in said.items() if value is not None}
+    if name == "hospitals":
+        from quoron.training.hospitals import write_hospitals
+
+        for path in write_hospitals(out, **given):
+            print(path)
+        print("Made up: no patient of these hospitals exists.", file=sys.stderr)
+        return
+    if given:
+        raise ConfigError(f"Expected {' and '.join(f'--{key}' for key in given)} with hospitals only, got {name}.")
     from quoron.training.examples import write_example
 
     for path in write_example(name, out):

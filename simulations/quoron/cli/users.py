@@ -27,7 +27,7 @@ def list_users(
     state: Annotated[str | None, typer.Option(metavar="active|away|retired", help="In this state only.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Number, name, group, state and why, when last seen, and what its client runs."""
+    """Number, name, group, state and why, when last seen, and what its client runs. A silo is one line."""
     with connection.open() as control:
         for each in control.users(group=group or "", state=state or ""):
             print(json.dumps(each, ensure_ascii=False) if as_json else printable(_line(each)))
@@ -36,9 +36,10 @@ def list_users(
 def _line(user: dict[str, Any]) -> str:
     state = f"{user['state']}: {user['why']}" if user["why"] else user["state"]
     named = user["name"] or user["fingerprint"][:16]
-    return "\t".join(
-        (str(user["user"]), named, user["group"], state, f"seen {user['seen']}", user["software"])
-    ).rstrip()
+    last = user["user"] + user["people"] - 1
+    number = str(last) if user["people"] == 1 else f"{user['user']}-{last}"
+    named += "" if user["people"] == 1 else f" ({user['people']:,} people)"
+    return "\t".join((number, named, user["group"], state, f"seen {user['seen']}", user["software"])).rstrip()
 
 
 @users.command()

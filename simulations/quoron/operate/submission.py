@@ -10,6 +10,7 @@ from quoron.config import Config, TableSection
 from quoron.planning.choosing import risk_sentence
 from quoron.planning.meaning import meaning
 from quoron.planning.plans import Planned, choose, privacy_of
+from quoron.planning.silos import silos_of
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
@@ -97,6 +98,7 @@ def specification_of(
 ) -> RunSpecification:
     """What a coordinator is given to make this very plan of a configuration, which was made for real."""
     options, rounds, info = dict(config.algorithm.options), config.budget.rounds, ALGORITHMS[plan.algorithm]
+    silos = silos_of(config, plan.problem.users)
     if config.algorithm.name == "auto" and info.choosing.fewer_rounds:  # as many as the budget allows
         rounds = plan.cost.rounds
     if rounds is not None and info.takes_rounds:
@@ -126,8 +128,13 @@ def specification_of(
         quorum_epsilon=privacy_of(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
         attendance=config.privacy.attendance,
+        exposure=None if plan.guarantee.servers is None else "two-servers",
+        server_epsilon=config.privacy.server_epsilon,
+        groups=config.privacy.groups,
         waiting=waiting,
         allow_large_delta=config.privacy.allow_large_delta,
+        silos=None if silos is None else silos.sizes,
+        silo_sums=silos is not None and silos.sums,
         plan_digest=digest(plan),
     )
 
@@ -187,6 +194,10 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
     if not isinstance(table, TableSection):
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
+        )
+    if table.silos_away or table.silos_hostile:
+        raise ConfigError(
+            "Expected no population.silos_away or silos_hostile in a federation, got some: its silos are real."
         )
     if table.outlier_fraction:
         raise ConfigError("Expected no population.outlier_fraction in a federation, got one: its users are real.")

@@ -2,7 +2,7 @@
 
 The rule, in order, over the plans that are feasible and predicted to be better than not training:
 
-1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
+1. an untrusted coordinator leaves only plans of exposures `two-servers` and `local` (the caller passes no others);
 2. declared outlier users: where users are publicly known to be alike in every direction, the least predicted risk of
    those that remove outliers, up to ten times the recommended's. Elsewhere removal left most in all that was measured
    (docs/few-users.md, "Hostile users"): up to one in twenty change nothing but the sentence; of more, the recommended
@@ -41,9 +41,11 @@ ALIKE = "users are publicly known to be alike in every direction, so that asking
 SHOWS: Mapping[Exposure, str] = {
     "model": "shows un-noised models to the coordinator and the clients asked",
     "broadcast": "keeps every broadcast private",
+    "two-servers": "shows no answer to either of two servers",
     "local": "keeps every answer private",
     "none": "keeps nothing private",
 }
+UNSEEN: tuple[Exposure, ...] = ("two-servers", "local")  # under which no coordinator sees an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +120,22 @@ def automatic(
     `candidates` have a plan only where it is feasible, within the budget and worth running; `dearer` would be taken by
     its own rule, were it not for the budget. Raises Infeasible when no candidate that the rule allows has one.
     """
-    able = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
+    able = [
+        each for each in candidates if trust_server or not {*UNSEEN}.isdisjoint(algorithms[each.algorithm].exposures)
+    ]
     if not able and not trust_server:
         raise Infeasible(
             "auto",
-            "privacy.trust_server=false asks for exposure local, and no algorithm here has it",
+            "privacy.trust_server=false asks for exposure two-servers or local, and no algorithm here has either",
             "a coordinator that may see answers (privacy.trust_server=true)",
         )
     if not any(each.plan for each in able):
-        which = "every algorithm" if trust_server else "every algorithm of exposure local"
+        which = "every algorithm" if trust_server else "every algorithm of exposure two-servers or local"
         reasons = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, reasons, "more users or a larger epsilon")
     chosen, because, beside = _rule(able, algorithms, problem, allowed)
-    trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
+    untrusted = "the coordinator is not trusted with answers, which leaves exposures two-servers and local"
+    trust = () if trust_server else (untrusted,)
     if dearer is not None and dearer.algorithm != chosen.algorithm:
         beside = (*beside, _price(dearer, allowed))
     reasons = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
@@ -253,7 +258,7 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     others = [each for each in allowed if each.plan]
     beside = f", {_beside(chosen, others)}" if len(others) > 1 else ""
     predicts = f"predicts an excess risk of {risk}{beside}" if risk else "predicts nothing"
-    return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
+    return f"asks every user {often}, {SHOWS[plan.guarantee.exposure]}, and {predicts}"
 
 
 def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:

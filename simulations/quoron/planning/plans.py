@@ -5,16 +5,17 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from quoron.config import BudgetSection, Config, FlightsSection, TableSection
 from quoron.network import Network
 from quoron.planning import bounds
+from quoron.planning.choosing import UNSEEN, automatic, ruled
 from quoron.planning.choosing import Candidate as Candidate
-from quoron.planning.choosing import automatic, ruled
 from quoron.planning.costs import Costs, of_candidates
 from quoron.planning.meaning import Meaning, meaning
 from quoron.planning.projection import Projection, of_plan
+from quoron.planning.silos import remarks, silos_of
 from quoron_privacy.counts import bought_costs
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, QuoronError, VerificationError
@@ -28,6 +29,7 @@ from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import MOST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.silos import Silos, in_silos
 from quoron_server.wording import plan_json
 
 Registry = Mapping[str, Registered]
@@ -156,8 +158,9 @@ def choose(
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     budget_of(config).check_plan(planned.plan)
-    said = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan)
-    planned = replace(planned, remarks=(*said, *bounds.undeclared(config, planned.plan)))
+    said, silos = algorithms[planned.plan.algorithm].choosing.remarks(planned.plan), silos_of(config, problem.users)
+    lost = () if silos is None else _without_silos(planned.plan, silos, config, algorithms)
+    planned = replace(planned, remarks=(*said, *lost, *bounds.undeclared(config, planned.plan)))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}
@@ -188,8 +191,8 @@ def rounds_curve(
     return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
-def privacy_of(config: Config) -> Privacy:
-    """(ε, δ), with the quorum where one is declared."""
+def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -> Privacy:
+    """(ε, δ), with the quorum where one is declared, against each of two servers if that is the exposure."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
     spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
@@ -199,7 +202,13 @@ def privacy_of(config: Config) -> Privacy:
             "Expected privacy.quorum, the share of those asked who must answer, with privacy.attendance='public', got "
             "none."
         )
-    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance)
+    apart = wanted.server_epsilon
+    if apart is not None and wanted.exposure != "two-servers":
+        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
+    if wanted.groups != 1 and wanted.exposure != "two-servers":
+        raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.groups={wanted.groups}.")
+    own = (exposure, apart if exposure else None, wanted.groups if exposure else 1)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency, attendance, *own)
 
 
 def _automatic(
@@ -211,7 +220,8 @@ def _automatic(
     budget, one_machine = budget_of(config), isinstance(config.population, TableSection | FlightsSection)
     allowed = Allowance(budget, one_machine and not federated, _attendance(config))
     alike = problem.beliefs.isotropic is not None and not allowed.everybody
-    if not (alternatives or alike) and config.privacy.trust_server and problem.beliefs.hostile_share == 0:
+    trusted = config.privacy.trust_server and config.privacy.exposure is None
+    if not (alternatives or alike) and trusted and problem.beliefs.hostile_share == 0:
         for info in algorithms.values():  # the first whose rule takes its plan is taken, whatever the others are
             if info.choosing.rule is None:
                 continue
@@ -227,9 +237,8 @@ def _automatic(
     if not any(each.plan for each in candidates):  # whatever is taken then, is refused for its budget
         candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     dearer = _dearer(config, problem, private, allowed)
-    trust = config.privacy.trust_server
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=trust, allowed=allowed, dearer=dearer)
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed, dearer=dearer)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -241,7 +250,7 @@ def _automatic(
 
 def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     """Infeasible where an algorithm knows that so few users are too few for any; with the n and the ε that would do."""
-    if not config.privacy.trust_server:
+    if not config.privacy.trust_server or config.privacy.exposure is not None:
         return
     wanted = privacy_of(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted, spent=False)
@@ -325,8 +334,8 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
     if info.exposure != "none" and not _keeps_answers(info, config):
         raise ConfigError(
-            f"Expected an algorithm of exposure local with privacy.trust_server=false, got algorithm.name={name!r} of "
-            f"exposure {info.exposure}. Name another, or trust the coordinator with answers."
+            f"Expected an algorithm of exposure {_exposures(config)}, got algorithm.name={name!r} of exposure "
+            f"{', '.join(info.exposures)}{_seen(info)}. Name another, or trust the coordinator with answers."
         )
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
@@ -340,14 +349,46 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     return Planned(plan, candidates)
 
 
+def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
+    """Of the same algorithm, planned for those who are left."""
+    alone = {"silos": None, "silo_sums": False, "silos_away": (), "silos_hostile": ()}
+    everybody = config.model_copy(update={"population": config.population.model_copy(update=alone)})
+    given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
+
+    def without(users: int) -> Plan:
+        return _plan(algorithms[plan.algorithm], everybody, replace(plan.problem, users=users), given)
+
+    return remarks(plan, silos, without)
+
+
 def budget_of(config: Config) -> Budget:
     """The limits that a run is refused for."""
     return Budget(**config.budget.model_dump())
 
 
 def _keeps_answers(info: Registered, config: Config) -> bool:
-    """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
-    return config.privacy.trust_server or info.exposure == "local"
+    """Whether the coordinator may see what it would see: anything when trusted, else nothing that is not private."""
+    return config.privacy.exposure in info.exposures or (
+        config.privacy.exposure is None and (config.privacy.trust_server or not {*UNSEEN}.isdisjoint(info.exposures))
+    )
+
+
+def _exposures(config: Config) -> str:
+    """Those that are asked for, and by what."""
+    if config.privacy.exposure is not None:
+        return f"{config.privacy.exposure} with privacy.exposure={config.privacy.exposure!r}"
+    return "two-servers or local with privacy.trust_server=false"
+
+
+def _seen(info: Registered) -> str:
+    """Why two servers will not do."""
+    return "" if info.one_server is None else f" ({info.one_server})"
+
+
+def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
+    """Whether no server may see answers, of a method that cannot keep them from one by itself."""
+    asked = config.privacy.exposure == "two-servers" or not config.privacy.trust_server
+    return "two-servers" if asked and info.exposure not in ("local", "none") else None
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -363,7 +404,8 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
+        why = info.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
+        shown = f"{info.name}: asked is exposure {_exposures(config)}; {why}."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
@@ -389,11 +431,13 @@ def _plan(
         options = replace(options, adjacency=config.privacy.adjacency)
     if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:
         options = replace(options, attendance=config.problem.attendance)
-    plan = info.plan(problem, privacy_of(config), options, section.constants, config.run.seed)
+    privacy = privacy_of(config, _two_servers(info, config))
+    plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
     if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
         raise Infeasible(
             info.name,
             f"its {section.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
             f"budget.rounds={plan.cost.rounds}",
         )
-    return plan
+    silos = silos_of(config, problem.users)
+    return plan if silos is None else in_silos(plan, silos)

@@ -24,6 +24,7 @@ OF_RELEASES = frozenset(  # labels of rows that follow from what is public or re
         "messages",
         "bytes up, down",
         "gradient evaluations",
+        "silos",
         "that was predicted to be",
     }
 )
@@ -74,6 +75,7 @@ class Summary:
     variation: float = 0.0
     told: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # what some of these tell, privately
     users_held_out: int = 0  # of a table: never asked, so that figures can be of them; `quoron train` asks them too
+    silos: Mapping[str, float] = field(default_factory=dict)  # how many, the largest, what they sent; none without
 
     @classmethod
     def of(
@@ -94,6 +96,7 @@ class Summary:
         told: Mapping[str, tuple[float, float, float]] | None = None,
         users_held_out: int = 0,
         worth: "GaussianPromise | None" = None,
+        silos: Sequence[int] = (),
     ) -> "Summary":
         """The summary of a complete run from its ledger's events."""
         last = events[-1] if events else {}
@@ -139,6 +142,7 @@ class Summary:
             users_held_out=users_held_out,
             mu=None if worth is None else worth.mu,
             variation=0.0 if worth is None else worth.variation,
+            silos=_of_silos(silos, last.get("diagnostics", {})),
         )
 
     @property
@@ -170,6 +174,8 @@ class Summary:
             ("bytes up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}{self._on_the_wire()}"),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
         ]
+        if self.silos:
+            rows.append(("silos", _silo_words(self.silos)))
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         if self.forecast is not None and (words := Meaning(**self.forecast).words()):
@@ -226,6 +232,19 @@ class Summary:
         width = max(len(label) for label, _ in rows)
         lines = [f"{label:<{width}}  {text}" for label, text in rows]
         return "\n".join([*lines, *(f"Simulation only: {remark}" for remark in self.remarks_simulation_only)])
+
+
+def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:
+    """How many silos of such sizes there are, and what they sent by a run's last round; {} where persons sent it."""
+    moved = {name: last.get(f"total_silo_{name}", 0.0) for name in ("messages", "bytes_up", "bytes_down")}
+    return {"silos": len(sizes), "largest": max(sizes), **moved} if moved["messages"] else {}
+
+
+def _silo_words(silos: Mapping[str, float]) -> str:
+    """What was sent by silo: one question and one answer of each that was asked, in every round."""
+    who = f"{silos['silos']:,.0f}, up to {silos['largest']:,.0f} users each"
+    moved = f"{size(silos['bytes_up'])}, {size(silos['bytes_down'])}"
+    return f"{who}; {silos['messages']:,.0f} answers, one a round; up, down {moved}"
 
 
 def told_words(value: float, low: float, high: float) -> str:

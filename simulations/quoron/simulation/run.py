@@ -15,6 +15,7 @@ from quoron.config import Config, TableSection
 from quoron.paths import dataset, table_file
 from quoron.planning import bounds, projection
 from quoron.planning.plans import Planned, choose
+from quoron.planning.silos import silos_of
 from quoron.populations import Population
 from quoron.prepared import Prepared
 from quoron.reports.summary import Summary, from_json
@@ -25,7 +26,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import check_delta
 from quoron_server.plan import Plan
-from quoron_server.rounds import Observer
+from quoron_server.rounds import Engine, Observer
 
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
@@ -100,8 +101,19 @@ def carry_out(
     scene, run = prepared.scene, prepared.run
     with prepared.begin(folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
+        run.carry_out(ledger, _in_silos(prepared), observers, evaluate=scene.evaluate)
         return _written(prepared, folder, ledger, before + time.perf_counter() - prepared.began, report=report)
+
+
+def _in_silos(prepared: Prepared[Setup]) -> Engine:
+    """The engine, asked silo by silo where users come in such."""
+    section, scene = prepared.config.population, prepared.scene
+    silos = silos_of(prepared.config, scene.problem.users)
+    if silos is None:
+        return scene.engine
+    from quoron.simulation.silos import InSilos
+
+    return InSilos(scene.engine, silos, scene.population, section.silos_away, section.silos_hostile)
 
 
 def taken_over(prepared: Prepared[Setup], folder: RunFolder, other: "Ledger") -> RunResult:
@@ -207,6 +219,7 @@ def _results(
         network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
         worth=ALGORITHMS[plan.algorithm].gaussian(plan),
         told=told,
+        silos=() if (silos := silos_of(config, scene.problem.users)) is None else silos.sizes,
         users_held_out=getattr(scene.population, "everybody", plan.problem.users) - plan.problem.users,
     )
     return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]

@@ -14,6 +14,7 @@ from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Declared, Known
 from quoron.run_folder import FRAME
+from quoron.section import Simulated
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
@@ -195,7 +196,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
     match section:
         case configs.SyntheticSection():
             _refuse_other_loss(loss, section.family, section.kind)
-            shared = {"kind", "outlier_fraction", "outlier_kind"}
+            shared = {"kind", *Simulated.model_fields} - {"seed"}
             return Synthetic(
                 **section.model_dump(exclude=shared),
                 domain=domain,

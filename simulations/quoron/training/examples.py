@@ -13,7 +13,10 @@ from quoron_privacy.errors import ConfigError
 
 
 def write_example(name: str, folder: Path) -> tuple[Path, Path]:
-    """NAME.csv and NAME.toml in `folder`; ConfigError for a preset without a shipped table, or files that are there."""
+    """NAME.csv and NAME.toml in `folder`; ConfigError for a preset without a shipped table, or files that are there.
+
+    Makes the folder if there is none.
+    """
     import pyarrow.csv
 
     source = _shipped(preset(name).text)
@@ -23,12 +26,18 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
     table, description = folder / f"{name}.csv", folder / f"{name}.toml"
     for path in (table, description):
         if path.exists():
-            raise ConfigError(f"Expected no file {path}, found one. Choose another folder with --folder.")
+            raise ConfigError(f"Expected no file {path}, found one. Choose another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Expected a folder at {folder}, cannot make it: {error.strerror}. Choose another with --out."
+        ) from None
     rows = io.BytesIO()
     pyarrow.csv.write_csv(tables.read(table_file(source.path, folder)), rows)
-    write(table, rows.getvalue(), advice="Choose another folder with --folder.")
+    write(table, rows.getvalue(), advice="Choose another folder with --out.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
-    write(description, text.encode(), advice="Choose another folder with --folder.")
+    write(description, text.encode(), advice="Choose another folder with --out.")
     return table, description
 
 

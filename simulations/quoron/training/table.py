@@ -247,6 +247,10 @@ def check_section(config: Config) -> configs.TableSection:
         raise ConfigError(f"Expected no privacy.quorum for training, got {privacy.quorum}: everybody answers.")
     if privacy.attendance != "private":
         raise ConfigError("Expected no privacy.attendance for training, got public: everybody answers.")
+    if privacy.exposure is not None:
+        raise ConfigError(
+            f"Expected no privacy.exposure for training, got {privacy.exposure!r}: this machine holds the table."
+        )
     if not privacy.trust_server:
         raise ConfigError("Expected privacy.trust_server=true for training, got false: this machine holds the table.")
     if config.run.network is not None:

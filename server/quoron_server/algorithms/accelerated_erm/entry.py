@@ -19,6 +19,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=AcceleratedERM,
+    one_server="it looks at single answers, to test or to average them: take tracking-srgd or mean-sgd",
     factor=Factor(known=8.0, unknown=1.5),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
     choosing=Choosing(many_passes=True, removes_outliers=True),

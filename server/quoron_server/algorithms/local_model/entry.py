@@ -16,6 +16,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=LocalModel,
+    one_server="it needs neither server: clients add the noise",
     factor=Factor(known=None, unknown=2.0),
     no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
 )

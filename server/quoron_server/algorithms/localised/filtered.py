@@ -116,6 +116,7 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
+    one_server="its filter looks at single answers: take tracking-srgd",
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=planning.remarks),

@@ -290,6 +290,8 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+    "accelerated-srgd or tracking-srgd",
     factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),

@@ -66,6 +66,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    one_server="its filter looks at single answers: take tracking-srgd",
     factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=planning.remarks),

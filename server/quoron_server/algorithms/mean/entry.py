@@ -23,6 +23,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=MeanSGD,
+    one_server=None,
     factor=Factor(known=8.0, unknown=12.0),
     noise_ignores_domain=True,
     choosing=Choosing(many_passes=True, curve_step=4),

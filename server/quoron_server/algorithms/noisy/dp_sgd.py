@@ -123,6 +123,7 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         planner=partial(_plan, name, schemes),
         verifier=partial(_verify, schemes),
         maker=NoisySGD,
+        one_server=None,
         factor=factor,
         noise_ignores_domain=True,
         choosing=Choosing(many_passes=True, curve_step=curve_step),

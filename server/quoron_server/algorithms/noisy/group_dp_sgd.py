@@ -149,6 +149,8 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
+        one_server="its promise is amplification by secret samples, and two servers see whom they ask: take "
+        "mean-sgd or tracking-srgd",
         factor=UNMEASURED,
         noise_ignores_domain=True,
         no_black_boxes=NoBlackBoxes("its clients clip each item's gradient on its own"),

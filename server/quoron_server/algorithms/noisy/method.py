@@ -26,14 +26,14 @@ from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release, Sums
+from quoron_privacy.release import Noised, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease, Served
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -78,6 +78,15 @@ class NoisySGDParameters(Parameters):
         scaled = self.adaptive is not None
         return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
 
+    def served(self, problem: Problem) -> Served | None:
+        """A clipped vector, with the shares of an adaptive clip."""
+        if not self.noise_scale or isinf(self.clip_norm):
+            return None
+        made = self.shares(problem.dimension)
+        clipped = ("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
+        rows = (clipped,) if made is None else made.served
+        return Served(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
+
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
         return (self.cohort_size,) * self.rounds
@@ -91,6 +100,10 @@ class NoisySGDParameters(Parameters):
     def answer_mu(self) -> float:
         """GDP of a round whose cohort is known."""
         return sampled.answer_mu(self.sampling, self.round_mu)
+
+    def reads_sums(self) -> bool:
+        """Where rows are clipped."""
+        return not isinf(self.clip_norm)
 
     def participations(self) -> int:
         """Once where cohorts are disjoint."""
@@ -156,17 +169,20 @@ class NoisySGD:
         presence, reduction = state.presence, p.reduction(radius)
         if reduction is None:
             assert isinstance(answers, Answers)
-            gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            mean: Vector | Noised
+            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
             sums = summed(answers, reduction)
-            gradient, clipped = reduction.mean(sums), sums.clipped
-        if (shares := p.shares(len(gradient))) is not None and p.adaptive is not None:
+            mean, clipped = sums if isinstance(sums, Noised) else reduction.mean(sums), sums.clipped
+        if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
             told = shares.release_sums(sums, noise.stream("release", t))
             gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
             radius, presence = p.adaptive.following(radius, told, p.noise_scale, presence, p.clip_norm)
         elif gaussian is not None:
-            gradient = gaussian.release(gradient, noise.stream("release", t))
-            releases = (gaussian.entry(),)
+            gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
+        else:
+            assert not isinstance(mean, Noised)
+            gradient = mean
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
         iterate = self.plan.problem.domain.project(wanted)
         averaged = p.rounds - t <= p.suffix

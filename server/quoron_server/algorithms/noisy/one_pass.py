@@ -75,6 +75,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
+    one_server=None,
     factor=Factor(known=3.0, unknown=9.0),
     noise_ignores_domain=True,
 )

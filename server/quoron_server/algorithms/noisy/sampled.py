@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from quoron_privacy.release import Adjacency
 from quoron_server.parameters import Assumption, Kind
 
 # Users join by coins of their own in the last two: against users who are left out, and who are replaced.
@@ -16,6 +17,11 @@ def assumptions_of(sampling: Sampling, users: int, cohort: int) -> tuple[Assumpt
     if cohort == users:
         return ()
     return SECRET_AND_FORGOTTEN if sampling == "without-replacement" else SECRET
+
+
+def adjacency_of(sampling: Sampling) -> Adjacency:
+    """What is promised of cohorts that are drawn so."""
+    return "zero-out" if sampling == "poisson" else "replace-one"
 
 
 def answer_mu(sampling: Sampling, mu: float) -> float:

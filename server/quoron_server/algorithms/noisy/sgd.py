@@ -39,6 +39,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=lambda plan: None,
     maker=NoisySGD,
+    one_server="it adds no noise and promises nothing: take tracking-srgd",
     factor=UNMEASURED,
     no_black_boxes=NoBlackBoxes("it has no privacy"),
 )

@@ -23,6 +23,7 @@ def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> Algor
         planner=partial(planning.plan, name, gradients, method),
         verifier=planning.verify,
         maker=OneEpoch,
+        one_server=None,
         **more,
     )
 

@@ -33,13 +33,13 @@ from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Release, Sums
+from quoron_privacy.release import Noised, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, Served
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -104,9 +104,23 @@ class OneEpochParameters(Parameters):
             return (PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu),)
         return (PlannedRelease(shares, shares.entry(), self.rounds, every, self.mu, scaled=True),)
 
+    def served(self, problem: Problem) -> Served | None:
+        """A clipped vector, with the shares of an adaptive clip; nothing proved of these with users who come back."""
+        independent, made = self.gradients == "independent", self.shares(problem.dimension)
+        if isinf(self.clip_norm) or (made is not None and self.epochs > 1):
+            return None
+        unit = self.clip_norm / self.divisor / self.noise_scale
+        rows = (("row" if independent else "sums", "clipped", problem.dimension, unit),)
+        rounds = ((self.rounds, rows if made is None else made.served),)
+        return Served("replace-one", rounds, None if independent else self.factorisation, self._separation)
+
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""
         return (self.cohort_size,) * self.rounds
+
+    def reads_sums(self) -> bool:
+        """Where rows are clipped, and all that come are counted."""
+        return self.cohort_size <= self.divisor and not isinf(self.clip_norm)
 
     def participations(self) -> int:
         """Once an epoch."""
@@ -227,21 +241,22 @@ class OneEpoch:
 
     def _mean(
         self, state: OneEpochState, answers: Answers | Sums, sums: Sums | None
-    ) -> tuple[Vector, dict[str, float]]:
-        """The mean of the answers that count; diagnostics."""
+    ) -> tuple[Vector | Noised, dict[str, float]]:
+        """The mean of the answers that count, or their sum with noise; diagnostics."""
         p, reduction = self.parameters, self._reduction(state)
         if sums is not None and reduction is not None:
             answered = sums.answered
-            return reduction.mean(sums), {"answered": answered, "clipped_fraction": sums.clipped / max(1, answered)}
+            mean = sums if isinstance(sums, Noised) else reduction.mean(sums)
+            return mean, {"answered": answered, "clipped_fraction": sums.clipped / max(1, answered)}
         assert isinstance(answers, Answers)
         counted = first_answered(answers.answered, p.divisor)
-        mean, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
-        return mean, {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
+        plain, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+        return plain, {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
 
     def _stepped(
         self,
         state: OneEpochState,
-        mean: Vector,
+        mean: Vector | Noised,
         counted: Sums | None,
         diagnostics: dict[str, float],
         noise: NoiseSource,
@@ -252,7 +267,7 @@ class OneEpoch:
         if self._shares is None or p.adaptive is None:
             assert isinstance(self._noise, PrefixNoise)
             _, sums = self._noise.release(before, mean, noise)
-            gradient = (sums.total - before.total).astype(np.float64) * self._noise.step
+            gradient = self._noise.added(before, sums, mean)
             entry, public = p.entry(), {}
         else:
             assert counted is not None
@@ -265,6 +280,10 @@ class OneEpoch:
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
         moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, radius, moments, presence)
         return Update(moved, (entry,), public, diagnostics)
+
+    def counting(self, state: OneEpochState) -> tuple[ClippedSum | None, int]:
+        """What a round reads where nobody sees an answer, and of how many, the first in slot order."""
+        return self._reduction(state), self.parameters.divisor
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:
         """The stream of a round's noise."""

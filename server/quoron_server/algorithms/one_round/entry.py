@@ -33,5 +33,6 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
+    one_server=None,
     choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
 )

@@ -15,6 +15,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierGD,
+    one_server="its test and its filter look at single answers: take tracking-srgd",
     factor=Factor(known=8.0, unknown=21.0),
     no_black_boxes=NoBlackBoxes(
         "it has no clip; it leaves out answers that are far from the others", even_curated=False

@@ -16,6 +16,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierIterates,
+    one_server="its test and its filter look at single answers: take tracking-srgd",
     factor=Factor(known=1.5, unknown=1.5),
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True),

@@ -15,6 +15,8 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=PhasedERM,
+    one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+    "accelerated-srgd or tracking-srgd",
     factor=Factor(known=2.0, unknown=4.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),

@@ -17,6 +17,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=TrackingSRGD,
+    one_server=None,
     factor=Factor(known=2.0, unknown=8.0),
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes("it asks for the second moment of a user's features, which no gradient tells"),

@@ -36,7 +36,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
 from quoron_server.algorithms.whitening import curvature_share, mean_chance, typical_length, whitening
-from quoron_server.parameters import Attendance, Parameters, PlannedRelease
+from quoron_server.parameters import Attendance, Parameters, PlannedRelease, Served
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -90,6 +90,10 @@ class TrackingParameters(Parameters):
         """Users with a slot."""
         return sum(self.cohorts())
 
+    def reads_sums(self) -> bool:
+        """Always."""
+        return True
+
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Lengths and second moments; then in every round the gradient, in proportion to its radius, and shares."""
         made, mu, first = mechanisms(self, dimension, dimension), self.mu, PILOT + self.warmup_rounds
@@ -105,6 +109,15 @@ class TrackingParameters(Parameters):
         """Pilot, warm-up and main."""
         warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
         return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
+
+    def served(self, problem: Problem) -> Served:
+        """A length, a moment, a weighted gradient with its shares; users of a cohort are in one round alone."""
+        made = mechanisms(self, problem.features, problem.dimension)
+        gradients = (self.warmup_rounds, made.warmup.served), (self.main_rounds, made.main.served)
+        correlated = self.factorisation if self.variant == "recursive" else None
+        return Served(
+            self.adjacency, (*((1, made.length.served), (1, made.moment.served)) * PASSES, *gradients), correlated
+        )
 
     def answer_length(self, problem: Problem) -> int:
         """A second moment, or a gradient."""

@@ -3,8 +3,8 @@
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes, Promises
 from quoron_server.algorithms.whitened import plan as planning
-from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitened.parts import made
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
@@ -17,7 +17,8 @@ INFO = AlgorithmInfo(
     parameters=WhitenedParameters,
     planner=planning.plan,
     verifier=planning.verify,
-    maker=WhitenedTracking,
+    maker=made,
+    one_server=None,
     factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(

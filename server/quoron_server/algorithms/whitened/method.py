@@ -27,7 +27,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
-from quoron_privacy.means.free_presence import Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
@@ -135,10 +135,10 @@ class WhitenedTracking:
             heard=0.0,
             point=zero,
             centre=zero,
-            radius=self._bound,
-            start_length=self._bound,
+            radius=self.bound,
+            start_length=self.bound,
             factor=FIRST_FACTOR,
-            spread=self._bound**2,
+            spread=self.bound**2,
             target=self._target(0.25),
             error=0.0,
             walk=0.0,
@@ -190,46 +190,62 @@ class WhitenedTracking:
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Two second moments, each clipped at a typical length; then a typical gradient."""
         p, d, length = self.parameters, self._contrasts.features, self.parameters.length()
-        presence, transform, doubt = state.presence, state.transform, state.doubt
         entries: tuple[Release, ...] = ()
         answered = gradients.answered
         for stage in (0, 1):
-            logs = moment_logs(factors, transform)
-            released = length.release(logs, answered, float(d), noise.stream("length", stage))
-            presence = presence.seen(released.presence, length.presence_deviation)
-            typical = min(float(d), typical_length(released, length, presence.share, float(d)))
-            room = 1.0 if p.robust or stage == 0 else max(1.0, p.resolution / (MOMENTS_FROM * d))
-            radius = room * typical
-            mechanism = p.moment(self.plan.problem.dimension, stage)
-            moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
-            presence = presence.seen(moment.presence, mechanism.presence_deviation)
-            found = whitening(moment, presence.share, mechanism.scale * radius, typical, constant=p.intercept)
-            transform, doubt = transform @ found.transform, found.doubt
+            logs = moment_logs(factors, state.transform)
+            state, typical = self.lengthened(
+                state, length.release(logs, answered, float(d), noise.stream("length", stage))
+            )
+            mechanism, radius = p.moment(self.plan.problem.dimension, stage), self.moment_radius(stage, typical)
+            moment = mechanism.release(factors, answered, state.transform, radius, noise.stream("moment", stage))
+            state = self.whitened(state, moment, stage, typical)
             entries += (length.entry(), mechanism.entry())
-        if p.outputs > 1:
+        logs = vector_logs(gradients.values, state.transform)
+        state = self.begun(state, length.release(logs, answered, self.bound, noise.stream("length", 2)))
+        return state, (*entries, length.entry())
+
+    def lengthened(self, state: WhitenedState, released: Length) -> tuple[WhitenedState, float]:
+        """With who was there, and a typical length of second moments."""
+        d, length = float(self._contrasts.features), self.parameters.length()
+        presence = state.presence.seen(released.presence, length.presence_deviation)
+        return replace(state, presence=presence), min(d, typical_length(released, length, presence.share, d))
+
+    def moment_radius(self, stage: int, typical: float) -> float:
+        """At which second moments are clipped."""
+        p = self.parameters
+        room = p.resolution / (MOMENTS_FROM * self._contrasts.features)
+        return typical if p.robust or stage == 0 else max(1.0, room) * typical
+
+    def whitened(self, state: WhitenedState, moment: Moment, stage: int, typical: float) -> WhitenedState:
+        """By a second moment of features that were clipped at a typical length."""
+        p, mechanism = self.parameters, self.parameters.moment(self.plan.problem.dimension, stage)
+        presence = state.presence.seen(moment.presence, mechanism.presence_deviation)
+        noise = mechanism.scale * self.moment_radius(stage, typical)
+        found = whitening(moment, presence.share, noise, typical, constant=p.intercept)
+        transform, doubt = state.transform @ found.transform, found.doubt
+        if p.outputs > 1 and stage == 1:
             transform, doubt = aligned(transform, doubt, constant=p.intercept)
-        logs = vector_logs(gradients.values, transform)
-        released = length.release(logs, answered, self._bound, noise.stream("length", 2))
-        presence = presence.seen(released.presence, length.presence_deviation)
-        start = typical_length(released, length, presence.share, self._bound)
-        after = replace(
-            state,
-            presence=presence,
-            transform=transform,
-            doubt=doubt,
-            heard=found.heard,
-            start_length=start,
-            radius=min(self._bound, FIRST_FACTOR * start),
-        )
-        return after, (*entries, length.entry())
+        return replace(state, presence=presence, transform=transform, doubt=doubt, heard=found.heard)
+
+    def begun(self, state: WhitenedState, released: Length) -> WhitenedState:
+        """With a typical length of gradients at the start."""
+        length = self.parameters.length()
+        presence = state.presence.seen(released.presence, length.presence_deviation)
+        start = typical_length(released, length, presence.share, self.bound)
+        return replace(state, presence=presence, start_length=start, radius=min(self.bound, FIRST_FACTOR * start))
 
     def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
+        mechanism = self.parameters.gradient(self.plan.problem.dimension, state.round)
+        stream, around = noise.stream("release", state.round), (state.transform, state.centre, state.radius)
+        released = mechanism.release(answers.values, answers.answered, *around, stream)
+        return self.stepped(state, released, int(np.sum(answers.answered)))
+
+    def stepped(self, state: WhitenedState, released: MeanAndCounts, answered: int) -> Update[WhitenedState]:
+        """By the mean gradient of so many users."""
         p, d, t = self.parameters, self._contrasts.dimension, state.round
         theta, c, radius = state.point, state.centre, state.radius
         mechanism = p.gradient(self.plan.problem.dimension, t)
-        released = mechanism.release(
-            answers.values, answers.answered, state.transform, c, radius, noise.stream("release", t)
-        )
         presence = state.presence.seen(released.presence, mechanism.presence_deviation)
         share = presence.share
 
@@ -274,7 +290,6 @@ class WhitenedTracking:
             beyond=beyond,
             tail=flattest,
         )
-        answered = int(np.sum(answers.answered))
         public = {"radius": radius, "present": share} | self._capped(following)
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
         present = released.presence * p.cohort_size
@@ -368,7 +383,7 @@ class WhitenedTracking:
         error = error + LEARNT**2 * moved / d
         radius = min(max(factor * math.sqrt(spread + d * error), least), p.start_slope / LEAST_RADIUS)
         if p.robust:
-            radius = min(radius, ROBUST_BOUND * self._bound, ROBUST_LENGTHS * state.start_length)
+            radius = min(radius, ROBUST_BOUND * self.bound, ROBUST_LENGTHS * state.start_length)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
@@ -377,10 +392,15 @@ class WhitenedTracking:
         with np.errstate(all="ignore"):
             change = answers.values[:, :1] - answers.values[:, 1:]
         mean, _ = clipped_mean(change, answers.answered, p.vote_bound, p.cohort_size)
-        released = float(p.vote.release(mean, noise.stream("vote", state.round))[0])
+        released = p.vote.release(mean, noise.stream("vote", state.round))
+        return self.voted(state, float(released[0]), int(np.sum(answers.answered)))
+
+    def voted(self, state: WhitenedState, released: float, answered: int) -> Update[WhitenedState]:
+        """By the mean change of the loss of so many users."""
+        p = self.parameters
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
-        diagnostics = {"answered": int(np.sum(answers.answered))}
+        diagnostics = {"answered": answered}
         left = self._left(state) if accepted else None
         public = {"vote": released, "accepted": accepted, "left": left, "heard": state.heard >= HEARD}
         return Update(after, (p.vote.entry(),), public, diagnostics)
@@ -418,7 +438,7 @@ class WhitenedTracking:
         return FARTHER if told and flattest < STEEP else 1.0
 
     @property
-    def _bound(self) -> float:
+    def bound(self) -> float:
         """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
         return self.parameters.start_slope * math.sqrt(self._contrasts.features)
 

@@ -6,10 +6,12 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
-from quoron_privacy.release import Adjacency, packed
+from quoron_privacy.release import Adjacency, Release, packed
 from quoron_server.algorithms.whitened.law import Contrasts, Law
-from quoron_server.parameters import Attendance, Parameters, PlannedRelease
+from quoron_server.parameters import Attendance, Parameters, PlannedRelease, Served
 from quoron_server.problem import Problem
+
+PARTS = 5  # a length, a second moment, both again, and the length of a gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class WhitenedParameters(Parameters):
     resolution: float  # ν = nμ_g / √d, with every user
     robust: bool  # whether to clip more, and to bound predictions, in fear of hostile users
     mu: float  # GDP parameter of the whole transcript
+    parts: bool = False  # whether the first message is asked in PARTS + 1 questions, each for one release
+
+    @property
+    def first(self) -> int:
+        """Questions before that of the first gradient."""
+        return PARTS if self.parts else 0
 
     @property
     def gradients(self) -> int:
@@ -79,9 +87,11 @@ class WhitenedParameters(Parameters):
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""
-        mus, length, last = self.spent(dimension), self.length(), self.gradients
+        mus, length, last = self.spent(dimension), self.length(), self.first + self.gradients
         moments = [self.moment(dimension, stage) for stage in (0, 1)]
-        means = [self.gradient(dimension, round_) for round_ in range(last)]
+        means = [self.gradient(dimension, round_) for round_ in range(self.gradients)]
+        if self.parts:
+            return self._in_parts(length, moments, means)
         return (
             PlannedRelease(length, length.entry(), 3, range(1), mus[0]),
             *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
@@ -89,17 +99,41 @@ class WhitenedParameters(Parameters):
             PlannedRelease(self.vote, self.vote.entry(), 1, range(last, last + 1), mus[last]),
         )
 
+    def _in_parts(
+        self, length: LogLength, moments: list[MomentMean], means: list[NormCountMean]
+    ) -> tuple[PlannedRelease, ...]:
+        """A round for each, in their order."""
+        made: list[tuple[object, Release, float]] = [(length, length.entry(), length.effective_mu)]
+        for moment in moments:
+            made += [(moment, moment.entry(), moment.effective_mu), made[0]]
+        made += [(mean, mean.entry(), mean.effective_mu) for mean in means]
+        made += [(self.vote, self.vote.entry(), self.vote.effective_mu(1))]
+        lengths = PlannedRelease(length, made[0][1], 3, range(0, PARTS, 2), made[0][2])
+        others = (each for each in enumerate(made) if each[0] % 2 or each[0] >= PARTS)
+        return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
+
+    def served(self, problem: Problem) -> Served | None:
+        """A length, a moment, a weighted gradient or a vote; nobody wrote down the rows of several classes."""
+        if not self.parts or self.outputs > 1:
+            return None
+        d, length = problem.dimension, self.length().served
+        first = (length, self.moment(d, 0).served, length, self.moment(d, 1).served, length)
+        means = (self.gradient(d, round_).served for round_ in range(self.gradients))
+        vote = (("vote", "clipped", 1, self.vote_bound / self.cohort_size / self.vote_scale),)
+        return Served(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
+
     def cohorts(self) -> tuple[int, ...]:
         """Everybody, every round."""
-        return (self.cohort_size,) * self.rounds
+        return (self.cohort_size,) * (self.first + self.rounds)
 
     def participations(self) -> int:
         """In every round."""
-        return self.rounds
+        return self.first + self.rounds
 
     def answer_length(self, problem: Problem) -> int:
-        """A second moment and a gradient."""
-        return packed(problem.features) + problem.dimension
+        """A second moment and a gradient; in parts, one of them."""
+        numbers = packed(problem.features), problem.dimension
+        return max(numbers) if self.parts else sum(numbers)
 
     def long_once(self) -> bool:
         """Of second moments."""
@@ -110,7 +144,8 @@ class WhitenedParameters(Parameters):
         means = [self.gradient(problem.dimension, round_) for round_ in range(self.gradients)]
         halved, vote = self.adjacency == "replace-one", self.vote
         last = Attendance(SPARE * vote.sensitivity / vote.scale if halved else 0.0)
-        return (*(Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means), last)
+        told = (Attendance(1 / (self.cohort_size * each.presence_deviation), told=True) for each in means)
+        return (*(Attendance(0.0),) * self.first, *told, last)
 
 
 def drawn(problem: Problem, rounds: int) -> int:

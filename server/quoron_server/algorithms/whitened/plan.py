@@ -21,7 +21,7 @@ from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
 from quoron_server.algorithms.whitened.law import Contrasts
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
+from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
 from quoron_server.problem import Problem
@@ -63,12 +63,14 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
+    parts: bool = False  # whether the first message is asked in six questions, as two servers need it
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
-    rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
+    d, users, first = problem.dimension, problem.users, PARTS if options.parts else 0
+    rounds = ROUNDS if options.rounds is None else options.rounds - first
     mu = _mu(problem, privacy, rounds)
     if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
         raise refusal
@@ -80,12 +82,13 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
-    numbers = packed(problem.features) + (rounds - 1) * d + 2
+    asked = rounds - 1 + bool(first)  # gradients: the length of the first one is asked for by itself
+    numbers = packed(problem.features) * (4 if first else 1) + asked * d + 2
     cost = Cost(
-        rounds=rounds,
-        messages=rounds * users,
-        gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
-        bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
+        rounds=first + rounds,
+        messages=(first + rounds) * users,
+        gradient_evaluations=asked * users * problem.items_per_user,
+        bytes_down=8 * users * d * (asked + 2 + (rounds - 2) * bool(problem.ridge)),
         bytes_up=8 * users * numbers,
     )
     risk = before(problem, rounds, left)
@@ -133,7 +136,7 @@ def moves(p: WhitenedParameters, problem: Problem) -> list[Moves | None]:
     """quorum-free#q4: of the vote. Gradients tell their counts themselves."""
     del problem
     vote = Moves.of(lambda how: moved.rows(p.vote_bound, p.cohort_size, how) / p.vote_scale)
-    return [*[None] * p.gradients, vote]
+    return [*[None] * (p.first + p.gradients), vote]
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
@@ -206,9 +209,10 @@ def _gradient_share(users: int, mu: float) -> float:
 
 def _require(problem: Problem, options: WhitenedOptions) -> None:
     """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
-    if options.rounds is not None and not ROUNDS_FROM <= options.rounds <= ROUNDS_TO:
-        condition = f"rounds={options.rounds} is not within {ROUNDS_FROM} and {ROUNDS_TO}"
-        raise Infeasible(NAME, condition, f"{ROUNDS_FROM} rounds or more")
+    least, most = (each + (PARTS if options.parts else 0) for each in (ROUNDS_FROM, ROUNDS_TO))
+    if options.rounds is not None and not least <= options.rounds <= most:
+        condition = f"rounds={options.rounds} is not within {least} and {most}"
+        raise Infeasible(NAME, condition, f"{least} rounds or more")
     if not 1 / 32 <= options.attendance <= 1:
         raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
     hinge = problem.link_curvature is None and problem.beliefs.label_bound is None
@@ -271,6 +275,7 @@ def _calibrated(
         resolution=resolution(problem, mu, WhitenedOptions(), users),
         robust=robust,
         mu=mu,
+        parts=options.parts,
     )
 
 

@@ -16,6 +16,8 @@ INFO = AlgorithmInfo(
     paper_planner=planning.paper_plan,
     verifier=planning.verify,
     maker=WinsorisedERM,
+    one_server="it chooses quantiles by whole histograms with an exponential mechanism, which is no sum with noise: "
+    "take tracking-srgd",
     factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
     choosing=Choosing(many_passes=True),

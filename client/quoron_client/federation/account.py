@@ -1,0 +1,231 @@
+"""What a silo's record says to the silo: what was promised, run by run, and how much of each person is spent.
+
+    with Record.open(Path("silo.sqlite"), epsilon=inf, delta=inf) as record:
+        print(account(record).as_json())
+        print(of_each(record, ["patient 17"]))
+
+For the silo and whoever checks on it, and nobody else: how many answered may tell whom a secret cohort had. No
+person's name is in an account; `of_each` needs the names from whoever holds them, as the record has none.
+"""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quoron_client.data.dialect import Dialect
+from quoron_client.data.users import names
+from quoron_client.federation.agreements import Charge
+from quoron_client.federation.own_table import read_own_table
+from quoron_client.federation.record import Record
+from quoron_privacy.errors import ConfigError, DataError
+
+UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"
+DEPARTED = {
+    "that this person has left, and when": "its rows are left out as soon as the silo's table is read",
+    "a salted digest of its name, and its number": "so that it is known if its rows are still there, or come back",
+    "which runs it was charged for, and their ε and δ": "what was released stays released, and bounds what may follow",
+    "what was released before": "it is out; its promise bounds, by ε and δ, what it can say of this person's rows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A run that was agreed to: what was announced, and what it came to."""
+
+    run: str
+    agreed: str  # ISO 8601, UTC; empty if it was not told
+    algorithm: str
+    statement: str
+    theorem: str
+    adjacency: str
+    exposure: str
+    epsilon: float | None  # as announced
+    delta: float | None
+    charged_epsilon: float  # of a person who is charged: for replacing its rows
+    charged_delta: float
+    simulation: bool
+    attendance: str
+    state: str  # open or ended
+    rounds_answered: int
+    persons: int  # that the silo had while it was open
+    persons_charged: int
+    persons_answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """So many persons have come to the same sums."""
+
+    epsilon: float
+    delta: float
+    persons: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """All that a record says, without a line on any one person."""
+
+    made: str  # ISO 8601, UTC
+    record: str
+    persons: int  # 1 of one user
+    departures: tuple[str, ...]  # when, from the first
+    spending: tuple[Spending, ...]  # from the most
+    runs: tuple[Promise, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self)
+
+    def runs_csv(self) -> str:
+        """A line a run."""
+        return _csv([asdict(each) for each in self.runs], list(Promise.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class PersonAccount:
+    """One person's, for whoever has its name."""
+
+    name: str
+    number: int | None  # None: the record does not know this name
+    epsilon: float
+    delta: float
+    runs: tuple[str, ...]  # that it is charged for
+    answered: tuple[str, ...]  # those of them in which it has answered
+    left: str | None  # when
+
+
+def account(record: Record, path: Path) -> Account:
+    """What the record in this file says of its runs and persons."""
+    many = record.people
+    everybody = np.arange(max(1, many))
+    counted = Counter((float(epsilon), float(delta)) for epsilon, delta in record.charged(everybody))
+    spending = tuple(Spending(*sums, persons) for sums, persons in sorted(counted.items(), reverse=True))
+    runs = tuple(_promise(each) for each in record.charges(everybody))
+    made = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00"
+    return Account(made, str(path), len(everybody), tuple(record.departures), spending, runs)
+
+
+def of_each(record: Record, those: Sequence[str]) -> list[PersonAccount]:
+    """What each of these names has spent, in their order."""
+    numbers, left = record.known(those)
+    sums, charges = record.charged(numbers), record.charges(numbers)
+    found = []
+    for index, (name, number) in enumerate(zip(those, numbers.tolist(), strict=True)):
+        if number < 0:
+            found.append(PersonAccount(name, None, 0.0, 0.0, (), (), None))
+            continue
+        runs = tuple(charge.run for charge in charges if charge.charged[index])
+        answered = tuple(charge.run for charge in charges if charge.answered[index])
+        epsilon, delta = float(sums[index, 0]), float(sums[index, 1])
+        found.append(PersonAccount(name, number, epsilon, delta, runs, answered, left[index]))
+    return found
+
+
+def persons_csv(found: Sequence[PersonAccount]) -> str:
+    """A line a person, by its name."""
+    lines = [
+        asdict(each) | {"runs": " ".join(each.runs), "answered": " ".join(each.answered), "left": each.left or ""}
+        for each in found
+    ]
+    return _csv(lines, list(PersonAccount.__dataclass_fields__))
+
+
+def names_in(data: Path, user: str, dialect: Dialect | None = None) -> list[str]:
+    """The persons of a silo's table, by their names, in the order of their numbers. Raises DataError."""
+    table = read_own_table(data, None, dialect)
+    try:
+        return names(table, user)
+    except DataError as error:
+        raise DataError(f"Data file {str(data)!r}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DepartureReceipt:
+    """What was done when a person left a silo, and what stays."""
+
+    person: str
+    number: int
+    left: str
+    record: str
+    epsilon: float
+    delta: float
+    answers: int
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it."""
+        return asdict(self) | {"stays": DEPARTED}
+
+    def words(self) -> str:
+        """For people."""
+        return "\n".join(
+            [
+                f"{self.person} has left, at {self.left}. No answer of {self.record} has this person's rows any more.",
+                "",
+                "Erased:",
+                f"  {self.answers} kept answers that had this person's row",
+                "",
+                "Stays:",
+                *(f"  {what}: {why}" for what, why in DEPARTED.items()),
+                f"  spent: ε = {self.epsilon:g}, δ = {self.delta:g}",
+                "",
+                "The silo's own table is not touched: erase this person's rows there, and in your copies of it.",
+            ]
+        )
+
+
+def depart(record: Record, path: Path, name: str) -> DepartureReceipt:
+    """A person leaves for good; said again it ends the same, with the time of the first. ConfigError for a name that
+    the record in this file does not know."""
+    if record.known([name])[0][0] < 0:
+        raise ConfigError(
+            f"Expected a person whom {path} knows, got {name!r}. Write the name as the table does, whole "
+            "numbers without a decimal point. Whoever was never registered is in no answer: take the rows out of the "
+            "table before the client is started."
+        )
+    gone = record.depart(name, time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S}+00:00")
+    return DepartureReceipt(name, gone.person, gone.time, str(path), gone.epsilon, gone.delta, gone.answers)
+
+
+def _promise(charge: Charge) -> Promise:
+    said = json.loads(charge.promise) if charge.promise else {}
+    return Promise(
+        run=charge.run,
+        agreed=charge.agreed or "",
+        algorithm=said.get("algorithm", ""),
+        statement=said.get("statement", UNTOLD),
+        theorem=said.get("theorem", ""),
+        adjacency=said.get("adjacency", ""),
+        exposure=said.get("exposure", ""),
+        epsilon=said.get("epsilon"),
+        delta=said.get("delta"),
+        charged_epsilon=charge.epsilon,
+        charged_delta=charge.delta,
+        simulation=bool(said.get("simulation", False)),
+        attendance=said.get("attendance", ""),
+        state="ended" if charge.ended else "open",
+        rounds_answered=charge.answers,
+        persons=charge.people,
+        persons_charged=int(charge.charged.sum()),
+        persons_answered=int(charge.answered.sum()),
+    )
+
+
+def _csv(lines: Sequence[dict[str, Any]], heads: Sequence[str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _plain(value) for key, value in line.items()} for line in lines)
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """A spreadsheet takes text that begins so for a formula; what a coordinator writes is text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -1,0 +1,213 @@
+"""What a silo answers: a row for each asked person, as a client of that person's own would say it, or their sums.
+
+    worker = SiloWorker.of(owner, record)     # owner.user_column says whose each row of the file is
+
+Persons are numbered in the record, for ever: in the order of their names at first, and whoever comes later by the next
+free number, up to as many as the silo has declared. A number without a person, or whose person has left, has no room
+left or is not in the file, is as somebody who is away; where who answers is told, that is the zero row like anybody's.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from quoron_client.federation import own_people
+from quoron_client.federation.kept_rows import KeptRows
+from quoron_client.federation.own_people import OwnPeople
+from quoron_client.federation.own_table import OwnItems
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
+from quoron_client.federation.persons import Persons
+from quoron_client.federation.record import Record, welcomed
+from quoron_client.federation.terms import Terms
+from quoron_client.federation.work import Part, Worker, misfit_of
+from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.questions import FAR, Answers, Status, Task
+from quoron_client.protocol.reports import LocalReport
+from quoron_client.protocol.silo import (
+    check_own,
+    persons_of,
+    reduction_from_wire,
+    rows_to_wire,
+    sums_to_wire,
+)
+from quoron_client.protocol.smoothing import Convolution
+from quoron_client.protocol.wire import answer_to_wire, question_from_wire
+from quoron_privacy.errors import ConfigError, DataError, WireError
+from quoron_privacy.release import Reduction
+from quoron_protos.v1 import federation_pb2 as federation
+
+_LOG = logging.getLogger("quoron.client")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiloPart(Part):
+    """A silo's part in one run; `user` is its first person's number."""
+
+    places: Persons = field(kw_only=True)  # where each person's items are in the batch; the last are nobody's
+
+
+@dataclass(slots=True)
+class SiloWorker(Worker):
+    """As `Worker`, for a file of several persons."""
+
+    @classmethod
+    def of(cls, owner: Owner, record: Record) -> Self:
+        """With everybody in the file in the record. DataError, for the owner, for a file that cannot be read or holds
+        more persons than were declared; of who is enrolled already it is told in the log alone. ConfigError where the
+        file may not be looked at, as who answers may be told, and it is not said how many persons are in it."""
+        public = PUBLIC_ATTENDANCE in owner.accept_exposures
+        if public and owner.people is None:
+            raise ConfigError(
+                f"Expected --people N with --accept {PUBLIC_ATTENDANCE}, got none: a silo that counted the persons in "
+                "its file before it comes up would tell of the file by when it does."
+            )
+        known = record.people
+        if public:
+            return cls(owner, record, people=owner.people or 1)
+        try:
+            names = own_people.names_in(owner.data, str(owner.user_column), owner.dialect)
+            people = owner.people or known or len(names)
+            _check(owner, names, people)
+        except DataError as error:
+            if not known or not welcomed(owner.record):
+                raise
+            # The coordinator draws members from those who connect: whether this one does may not be a function of data.
+            _LOG.warning("%s This silo is enrolled already, so it connects all the same.", error)
+            return cls(owner, record, people=owner.people or known)
+        record.register(names, people)
+        return cls(owner, record, people=people)
+
+    @property
+    def _most(self) -> int:
+        return own_people.MOST_NUMBERS
+
+    def _read(self, terms: Terms) -> OwnItems:
+        column, dialect = str(self.owner.user_column), self.owner.dialect
+        return own_people.own_people(self.owner.data, terms, column, people=self.people, dialect=dialect)
+
+    def _with(self, part: Part, items: OwnItems) -> Part:
+        """Items of each person where its number says; of a file that could not be read nobody's."""
+        names = items.names if isinstance(items, OwnPeople) else ()
+        made = Worker._with(self, part, items)
+        seats = self.record.register(names, self.people)
+        if beyond := int(np.count_nonzero(seats < 0)):
+            _LOG.warning(
+                "Data file %r: %d persons are left out, who have left or are more than the %d this silo answers for.",
+                *(str(self.owner.data), beyond, self.people),
+            )
+        places = np.full(self.people, items.batch.users - 1, np.int64)
+        places[seats[seats >= 0]] = np.flatnonzero(seats >= 0)
+        return SiloPart(made.terms, made.batch, made.user, places=places)
+
+    def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
+        """A new answer, kept in the record, or why there is none."""
+        part = self.prepare(name[0]) if ready else self.parts.get(name[0])
+        if part is None:
+            return "the client takes no part"
+        try:
+            task = question_from_wire(message)[3]
+            asked = np.zeros(1, np.int64) if self.people == 1 else persons_of(message.persons, people=self.people)
+            check_own(task, len(asked))
+            sums = reduction_from_wire(message.sums) if message.HasField("sums") else None
+        except WireError as error:
+            return str(error)
+        if sums is not None and not part.terms.silo_sums:
+            return "it asks for sums, and the run was not announced as one that does"
+        misfit = misfit_of(part.terms, name[1], task)
+        if misfit is not None:
+            return misfit
+        if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
+            return self._said(name, part, _nobody(part, task, len(asked)), sums)
+        found = self._found(name, part, task, asked)
+        return found if isinstance(found, str) else self._said(name, part, found, sums)
+
+    def _found(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
+        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round."""
+        stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
+        kept = None if stored is None else KeptRows.read(stored)
+        found = _nobody(part, task, len(asked))
+        new = np.ones(len(asked), np.bool_)
+        if kept is not None:
+            places, same = kept.places(task, asked)
+            found.values[same] = kept.answers.values[places[same]]
+            found.status[same] = kept.answers.status[places[same]]
+            new = places < 0
+        new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=kept is not None)
+        rows = np.flatnonzero(new)
+        if len(rows):
+            made = self._rows(part, task.part(rows), name[1], asked[rows])
+            found.values[rows], found.status[rows] = made.values, made.status
+            told = KeptRows.of(task.part(rows), asked[rows], made)
+            told = told if kept is None else kept.and_also(told)
+            if not record.keep(*name, told.as_bytes(), asked[rows], spends=spends, further=kept is not None):
+                return "another process of this client was faster"
+        elif kept is None:
+            return record.objection(*name[:2], asked, spends=spends) or "nobody of it may answer"
+        return found
+
+    def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
+        """Nothing: what was said before is kept person by person."""
+        return None
+
+    def _said(self, name: tuple[str, int, bytes], part: Part, found: Answers, sums: Reduction | None) -> bytes:
+        if part.terms.public:
+            found = Answers(found.values, np.full_like(found.status, Status.ANSWERED))
+        if self.people == 1:
+            said = answer_to_wire(*name, found.values[0], Status(int(found.status[0])))
+        elif sums is None:
+            said = rows_to_wire(*name, found)
+        else:
+            said = sums_to_wire(*name, sums.of(found.values, found.answered))
+        return bytes(said.SerializeToString())
+
+    def _rows(self, part: Part, task: Task, number: int, asked: Persons) -> Answers:
+        """Of persons who may answer, as a client of its own would say it."""
+        if not isinstance(part, SiloPart) or part.batch is None:
+            return _nobody(part, task, len(asked))
+        places = part.places[asked]
+        items = part.batch.of(places) if _draws(task) else part.batch.seen(places)
+        try:
+            found = self._answers(part, task, items, number, part.user + asked)
+        except Exception:
+            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
+            _LOG.exception("The answer could not be computed.")
+            if not isinstance(task, LocalReport):
+                return _nobody(part, task, len(asked))
+            nothing = part.batch.of(np.full(len(asked), part.batch.users - 1))  # as users without any would report
+            found = self._answers(part, task, nothing, number, part.user + asked)
+        # Who is in the file without a row that can be used is rejected, as by a client of its own.
+        unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
+        status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
+        return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
+
+
+def _nobody(part: Part, task: Task, asked: int) -> Answers:
+    """Of whom there is nothing to say."""
+    values = np.zeros((asked, *task.answer_shape(part.terms.dimension)))
+    return Answers(values, np.full(asked, Status.MISSING, np.uint8))
+
+
+def _check(owner: Owner, names: list[str], people: int) -> None:
+    """DataError for more persons than were declared, and for none."""
+    if not names:
+        raise DataError(f"Data file {str(owner.data)!r}: Expected the rows of some people, got none.")
+    if len(names) > people:
+        raise DataError(
+            f"Data file {str(owner.data)!r}: Expected at most {people:,} people in column {owner.user_column!r}, got "
+            f"{len(names):,}. A silo answers for as many as it was enrolled with, for ever: leave the others out, or "
+            "give them a client of their own."
+        )
+
+
+def _draws(task: Task) -> bool:
+    """Whether users need random points, which are drawn for every row of what they are given."""
+    return isinstance(getattr(getattr(task, "gradient", task), "smoothing", None), Convolution)
+
+
+def _largest(terms: Terms, task: Task) -> float:
+    """Beyond which the coordinator rejects a row."""
+    loss, domain = terms.make_loss(), terms.make_domain()
+    lipschitz = loss.lipschitz(domain, terms.dimension, getattr(task, "smoothing", None))
+    return FAR * task.honest(Bounds(lipschitz, domain.norm_bound(terms.dimension), loss.feature_norm))

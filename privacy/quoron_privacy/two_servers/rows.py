@@ -1,0 +1,323 @@
+"""Integer rows of users, by what a round asks, and their exact sums in ℤ/2⁶⁴.
+
+    >>> sheet = RoundSheet((Block("gradient", 2, 1 << 28, "clipped"),))
+    >>> reduction = ClippedRows(sheet, norm=1.0)
+    >>> rows = reduction.rows(np.array([[0.6, 0.8], [np.nan, 0.0]]), np.array([True, True]))
+    >>> (rows[0] / 2**28).round(6).tolist(), rows[1].tolist()
+    ([0.6, 0.8], [0, 0])
+
+A row is what one user masks: weights, the root of two of a moment's entries and all else stand *in* it, so that nothing
+but a sum of whole steps is left to do. Everything is cut towards zero; a row that is not finite, or not there, is the
+zero row. What two rows of a kind are apart, and proofs: docs/privacy/two-servers.md#rows.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.gaussian import check_norm
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import loops as clipping
+from quoron_privacy.means.free_presence import SPAN, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import loops as shaped
+from quoron_privacy.means.moment import loops as moments
+from quoron_privacy.means.norm_counts import checked, weights_of
+from quoron_privacy.means.norm_counts import loops as whitening
+from quoron_privacy.release import packed
+from quoron_privacy.two_servers.ring import fits
+from quoron_privacy.two_servers.sheet import Block as Block
+from quoron_privacy.two_servers.sheet import RoundSheet
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+own = OnFirstUse("quoron_privacy.two_servers.rows_loops")
+
+ROOT = 1.4142135623730949  # below √2
+HERE = 0.8660254  # below √¾
+BLOCK = 1 << 18  # numbers that are looked at together
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RingSums:
+    """A sum of rows in the ring. What an engine hands out holds the helper's noise, and the chain it is labelled by.
+
+    Not a number before the coordinator's own noise is in: no float, no comparison, no log.
+    """
+
+    total: Words  # (k,); (groups · k,) of several groups, one after the other
+    chain: bytes | None = None  # None until the helper's noise is in; of several groups theirs, one after the other
+    answered: int = 0  # rows that are in it: both servers know whose
+    asked: int = 0  # users that were asked and count: where there are groups, user number i of them is in i mod groups
+
+    def __add__(self, other: "RingSums") -> "RingSums":
+        if self.chain is not None or other.chain is not None:
+            raise RunError("Expected sums without noise to add to one another, got one that holds the helper's.")
+        return RingSums(self.total + other.total, None, self.answered + other.answered, self.asked + other.asked)
+
+
+class RingReduction(Protocol):
+    """All that a round reads of users' answers, as rows of whole steps."""
+
+    @property
+    def sheet(self) -> RoundSheet:
+        """What the plan says of the round."""
+
+    @property
+    def chains(self) -> tuple[bytes, ...]:
+        """Those after the lists of the rounds before: what the helper's noise is labelled by, with this round's."""
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """The row of each user, (users, k): what a client masks."""
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """Their exact sum."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedRows:
+    """⌊U clip_C(v - c) / C⌋, of the kind "clipped"."""
+
+    sheet: RoundSheet  # one block of d numbers
+    norm: float  # C
+    centre: Vector | None = None  # c, (d,); None is zero
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return row_by_row(self, values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        block = only(self.sheet, "clipped")
+        centre, norm = centred(self.centre, block.length), radius_of(self.norm)
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            none = np.zeros(5, np.int64)
+            clipping.added(clipping.clipped_sum().address, rows, centre, here, norm, float(block.unit), total, none)
+
+        return summed(add, checked(values, block.length), answered, self.sheet)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormCountRows:
+    """⌊(U w c, V w (1 - a), V w 1[a <= ⅔] or V w h, V w)⌋ of free-presence#p3, of a kind that counts norms.
+
+    c = v / C scaled into the unit ball, v = Lᵀ g - c₀, a above ‖c‖; U is the unit of "sums", V that of "shares". A
+    vector of several parts has Lᵀ of each.
+    """
+
+    sheet: RoundSheet  # "sums" of d numbers, "shares" of three
+    radius: float  # C
+    transform: Matrix | None = None  # L, (p, d); None for none
+    centre: Vector | None = None  # c₀, (d,); None is zero
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return row_by_row(self, values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        sums, shares = self.sheet.blocks
+        soft, d = sums.kind.startswith("soft"), sums.length
+        weights = np.array(weights_of(self.sheet.adjacency, soft))
+        centre, zero, norm = centred(self.centre, d), np.zeros(d), radius_of(self.radius)
+        matrix = None if self.transform is None else np.ascontiguousarray(self.transform, np.float64)
+        given = checked(values, d) if matrix is None else checked(values, len(matrix), parts=True)
+        if matrix is not None and given.shape[1] // len(matrix) * matrix.shape[1] != d:
+            raise ConfigError(f"Expected vectors that give {d} numbers, got shape {given.shape}.")
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            around = centre
+            if matrix is not None:
+                made, around = np.empty((len(rows), d)), zero
+                whitening.whitened(rows, matrix, centre, made)
+                rows = made
+            units = norm, float(sums.unit), float(shares.unit)
+            own.sum_norm_counts(rows, around, here, *units, weights, soft, total[:d], total[d:])
+
+        return summed(add, given, answered, self.sheet)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MomentRows:
+    """⌊U vec(ZᵀZ)⌋, Z a triangular factor over R scaled into the unit ball; of the kind "moment"."""
+
+    sheet: RoundSheet  # one block of d (d + 1) / 2 numbers
+    dimension: int  # d
+    norm: float  # R
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return row_by_row(self, values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        block, norm, d = only(self.sheet, "moment", packed(self.dimension)), radius_of(self.norm), self.dimension
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            total += moments.sum_moments(rows, here, norm, float(block.unit), d, ROOT)
+
+        return summed(add, checked(values, block.length), answered, self.sheet)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapedMomentRows:
+    """⌊U w (vec(A / B), 1)⌋ of free-presence#p2, A = LᵀZᵀZL scaled into the ball of radius B."""
+
+    sheet: RoundSheet  # one block of d (d + 1) / 2 + 1 numbers, "shaped-moment"
+    transform: Matrix  # L, (d, d)
+    radius: float  # B
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return row_by_row(self, values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        numbers, radius = packed(len(self.transform)), radius_of(self.radius)
+        block, weights = only(self.sheet, "shaped-moment", numbers + 1), weights_of(self.sheet.adjacency)
+        unit, matrix = float(block.unit), np.ascontiguousarray(self.transform, np.float64)
+
+        def add(rows: Matrix, here: Mask, total: Integers) -> None:
+            added, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
+            total[:-1] += added
+            total[-1] += present * int(unit * weights[3])
+
+        return summed(add, checked(values, numbers), answered, self.sheet)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthRows:
+    """⌊U (ℓ, √¾)⌋ of free-presence#p1: of factors the length of LᵀZᵀZL, of `vectors` that of Lᵀg."""
+
+    sheet: RoundSheet  # one block of two numbers, "length"
+    transform: Matrix  # L
+    top: float
+    vectors: bool = False
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        block, made = only(self.sheet, "length", 2), np.zeros((len(values), 2), np.int64)
+        logs = (vector_logs if self.vectors else moment_logs)(values, self.transform)
+        here = answered & ~np.isnan(logs)
+        fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
+        made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
+        made[:, 1] = np.where(here, int(HERE * block.unit), 0)
+        return admitted(made, self.sheet)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        return total(self.rows(values, answered), answered)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneHotRows:
+    """U in the cell that a user names, a whole number from 0; the zero row for anything else. Of the kind "one-hot"."""
+
+    sheet: RoundSheet  # one block, a number a cell
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction; values (users, 1)."""
+        block = only(self.sheet, "one-hot")
+        cells = checked(values, 1)[:, 0]
+        named = answered[:, None] & (cells[:, None] == np.arange(block.length))
+        made: Integers = np.where(named, np.int64(block.unit), np.int64(0))
+        return made
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        return total(self.rows(values, answered), answered)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlagRows:
+    """U for users whose number is above `threshold`, 0 for all others. Of the kind "flag"."""
+
+    sheet: RoundSheet  # one block of one number
+    threshold: float = 0.0
+    chains: tuple[bytes, ...] = ()
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction; values (users, 1)."""
+        block = only(self.sheet, "flag", 1)
+        above = answered[:, None] & (checked(values, 1) > self.threshold)
+        made: Integers = np.where(above, np.int64(block.unit), np.int64(0))
+        return made
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        return total(self.rows(values, answered), answered)
+
+
+def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
+    """The one block of a round; ConfigError for another kind or length."""
+    kinds = [(block.kind, block.length) for block in sheet.blocks]
+    if len(kinds) != 1 or kinds[0][0] != kind or length not in (None, kinds[0][1]):
+        raise ConfigError(f"Expected one block of the kind {kind!r} with length {length}, got {kinds}.")
+    return sheet.blocks[0]
+
+
+def radius_of(norm: float) -> float:
+    """A radius that whoever asks has sent: ConfigError for what is none, which says nothing of any data."""
+    check_norm(norm)
+    return float(norm)
+
+
+def centred(centre: Vector | None, dimension: int) -> Vector:
+    """The centre, (dimension,); ConfigError for another shape."""
+    if centre is None:
+        return np.zeros(dimension)
+    if centre.shape != (dimension,):
+        raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {centre.shape}.")
+    return np.ascontiguousarray(centre, np.float64)
+
+
+def row_by_row(reduction: RingReduction, values: Matrix, answered: Mask) -> Integers:
+    """The row of each user, as the sum over that user alone; the zero row where it were longer than admitted."""
+    each = [reduction.of(values[i : i + 1], answered[i : i + 1]).total.view(np.int64) for i in range(len(values))]
+    return admitted(np.array(each, np.int64).reshape(len(each), reduction.sheet.length), reduction.sheet)
+
+
+def admitted(rows: Integers, sheet: RoundSheet) -> Integers:
+    """`rows`, with zeros for those that are longer than the sheet admits: a fault, which nobody is to notice."""
+    for row in rows:
+        if not fits(row, sheet):
+            row[:] = 0
+    return rows
+
+
+def summed(
+    add: Callable[[Matrix, Mask, Integers], None], values: Matrix, answered: Mask, sheet: RoundSheet
+) -> RingSums:
+    """What `add` adds of some rows at a time; in the ring, so in any order."""
+    here = np.ascontiguousarray(answered, np.bool_)
+    made, one_by_one = np.zeros(sheet.length, np.int64), Lock()
+
+    def part(first: int, last: int) -> None:
+        piece = np.zeros(sheet.length, np.int64)
+        add(values[first:last], here[first:last], piece)
+        with one_by_one:
+            made.__iadd__(piece)
+
+    own.in_pieces(part, len(values), values.shape[1], max(1, BLOCK // max(values.shape[1], 1)))
+    return RingSums(made.view(np.uint64), None, int(np.count_nonzero(here)))
+
+
+def total(rows: Integers, answered: Mask) -> RingSums:
+    """The sum of rows, (users, k), in the ring."""
+    made: Words = np.ascontiguousarray(rows).view(np.uint64).sum(axis=0, dtype=np.uint64)
+    return RingSums(made, None, int(np.count_nonzero(answered)))

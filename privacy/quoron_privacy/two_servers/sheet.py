@@ -1,0 +1,215 @@
+"""The sheet of a plan for two servers: what rows each round admits, in whole steps of one noise.
+
+    >>> moment = RoundSheet((Block("moment", 6, 1 << 28, "moment"),))
+    >>> sheet = Sheet((moment,))
+    >>> Sheet.read(sheet.as_json()) == sheet, len(sheet.digest())
+    (True, 32)
+
+Every coordinate of every round gets ⌊2³⁰ Z⌋ from each server, so a step is 2⁻³⁰ of a standard deviation, and how much
+noise a plan wants is said by how *long* its rows are: U steps. No scale, radius, iterate or state is in a sheet; both
+servers and every client derive it from the plan alone. What rows of a kind are, and how far apart two of them can be:
+docs/privacy/two-servers.md#rows.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import groupby
+from typing import Any
+
+from quoron_privacy.errors import ConfigError, WireError, count
+from quoron_privacy.prefix.factorisations import FACTORISATIONS, LONGEST
+from quoron_privacy.release import Adjacency
+
+MOST_UNIT = 1 << 34  # 16 standard deviations: a longer row is protected by nothing
+MOST_NUMBERS = 1 << 26  # of one round, half a gigabyte
+ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "zero-out")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Of rows: how far apart two neighbours are, and how long a row is at most, in units of U.
+
+    Pairs are for replace-one and zero-out. Cutting to whole numbers adds `cut` · √length steps to how far apart two
+    rows are under replace-one, and nothing to how long one is.
+    """
+
+    square_apart: tuple[int, int]  # s²
+    square_length: tuple[int, int]
+    cut: float = 0.0
+
+
+# Proofs: docs/privacy/two-servers.md#rows.
+KINDS: Mapping[str, Kind] = {
+    "clipped": Kind((4, 1), (1, 1)),  # a ball
+    "one-hot": Kind((2, 1), (1, 1)),  # one cell of several
+    "flag": Kind((1, 1), (1, 1)),  # whether or not
+    "length": Kind((1, 1), (1, 1)),  # free-presence#p1
+    "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
+    "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
+    "norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # free-presence#p3: "sums" and "shares" are one row together
+    "soft-norm-counts": Kind((4, 1), (4, 1), cut=1.0),  # adaptive-clip#ac1
+}
+COUNTING = "norm-counts", "soft-norm-counts"
+SUMS, SHARES = "sums", "shares"  # names of blocks: what a factorisation correlates, and what norms say beside it
+MEANS = "means"  # what stands beside shares in rounds whose noise is independent
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some numbers of a row: U steps are one unit of them."""
+
+    name: str
+    length: int
+    unit: int  # U
+    kind: str
+
+    def __post_init__(self) -> None:
+        count(length=self.length, unit=self.unit)
+        if not isinstance(self.name, str) or not isinstance(self.kind, str) or self.kind not in KINDS:
+            raise ConfigError(f"Expected kind in {sorted(KINDS)}, got kind={self.kind!r}.")
+        if self.unit > MOST_UNIT:
+            raise ConfigError(f"Expected unit <= 2**34 steps, got unit={self.unit}. Use a smaller epsilon.")
+
+
+@dataclass(frozen=True)
+class RoundSheet:
+    """The blocks of one round's row, one after the other."""
+
+    blocks: tuple[Block, ...]
+    adjacency: Adjacency = "replace-one"
+
+    def __post_init__(self) -> None:
+        if not self.blocks or len({each.name for each in self.blocks}) < len(self.blocks):
+            raise ConfigError(f"Expected blocks with names of their own, got {[each.name for each in self.blocks]}.")
+        if self.adjacency not in ADJACENCIES:
+            raise ConfigError(f"Expected adjacency in {ADJACENCIES}, got adjacency={self.adjacency!r}.")
+        counting = [(each.name, each.kind) for each in self.blocks if each.kind in COUNTING]
+        named = tuple(name for name, _ in counting) in ((SUMS, SHARES), (MEANS, SHARES))
+        if counting and (len({kind for _, kind in counting}) > 1 or not named):
+            raise ConfigError(
+                f"Expected blocks {SUMS!r} or {MEANS!r}, and {SHARES!r}, where norms are counted, got {counting}."
+            )
+        if self.length > MOST_NUMBERS:
+            raise ConfigError(f"Expected at most {MOST_NUMBERS:,} numbers of a round, got {self.length:,}.")
+
+    @cached_property
+    def length(self) -> int:
+        """k: numbers of a row."""
+        return sum(block.length for block in self.blocks)
+
+    @property
+    def most(self) -> int:
+        """Σ U² over blocks."""
+        return sum(block.unit**2 for block in self.blocks)
+
+    def parts(self) -> tuple[tuple[Block, slice], ...]:
+        """Each block with where it stands in a row."""
+        starts = [sum(block.length for block in self.blocks[:i]) for i in range(len(self.blocks))]
+        return tuple((block, slice(at, at + block.length)) for block, at in zip(self.blocks, starts, strict=True))
+
+    @cached_property
+    def together(self) -> tuple[tuple[tuple[Block, slice], ...], ...]:
+        """The parts, those together that are one row of one kind: "sums" and "shares" where norms are counted."""
+        counting = tuple(each for each in self.parts() if each[0].kind in COUNTING)
+        others = tuple((each,) for each in self.parts() if each[0].kind not in COUNTING)
+        return (counting, *others) if counting else others
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All rounds of a plan, and which of them may ask one user.
+
+    A user takes part in the first `pilot` rounds, once in each, and then in no other; or in `participations` of the
+    others at most, any two of them a multiple of `separation` apart.
+    """
+
+    rounds: tuple[RoundSheet, ...]
+    factorisation: str | None = None  # of the blocks "sums", over the rounds that have one
+    participations: int = 1
+    separation: int = 1
+    pilot: int = 0
+    groups: int = 1  # of users, public, each with lists and noise of its own; released is their median
+
+    def __post_init__(self) -> None:
+        count(
+            participations=self.participations, separation=self.separation, rounds=len(self.rounds), groups=self.groups
+        )
+        if self.groups % 2 == 0:
+            raise ConfigError(f"Expected an odd number of groups, got groups={self.groups}.")
+        if not 0 <= self.pilot <= len(self.rounds) <= LONGEST:
+            raise ConfigError(f"Expected 0 <= pilot <= rounds <= {LONGEST}, got {self.pilot}, {len(self.rounds)}.")
+        found = {
+            (at, block.length)
+            for each in set(self.rounds)
+            for at, block in enumerate(each.blocks)
+            if block.name == SUMS
+        }
+        if self.factorisation is not None and len(found) != 1:
+            raise ConfigError(f"Expected a block {SUMS!r} of one place and length to correlate, got {sorted(found)}.")
+        if self.factorisation is not None and self.correlated != tuple(
+            range(self.correlated[0], self.correlated[-1] + 1)
+        ):
+            raise ConfigError(f"Expected rounds with a block {SUMS!r} one after the other, got others between.")
+        if self.factorisation is not None and self.factorisation not in FACTORISATIONS:
+            raise ConfigError(f"Expected factorisation in {FACTORISATIONS}, got {self.factorisation!r}.")
+
+    @cached_property
+    def correlated(self) -> tuple[int, ...]:
+        """Rounds whose block "sums" has noise that is correlated over them."""
+        if self.factorisation is None:
+            return ()
+        return tuple(t for t, each in enumerate(self.rounds) if any(block.name == SUMS for block in each.blocks))
+
+    def admits(self, before: Collection[int], round_: int) -> bool:
+        """Whether a user of the rounds `before` may be asked in another one."""
+        if not 0 <= round_ < len(self.rounds) or round_ in before:
+            return False
+        if round_ < self.pilot:
+            return all(each < self.pilot for each in before)
+        alike = all((each - round_) % self.separation == 0 and each >= self.pilot for each in before)
+        return alike and len(before) < self.participations
+
+    def as_json(self) -> str:
+        """One text for one sheet: equal rounds in a row are written once, with their number."""
+        rounds = [[len(list(same)), _written(each)] for each, same in groupby(self.rounds)]
+        own = {
+            "rounds": rounds,
+            "factorisation": self.factorisation,
+            "participations": self.participations,
+            "separation": self.separation,
+            "pilot": self.pilot,
+            "groups": self.groups,
+        }
+        return json.dumps(own, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: str) -> "Sheet":
+        """Of `as_json`; WireError for anything else."""
+        try:
+            own: dict[str, Any] = json.loads(text)
+            if sum(number for number, _ in own["rounds"]) > LONGEST:
+                raise WireError(f"Expected a sheet of at most {LONGEST} rounds, got more.")
+            rounds = tuple(each for number, made in own.pop("rounds") for each in [_read(made)] * number)
+            sheet = cls(rounds, **own)
+        except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:
+            raise WireError(f"Expected the sheet of a plan, got something else ({error}).") from None
+        if sheet.as_json() != text:
+            raise WireError("Expected a sheet in its one spelling, got another. Use Sheet.as_json().")
+        return sheet
+
+    def digest(self) -> bytes:
+        """32 bytes that no other sheet has."""
+        return sha256(b"quoron two-servers sheet 1\n" + self.as_json().encode()).digest()
+
+
+def _written(made: RoundSheet) -> dict[str, Any]:
+    blocks = [[b.name, b.length, b.unit, b.kind] for b in made.blocks]
+    return {"blocks": blocks, "adjacency": made.adjacency}
+
+
+def _read(made: Mapping[str, Any]) -> RoundSheet:
+    blocks = tuple(Block(*each) for each in made["blocks"])
+    return RoundSheet(blocks, made["adjacency"])

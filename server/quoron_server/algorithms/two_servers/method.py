@@ -1,0 +1,216 @@
+"""An algorithm whose rounds are summed where no server sees an answer: the coordinator's side.
+
+    question   as the algorithm's own, of rows in whole steps of one server's noise (the plan's sheet)
+    sums       Σ z_u + N_B mod 2⁶⁴, with the chain of all lists so far; N_B is the helper's
+    release    of (Σ z_u + N_B + N_A) mod 2⁶⁴ alone: nothing of a sum is a number before N_A is in
+
+N_A is labelled by (key, run, round, chain of lists) and by no start: the same lists have the same noise after a crash,
+other lists are a second release with noise of their own. docs/privacy/two-servers.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b, sha256
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.errors import RunError
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Noised, Sums
+from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain
+from quoron_privacy.two_servers.groups import median
+from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.ring import added, signed
+from quoron_privacy.two_servers.rows import RingSums
+from quoron_privacy.two_servers.served import louder
+from quoron_privacy.two_servers.sheet import SUMS
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.two_servers.rows import FirstRows, rows_of
+from quoron_server.plan import Plan
+from quoron_server.rounds import Engine
+from quoron_server.wording import digest
+
+Steps = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServersState:
+    """Between two rounds: what the algorithm keeps, all of it released, and the chain after every round's list."""
+
+    round: int
+    chains: NDArray[np.uint8]  # (rounds, 32 · groups); zeros for rounds to come
+    running: NDArray[np.float64]  # of each group, of what is correlated over rounds: its released sum, (groups + 1, d)
+    inner: Any
+
+
+@runtime_checkable
+class Reserving(Protocol):
+    """An algorithm that asks more users than it counts."""
+
+    def counting(self, state: Any) -> tuple[Any, int]:
+        """What it reads of a round, and of how many answers, the first in slot order."""
+
+
+class WithServers:
+    """The algorithm `inner` of the plan of one server, with the rounds of `plan`."""
+
+    def __init__(self, plan: Plan, inner: Algorithm[Any]) -> None:
+        self.plan, self.inner = plan, inner
+        self._sheet = plan.sheet
+        self._noise: tuple[bytes, ServerNoise] | None = None
+
+    def init(self) -> ServersState:
+        """Before the first round."""
+        groups, first = self._sheet.groups, self._sheet.correlated[:1]
+        series = sum(each.length for t in first for each in self._sheet.rounds[t].blocks if each.name == SUMS)
+        running = np.zeros((groups + 1 if groups > 1 else 0, series))
+        return ServersState(0, np.zeros((len(self._sheet.rounds), 32 * groups), np.uint8), running, self.inner.init())
+
+    def request(self, state: ServersState, noise: NoiseSource) -> Question | None:
+        """The algorithm's own question, about rows in whole steps."""
+        question = self.inner.request(state.inner, noise)
+        if question is None:
+            return None
+        reduction, most = question.reduction, None
+        if reduction is None and isinstance(self.inner, Reserving):
+            reduction, most = self.inner.counting(state.inner)
+        rows: Any = rows_of(reduction, self._sheet.rounds[state.round], _chains(state))
+        counted: Any = rows if most is None else FirstRows(rows, most)
+        return replace(question, reduction=counted)
+
+    def update(self, state: ServersState, answers: Any, noise: NoiseSource) -> Update[ServersState]:
+        """The algorithm's own, of the sum with both noises."""
+        if not isinstance(answers, RingSums) or answers.chain is None:
+            raise RunError("Expected a sum with the helper's noise in it, got one without. Ask through both servers.")
+        history = (*_chains(state), answers.chain)
+        both = added(answers.total, noise_of_groups(self._own(noise), history))
+        steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
+        released = Noised.of(steps, answers.answered)
+        update = self.inner.update(state.inner, released, noise)
+        chains = state.chains.copy()
+        chains[state.round] = np.frombuffer(answers.chain, np.uint8)
+        return replace(update, state=ServersState(state.round + 1, chains, running, update.state))
+
+    def _middle(self, state: ServersState, sums: Steps, asked: int) -> tuple[Steps, NDArray[np.float64]]:
+        """Of released sums of groups, (groups, k), what one sum of all is taken to be, in steps as the algorithm has
+        them; and the running sums.
+
+        A user adds more steps to a group's sum than to one of all, as the noise of a median is `louder`. What is
+        correlated over rounds is summed before its median is taken.
+        """
+        groups = len(sums)
+        if groups == 1:
+            return sums[0], state.running
+        sizes = np.array([len(range(g, max(asked, groups), groups)) for g in range(groups)])
+        alike = sums * (sizes.sum() / sizes / louder(groups))[:, None]  # each as if all were as its users are
+        steps, running = median(alike), state.running
+        if state.round in self._sheet.correlated:
+            at = next(at for block, at in self._sheet.rounds[state.round].parts() if block.name == SUMS)
+            told = running[:-1] + alike[:, at]
+            running = np.concatenate([told, [median(told)]])
+            steps[at] = running[-1] - state.running[-1]
+        return np.rint(steps).astype(np.int64), running
+
+    def model(self, state: ServersState) -> Vector:
+        """The algorithm's own."""
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: ServersState) -> Vector:
+        """The algorithm's own: all of it is released."""
+        return self.inner.iterate(state.inner)
+
+    def _own(self, noise: NoiseSource) -> ServerNoise:
+        """Of the run's key, whichever start this is; kept, as correlated noise goes on from what it drew."""
+        key = noise.export_key()
+        if self._noise is None or self._noise[0] != key:
+            self._noise = key, noise_of(key, COORDINATOR, self.plan)
+        return self._noise[1]
+
+
+def with_helper(engine: Engine, plan: Plan, simulation_seed: int | None) -> Engine:
+    """The engine itself, if it says that it `hides_answers` behind a helper; in a simulation one that plays the helper.
+
+    RunError for any other: no client is asked for an answer that somebody would see.
+    """
+    if getattr(engine, "hides_answers", False):
+        return engine
+    if simulation_seed is None:
+        raise RunError(
+            "Expected an engine with a helper for a run of exposure two-servers, got one that sees single answers."
+        )
+    return BothServers(engine, plan, str(simulation_seed).encode())
+
+
+class BothServers:
+    """An engine with the helper of a simulation behind it: sums that hold its noise, by the seed.
+
+    Of the list of a round the chain says which it is: who answered changes no bit of a simulation's noise. Sums of an
+    engine that has a helper of its own are handed on.
+    """
+
+    def __init__(self, engine: Engine, plan: Plan, seed: bytes) -> None:
+        self.engine = engine
+        self._noise = noise_of(seed, HELPER, plan.without_quorum())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)  # what it measures, and whose users it asks
+
+    def ask(self, question: Question) -> Answers | Sums | Any:
+        """The sum of the asked rows and the helper's noise."""
+        rows: Any = question.reduction
+        if not hasattr(rows, "chains"):
+            return self.engine.ask(question)
+        groups = self._noise.sheet.groups
+        apart = groups > 1 or isinstance(rows, FirstRows)
+        whole: Any = self.engine.ask(replace(question, reduction=None) if apart else question)
+        sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
+        if sums.chain is not None:
+            return sums
+        history = (*rows.chains, simulated_chain(rows.chains, question.round, groups))
+        return replace(sums, total=added(sums.total, noise_of_groups(self._noise, history)), chain=history[-1])
+
+
+def noise_of(key: bytes, whose: bytes, plan: Plan) -> ServerNoise:
+    """One server's noise for a plan; a run's key is its own, so that its name need not be in the labels."""
+    own = blake2b(key, digest_size=32, person=whose).digest()
+    return ServerNoise(own, "", bytes.fromhex(digest(plan)), plan.sheet)
+
+
+def _chains(state: ServersState) -> tuple[bytes, ...]:
+    return tuple(each.tobytes() for each in state.chains[: state.round])
+
+
+def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
+    """The sums of groups, one after the other: the user in slot i is in group i mod groups."""
+    own, counted = rows, answers.answered
+    if isinstance(rows, FirstRows):
+        own, counted = rows.own, first_answered(counted, rows.most)
+    group = np.arange(len(counted)) % groups
+    sums = [own.of(answers.values, counted & (group == g)) for g in range(groups)]
+    asked = min(len(counted), getattr(rows, "most", len(counted)))
+    return RingSums(np.concatenate([each.total for each in sums]), None, int(np.count_nonzero(counted)), asked)
+
+
+def of_group(chains: Sequence[bytes], group: int) -> tuple[bytes, ...]:
+    """One group's chains, of those of all groups one after the other."""
+    return tuple(apart(each)[group] for each in chains)
+
+
+def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
+    """One server's noise of the last round of a history, of all groups one after the other."""
+    groups, now = noise.sheet.groups, len(history) - 1
+    return np.concatenate([noise.of(now, of_group(history, g), g) for g in range(groups)])
+
+
+def simulated_chain(before: Sequence[bytes], round_: int, groups: int) -> bytes:
+    """The chains after a round in a simulation, of whoever answers: in one process and in two, the same noise."""
+    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
+    last = before[-1] if before else FIRST * groups
+    return b"".join(next_chain(own, round_, g, [entry]) for g, own in enumerate(apart(last)))

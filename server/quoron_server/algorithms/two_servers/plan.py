@@ -1,0 +1,197 @@
+"""Plans of two servers: an ordinary plan made at μ/√2, whose noise is half of one server's and half of the other's.
+
+So every number that a plan holds or predicts knows of both noises, and nothing but the length of users' rows is added:
+in steps of 2⁻³⁰ deviations of *one* server's noise. What one server, or whoever holds its key, learns is counted again
+from these whole numbers alone. Statement and proof: docs/privacy/two-servers.md.
+"""
+
+import math
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.pair import Pair
+from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.streams import GRID_BITS, total_variation
+from quoron_privacy.prefix import played
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.two_servers.served import Servers, louder
+from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
+from quoron_server.algorithms import checks
+from quoron_server.parameters import Kind
+from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from quoron_server.algorithms.registered import Registered
+
+STEPS = 2.0**GRID_BITS  # in one deviation of one server's noise
+TRIES = 10  # of a plan, each quieter than what the last one cost: U is whole, so a little less may be no less
+# How far two neighbours' rows are apart in units of U, and what cutting them to whole numbers adds, times √numbers:
+# under replace-one, under zero-out. Written out again for those who verify: docs/privacy/two-servers.md#rows.
+_APART = {
+    "clipped": (2.0, 1.0, 0.0),
+    "length": (1.0, 1.0, 0.0),
+    "moment": (math.sqrt(2), 1.0, 2.01),
+    "shaped-moment": (math.sqrt(2), 1.0, 2.01),
+    "norm-counts": (2.0, 1.0, 2.0),
+    "soft-norm-counts": (2.0, 1.0, 2.0),
+}
+
+
+def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any, constants: Any, seed: int) -> Plan:
+    """The plan with the least predicted risk under exposure two-servers.
+
+    ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
+    """
+    if info.one_server is not None:
+        raise ConfigError(
+            f"Expected an algorithm of exposure two-servers, got algorithm.name={info.name!r}: {info.one_server}."
+        )
+    if constants != "calibrated":
+        raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
+    limit = privacy.server_epsilon or privacy.epsilon
+    left = privacy.delta if privacy.quorum is None else quorums.rest(limit, privacy.delta, 0.0)[1]
+    server = gdp.mu_for(limit, left) * (1 - 1e-7)
+    whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
+    together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
+    for again in range(TRIES):
+        if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
+            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
+        own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
+        require_served(own)
+        sheet = own.parameters.sheet(own.problem, privacy.groups)
+        spent, outside = server_mu(sheet), outsiders_mu(sheet)
+        if spent <= server and outside <= whole:
+            break
+        quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
+    if privacy.server_epsilon is not None:  # no more is charged than is spent
+        limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))
+    return _both(own, together, limit, privacy)
+
+
+def _asking_all(options: Any) -> Any:
+    """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
+    names = {each.name for each in fields(options)}
+    options = replace(options, parts=True) if "parts" in names else options
+    return replace(options, rate=1.0) if "rate" in names and options.rate is None else options
+
+
+def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
+    """The plan of two servers whose noise together is that of `own`."""
+    quorum, p = None, own.parameters
+    if privacy.quorum is not None:  # who answers is seen by both servers, so counting costs nothing
+        rest = limit, own.guarantee.delta
+        quorum = quorums.exact(privacy.quorum, p.cohorts(), participations=p.participations(), rest=rest)
+    promise = replace(
+        own.guarantee,
+        epsilon=limit,
+        delta=privacy.delta,
+        exposure="two-servers",
+        servers=Servers(together, privacy.groups),
+    )
+    return replace(own, guarantee=replace(promise, quorum=quorum))
+
+
+def require_served(plan: Plan) -> None:
+    """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
+    name, p = plan.algorithm, plan.parameters
+    if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
+        condition = "its promise rests on cohorts that are drawn in secret, and two servers see whom they ask"
+        raise Infeasible(name, condition, "everybody in every round (rate=1)")
+    if p.served(plan.problem) is None:
+        condition = "no rows that add up unseen are known for it with this problem and these options"
+        raise Infeasible(name, condition, "other options, or tracking-srgd")
+
+
+def pairs(plan: Plan) -> tuple[Pair, ...]:
+    """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
+    sheet = plan.sheet
+    numbers = sum(each.length for each in sheet.rounds)
+    return (Pair.gaussian(server_mu(sheet), total_variation(gaussians=numbers)),)
+
+
+def outsiders_mu(sheet: Sheet) -> float:
+    """The same for whoever sees no more than what is released, where both servers keep to it.
+
+    What a user adds is half of it in what one server's noise hides and half in the other's: each is a release of its
+    own, at half the μ but for what is rounded.
+    """
+    return math.sqrt(2) * server_mu(sheet, 0.5)
+
+
+def server_mu(sheet: Sheet, part: float = 1.0) -> float:
+    """μ of all rounds of one user against one server, rounded up, for `part` of what the user adds.
+
+    Statement: docs/privacy/two-servers.md#ts2.
+
+    Rounds without correlation add their squares, the loudest that a user may be in. Correlated ones are played through
+    the sampler; where a user may be in both kinds, both are counted.
+    """
+    series = set(sheet.correlated)
+    known = {each: _alone(each, part) for each in set(sheet.rounds)}
+    alone = [0.0 if t in series else known[each] for t, each in enumerate(sheet.rounds)]
+    pilot = math.hypot(*alone[: sheet.pilot])
+    rest = math.hypot(*sorted(alone[sheet.pilot :], reverse=True)[: sheet.participations])
+    together = max if sheet.participations == 1 else math.hypot
+    return max(pilot, together(rest, _series(sheet, part))) * (1 + 1e-12)
+
+
+def _alone(made: RoundSheet, part: float) -> float:
+    """Of one round by itself. A row of several blocks is one of the block of the largest unit: no two are farther."""
+    largest = max(made.blocks, key=lambda block: block.unit)
+    if len({block.kind for block in made.blocks}) > 1:
+        raise VerificationError(f"Expected rows of one kind in a round, got {made.blocks}.")
+    return _apart(largest.kind, largest.unit, made, part)
+
+
+def _apart(kind: str, unit: int, made: RoundSheet, part: float) -> float:
+    """How far two neighbours' rows are apart, in deviations; a part of them is rounded to whole steps."""
+    far, left_out, cut = _APART[kind]
+    root, replaced = math.sqrt(made.length), made.adjacency == "replace-one"
+    whole = far * unit + cut * root if replaced else left_out * unit
+    return (part * whole + (0.0 if part == 1 else root)) / STEPS
+
+
+def _series(sheet: Sheet, part: float) -> float:
+    """Of all rounds with correlated noise: of "sums" by what the sampler does, of what stands beside them at most."""
+    if not sheet.correlated:
+        return 0.0
+    rounds = len(sheet.correlated)
+    noise = PrefixNoise(rounds, 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation)
+    worst = 0.0
+    for made in {sheet.rounds[t] for t in sheet.correlated}:
+        for block in made.blocks:
+            far = _apart(block.kind, block.unit, made, part)
+            worst = max(worst, played.mu(noise, far, made.length) if block.name == SUMS else far)
+        if len(made.blocks) > 1 and sheet.participations > 1:
+            raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
+    return worst
+
+
+def verify(plan: Plan) -> None:
+    """The sheet is of this promise's adjacency and rounds, and what it costs outsiders keeps ε of both noises."""
+    promise = plan.guarantee
+    servers, own = promise.servers, plan.without_quorum()
+    if servers is None or own.guarantee.curated:
+        raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
+    beside = (promise.health, promise.bought, promise.held_out)
+    served = plan.parameters.served(plan.problem)
+    checks.require(
+        plan.algorithm,
+        ("no look at the table, purchase or held-out users with two servers", beside == (None,) * 3, beside),
+        ("rows that two servers may sum", served is not None, plan.parameters),
+        ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
+    )
+    sheet = plan.sheet
+    adjacency = {each.adjacency for each in sheet.rounds}
+    checks.require(
+        plan.algorithm,
+        ("rows of the promised adjacency", adjacency == {promise.adjacency}, adjacency),
+        ("a round of the sheet for each planned", len(sheet.rounds) == plan.cost.rounds, len(sheet.rounds)),
+        ("together_epsilon <= epsilon", servers.together_epsilon <= own.guarantee.epsilon, servers),
+        ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
+    )
+    (against,) = pairs(plan)
+    checks.require_spent(own.without_servers(), (replace(against, mu=outsiders_mu(sheet)),))

@@ -1,0 +1,95 @@
+"""Which integer rows a question of the plan of one server asks for, where two servers sum them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.two_servers import rows as made
+from quoron_privacy.two_servers.rows import RingReduction, RingSums
+from quoron_privacy.two_servers.sheet import RoundSheet
+from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.whitened.parts import ChangeSum, changes
+
+Matrix = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstRows:
+    """Rows of which only the first so many count whose answer came, in slot order: the coordinator cuts its list."""
+
+    own: RingReduction
+    most: int
+
+    @property
+    def sheet(self) -> RoundSheet:
+        """See RingReduction."""
+        return self.own.sheet
+
+    @property
+    def chains(self) -> tuple[bytes, ...]:
+        """See RingReduction."""
+        return self.own.chains
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction: a user does not know who else answered."""
+        return self.own.rows(values, answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """Of a whole cohort."""
+        return self.own.of(values, first_answered(answered, self.most))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeRows:
+    """The clipped change of a user's loss, of two that it sends."""
+
+    own: RingReduction
+
+    @property
+    def sheet(self) -> RoundSheet:
+        """See RingReduction."""
+        return self.own.sheet
+
+    @property
+    def chains(self) -> tuple[bytes, ...]:
+        """See RingReduction."""
+        return self.own.chains
+
+    def rows(self, values: Matrix, answered: Mask) -> Integers:
+        """See RingReduction."""
+        return self.own.rows(changes(values), answered)
+
+    def of(self, values: Matrix, answered: Mask) -> RingSums:
+        """See RingReduction."""
+        return self.own.of(changes(values), answered)
+
+
+def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> RingReduction:
+    """As the algorithm's own reduction of the round, on the plan's grid. VerificationError for one with no rows."""
+    match reduction:
+        case MomentSum():
+            return made.MomentRows(sheet, reduction.dimension, reduction.norm, chains)
+        case ClippedSum() if len(sheet.blocks) == 1:
+            return made.ClippedRows(sheet, reduction.norm, reduction.centre, chains)
+        case ClippedSum():  # with the shares that an adaptive clip follows
+            return made.NormCountRows(sheet, reduction.norm, None, reduction.centre, chains)
+        case NormCountSum():
+            return made.NormCountRows(sheet, reduction.radius, reduction.transform, reduction.centre, chains)
+        case LengthSum():
+            return made.LengthRows(sheet, reduction.transform, reduction.top, False, chains)
+        case VectorLengthSum():
+            return made.LengthRows(sheet, reduction.transform, reduction.top, True, chains)
+        case ChangeSum():
+            return ChangeRows(made.ClippedRows(sheet, reduction.own.norm, None, chains))
+        case ShapedMomentSum():
+            return made.ShapedMomentRows(sheet, reduction.transform, reduction.radius, chains)
+    raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")

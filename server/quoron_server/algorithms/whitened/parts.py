@@ -1,0 +1,152 @@
+"""Whitened tracking whose first message is six questions, each for one release, and whose answers are only summed.
+
+    length, moment, length, moment    as the first message's factor, the second pair of the features as whitened
+    length, round 0                   of the gradient at 0, then its mean
+    rounds 1 to T - 1, vote           as `method`
+
+Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 6 rounds. Two servers need it: nobody sees a row.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
+from quoron_privacy.means.norm_counts import NormCountSum
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Noised, Sums
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.algorithms.whitened.law import Contrasts
+from quoron_server.algorithms.whitened.method import WhitenedState, WhitenedTracking
+from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters
+from quoron_server.plan import Plan
+
+VECTOR = PARTS - 1  # the part that asks for the length of a gradient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartsState:
+    """Between two questions."""
+
+    part: int  # questions so far
+    typical: float  # length of second moments, between two parts
+    inner: WhitenedState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContrastSum:
+    """A sum of gradients' contrasts, of which there is one vector fewer than classes."""
+
+    contrasts: Contrasts
+    own: NormCountSum | VectorLengthSum
+
+    def of(self, values: Vector, answered: NDArray[np.bool_]) -> Sums:
+        """See clipping.Reduction."""
+        return self.own.of(self.contrasts.of(values), answered)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeSum:
+    """Σ clip(F_u(θ) - F_u(0)) over answers (F_u(θ), F_u(0))."""
+
+    own: ClippedSum
+
+    def of(self, values: Vector, answered: NDArray[np.bool_]) -> Sums:
+        """See clipping.Reduction."""
+        return self.own.of(changes(values), answered)
+
+
+def changes(values: Vector) -> Vector:
+    """Of two losses the first less the second, (users, 1)."""
+    with np.errstate(all="ignore"):
+        change: Vector = values[:, :1] - values[:, 1:]
+    return change
+
+
+def made(plan: Plan) -> Algorithm[Any]:
+    """Of a plan with WhitenedParameters."""
+    return WhitenedInParts(plan) if plan.parameters_of(WhitenedParameters).parts else WhitenedTracking(plan)
+
+
+class WhitenedInParts:
+    """Algorithm object for a plan with WhitenedParameters in parts."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.inner = plan, WhitenedTracking(plan)
+        self.parameters = self.inner.parameters
+        self._contrasts = Contrasts(plan.problem.features, plan.problem.outputs)
+
+    def init(self) -> PartsState:
+        """Start at zero."""
+        return PartsState(0, 0.0, self.inner.init())
+
+    def request(self, state: PartsState, noise: NoiseSource) -> Question | None:
+        """Of everybody, with what is read of it."""
+        part, own = state.part, state.inner
+        question = self.inner.request(own, noise)
+        if question is None:
+            return None
+        if part < VECTOR:
+            task: SecondMoment | AverageGradient = SecondMoment(self._contrasts.features)
+            return Question(part, question.cohort, task, reduction=self._reduction(state))
+        if own.round == 0:  # whose task is a moment as well
+            at = self.inner.iterate(own)
+            return Question(
+                part, question.cohort, AverageGradient(at[None, :], (1.0,)), reduction=self._reduction(state)
+            )
+        return replace(question, round=part, reduction=self._reduction(state))
+
+    def update(self, state: PartsState, answers: Answers | Sums, noise: NoiseSource) -> Update[PartsState]:
+        """Release, and whiten or step."""
+        p, part, own, dimension = self.parameters, state.part, state.inner, self.plan.problem.dimension
+        sums, stream, typical = summed(answers, self._reduction(state)), noise.stream("release", part), state.typical
+        if part >= PARTS:
+            if own.round == p.gradients:
+                mean = sums if isinstance(sums, Noised) else ClippedSum(p.vote_bound, p.cohort_size).mean(sums)
+                update = self.inner.voted(own, float(p.vote.release(mean, stream)[0]), sums.answered)
+            else:
+                released = p.gradient(dimension, own.round).release_sums(sums, stream)
+                update = self.inner.stepped(own, released, sums.answered)
+            after, seen = PartsState(part + 1, 0.0, update.state), (update.public, update.diagnostics)
+            return Update(after, update.releases, *seen, update.present)
+        entry = p.length().entry()
+        if part == VECTOR:
+            own = self.inner.begun(own, p.length().release_sums(sums, stream))
+        elif part % 2 == 0:
+            own, typical = self.inner.lengthened(own, p.length().release_sums(sums, stream))
+        else:
+            mechanism, stage = p.moment(dimension, part // 2), part // 2
+            moment = mechanism.release_sums(sums, self.inner.moment_radius(stage, typical), stream)
+            own, entry = self.inner.whitened(own, moment, stage, typical), mechanism.entry()
+        return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered})
+
+    def _reduction(self, state: PartsState) -> Any:
+        """All that a round reads of its answers."""
+        p, own, users = self.parameters, state.inner, self.parameters.cohort_size
+        if state.part == VECTOR:
+            return self._of_gradients(VectorLengthSum(users, own.transform, self.inner.bound))
+        if state.part < VECTOR and state.part % 2 == 0:
+            return LengthSum(users, own.transform, float(self._contrasts.features))
+        if state.part < VECTOR:
+            return ShapedMomentSum(users, own.transform, self.inner.moment_radius(state.part // 2, state.typical))
+        if own.round == p.gradients:
+            return ChangeSum(ClippedSum(p.vote_bound, users))
+        return self._of_gradients(NormCountSum(own.radius, users, own.transform, own.centre))
+
+    def _of_gradients(self, own: NormCountSum | VectorLengthSum) -> NormCountSum | VectorLengthSum | ContrastSum:
+        return own if self.plan.problem.outputs == 1 else ContrastSum(self._contrasts, own)
+
+    def model(self, state: PartsState) -> Vector:
+        """See method."""
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: PartsState) -> Vector:
+        """See method."""
+        return self.inner.iterate(state.inner)

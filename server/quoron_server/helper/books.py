@@ -1,0 +1,148 @@
+"""The helper's books: runs that it has consented to, and for each round the one list that it has answered.
+
+A reply is durable before it is sent, in one transaction with its list; of a list stay the fingerprints and the chain,
+no seal. When a run ends all of that is erased but its name and its plan's digest, which stay for ever: a run that was
+closed is never opened again. Keys are in no database (`keys`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from quoron_privacy.errors import LedgerError
+from quoron_server.books.database import Database
+
+OPEN, CLOSED, EXPIRED = "open", "closed", "expired"
+_schema = sa.MetaData()
+_runs = sa.Table(
+    "helped_runs",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("coordinator", sa.Text, nullable=False),  # fingerprint of its certificate's key
+    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
+    sa.Column("specification", sa.Text, nullable=False),
+    sa.Column("sheet", sa.Text, nullable=False),
+    sa.Column("consent", sa.LargeBinary, nullable=False),
+    sa.Column("expires", sa.Integer, nullable=False),  # seconds since 1970
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("copies", sa.Integer, nullable=False),  # 1, and one more for each time that older books went on with it
+    sa.Column("held", sa.Integer, nullable=False),  # 1: the books were put back, and nobody has said that it goes on
+)
+_lists = sa.Table(
+    "helped_lists",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists up to this one
+    sa.Column("fingerprints", sa.LargeBinary, nullable=False),  # 32 bytes each, in order
+    sa.Column("left_out", sa.LargeBinary, nullable=False),  # of these
+    sa.Column("reply", sa.LargeBinary, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HelpedRun:
+    """A run as the helper knows it."""
+
+    run: str
+    coordinator: str
+    plan_digest: bytes
+    specification: str
+    sheet: str
+    consent: bytes
+    expires: int
+    state: str = OPEN
+    copies: int = 1
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredList:
+    """The list of a round, and what was said to it."""
+
+    round: int
+    chain: bytes
+    fingerprints: bytes
+    left_out: bytes
+    reply: bytes
+
+
+class HelperBooks:
+    """Runs and lists in one database. Every method is one transaction and may be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure(_schema)
+
+    def runs(self) -> list[HelpedRun]:
+        """All of them, those that have ended among them."""
+        return [HelpedRun(*row) for row in self._database.all(sa.select(_runs).order_by(_runs.c.run))]
+
+    def run(self, run: str) -> HelpedRun | None:
+        """One of them."""
+        found = self._database.all(sa.select(_runs).where(_runs.c.run == run))
+        return HelpedRun(*found[0]) if found else None
+
+    def add(self, run: HelpedRun) -> None:
+        """A run that is consented to."""
+        with self._database.writing() as connection:
+            connection.execute(_runs.insert().values(**_row(run)))
+
+    def lists(self, run: str) -> list[AnsweredList]:
+        """Those that were answered, by round."""
+        query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
+        return [AnsweredList(*row[1:]) for row in self._database.all(query)]
+
+    def answered(self, run: str, round_: int) -> AnsweredList | None:
+        """The list of a round, if it was answered."""
+        found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
+        return AnsweredList(*found[0][1:]) if found else None
+
+    def answer(self, run: str, answered: AnsweredList, before: bytes) -> None:
+        """Keep a reply that was not sent yet. LedgerError unless it is to the next list, after the chain `before`."""
+        with self._database.writing() as connection:
+            last = sa.select(_lists.c.round, _lists.c.chain).where(_lists.c.run == run).order_by(_lists.c.round.desc())
+            found = connection.execute(last.limit(1)).first()
+            rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
+            if (answered.round, before) != (rounds, chain):
+                raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
+            columns = {
+                name: getattr(answered, name) for name in ("round", "chain", "fingerprints", "left_out", "reply")
+            }
+            connection.execute(_lists.insert().values(run=run, **columns))
+
+    def end(self, run: str, state: str) -> bool:
+        """Erase all of a run but its name and its plan's digest; whether it was open."""
+        with self._database.writing() as connection:
+            open_ = sa.and_(_runs.c.run == run, _runs.c.state == OPEN)
+            nothing: dict[str, Any] = {"specification": "", "sheet": "", "consent": b"", "state": state, "held": 0}
+            news = connection.execute(_runs.update().where(open_).values(**nothing)).rowcount > 0
+            if news:
+                connection.execute(_lists.delete().where(_lists.c.run == run))
+        if news:
+            self._database.checkpoint()
+        return news
+
+    def hold(self, runs: Sequence[str] | None = None) -> list[str]:
+        """These books were put back: open runs, or some, do not go on until somebody says so."""
+        open_ = [each.run for each in self.runs() if each.state == OPEN]
+        held = [run for run in open_ if runs is None or run in runs]
+        with self._database.writing() as connection:
+            connection.execute(_runs.update().where(_runs.c.run.in_(held)).values(held=1))
+        return held
+
+    def go_on(self, run: str) -> int:
+        """A held run goes on, as one more copy; how many there are."""
+        with self._database.writing() as connection:
+            held = sa.and_(_runs.c.run == run, _runs.c.state == OPEN, _runs.c.held == 1)
+            connection.execute(_runs.update().where(held).values(held=0, copies=_runs.c.copies + 1))
+        found = self.run(run)
+        if found is None or found.state != OPEN:
+            raise LedgerError(f"Expected an open run {run}, got {'none' if found is None else found.state}.")
+        return found.copies
+
+
+def _row(run: HelpedRun) -> dict[str, Any]:
+    return {name: getattr(replace(run), name) for name in HelpedRun.__slots__}

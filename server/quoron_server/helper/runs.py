@@ -1,0 +1,389 @@
+"""What the helper does, without a transport: consent to a plan, answer one list a round, and destroy keys.
+
+    helped = Helped(books, keys, signing_key)
+    consent = helped.open(request, coordinator)
+    reply = helped.sum(head, entries, coordinator)     # R = Σ masks - noise: durable before it is returned
+
+| what comes                                            | what happens                                               |
+| ----------------------------------------------------- | ---------------------------------------------------------- |
+| a plan that is not verified, or of another exposure   | refused, by name                                           |
+| the same list again                                   | the same bytes                                             |
+| another list of an answered round                     | the first one's reply, with its chain and fingerprints     |
+| a round before its time, or after another chain       | refused: the books of one side were put back               |
+| a user whom the plan does not have in this round      | left out and named: by count, separation and phase         |
+| a seal that does not open under its own info          | left out and named                                         |
+| a run that is closed, expired, or whose keys are gone | refused, for ever                                          |
+
+Nothing that it does, logs or counts depends on answers, which it cannot read, nor on how many there are.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
+
+from quoron_client.protocol.masked import TWO_SERVERS, signature_of
+from quoron_privacy.errors import ConfigError, RunError, VerificationError
+from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
+from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.sheet import Sheet
+from quoron_protos.v1 import helper_pb2 as pb
+from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups, simulated_chain
+from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
+from quoron_server.helper.keys import Keys, Secrets
+from quoron_server.plan import Plan
+from quoron_server.specification import RunSpecification, planned, require_deployable
+from quoron_server.wording import digest
+
+KEEP = 90 * 86_400.0  # seconds after its consent, after which a run's keys are destroyed in any case
+DIGEST = 32  # bytes of fingerprints, of digests and of chains
+_MOST_TOGETHER = 512  # seals that one thread opens before another may begin
+_log = logging.getLogger("quoron.helper")
+Words = NDArray[np.uint64]
+
+
+class Refused(RunError):
+    """What a coordinator asks for is not done; asking again changes nothing."""
+
+
+class UnknownRun(Refused):
+    """Nothing of that name was consented to, or answered."""
+
+
+@dataclass(slots=True, eq=False)
+class _Working:
+    """An open run in memory: what follows from its books and keys alone."""
+
+    sheet: Sheet
+    secrets: Secrets = field(repr=False)
+    noise: ServerNoise = field(repr=False)
+    chains: list[bytes]  # after each answered list
+    rounds: dict[bytes, list[int]]  # that each user's mask was lifted in
+    simulation: bool = False
+
+    def labels(self, chain: bytes) -> list[bytes]:
+        """What the noise of the round that ends with a `chain` is labelled by; in a simulation, for one's own bits."""
+        chains = [*self.chains, chain]
+        if not self.simulation:
+            return chains
+        made: list[bytes] = []
+        for round_ in range(len(chains)):
+            made.append(simulated_chain(made, round_, self.sheet.groups))
+        return made
+
+
+class Helped:
+    """The runs of one helper. Methods block; threads may share it."""
+
+    def __init__(
+        self,
+        books: HelperBooks,
+        keys: Keys,
+        signing: Ed25519PrivateKey,
+        *,
+        keep: float = KEEP,
+        allow_simulation: bool = False,
+        threads: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.books, self.keys, self._signing = books, keys, signing
+        self._keep, self._allow_simulation, self._clock = keep, allow_simulation, clock
+        self._threads = threads or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="opens")
+        self._working: dict[str, _Working] = {}
+        self._lock = threading.Lock()  # one request at a time: of one round there is one list
+        for run in books.runs():
+            if run.state != OPEN:
+                keys.destroy(run.run)  # where a kill came between
+
+    def close_threads(self) -> None:
+        """Begin nothing more."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def open(self, request: pb.OpenRun, coordinator: str) -> pb.HelperConsent:
+        """The helper's signed consent to a run, the same however often it is asked.
+
+        Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
+        """
+        with self._lock:
+            self._expire()
+            known = self.books.run(request.run)
+            if known is not None:
+                self._require(known, coordinator, request.plan_digest)
+                if known.specification != request.specification:
+                    raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
+                return pb.HelperConsent.FromString(known.consent)
+            specification, plan = planned(request.specification)
+            sheet = self._sheet(request, specification, plan)
+            seeded = specification.simulation_seed
+            made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
+            consent = self._consent(request, plan, sheet, made)
+            row = HelpedRun(
+                request.run,
+                coordinator,
+                request.plan_digest,
+                request.specification,
+                sheet.as_json(),
+                consent.SerializeToString(),
+                consent.expires,
+            )
+            self.books.add(row)
+            _log.info("consented to run %s, plan %.12s", request.run, request.plan_digest.hex())
+            return consent
+
+    def _sheet(self, request: pb.OpenRun, specification: RunSpecification, plan: Plan) -> Sheet:
+        """The units that follow from the plan that this helper has made and verified itself."""
+        if specification.run != request.run:
+            raise Refused(f"Expected the specification of run {request.run}, got that of {specification.run}.")
+        if plan.guarantee.exposure != TWO_SERVERS:
+            raise Refused(f"Expected a plan of exposure {TWO_SERVERS}, got {plan.guarantee.exposure}.")
+        require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+        if specification.early_ends:
+            raise Refused("Expected rounds that end at their time, with two servers, got early_ends=true.")
+        if bytes.fromhex(digest(plan)) != request.plan_digest:
+            raise Refused(
+                f"Expected the plan that this helper makes of run {request.run} ({digest(plan):.12}), got another "
+                f"({request.plan_digest.hex():.12}). Use the same version of quoron on both sides: {request.software}."
+            )
+        return sheet_of(plan)
+
+    def _consent(self, request: pb.OpenRun, plan: Plan, sheet: Sheet, made: Secrets) -> pb.HelperConsent:
+        promise = plan.guarantee
+        consent = pb.HelperConsent(
+            suite=seals.SUITE,
+            run=request.run,
+            plan_digest=request.plan_digest,
+            sheet_digest=sheet.digest(),
+            run_key=made.public,
+            participations=sheet.participations,
+            separation=sheet.separation,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            adjacency=promise.adjacency,
+            expires=int(self._clock() + self._keep),
+        )
+        consent.signature = signature_of(consent, self._signing)
+        return consent
+
+    def sum(self, head: pb.HelperList, entries: Sequence[Entry], coordinator: str) -> pb.Reply:
+        """The helper's part of a round's sum, signed. Raises Refused as the table says."""
+        with self._lock:
+            run = self._known(head.run, coordinator, head.plan_digest)
+            working = self._work(run)
+            answered = len(working.chains)
+            before = working.chains[-1] if working.chains else FIRST * working.sheet.groups
+            if head.round < answered:
+                return self._again(run, head, entries)
+            if head.round != answered or head.round >= len(working.sheet.rounds):
+                raise Refused(
+                    f"Expected the list of round {answered} of run {head.run}, got that of round {head.round}: lists "
+                    "come in order, and every one of them. If it was answered before, the helper's books were put back."
+                )
+            if head.previous != before:
+                raise Refused(
+                    f"Expected round {head.round} of run {head.run} after the lists that this helper has answered, "
+                    "got other ones: the books of one of the two servers were put back."
+                )
+            chain = _chain(before, head, entries)
+            left_out, total = self._lifted(run, working, head.round, entries)
+            noise = noise_of_groups(working.noise, working.labels(chain))
+            reply = pb.Reply(
+                run=head.run,
+                plan_digest=head.plan_digest,
+                round=head.round,
+                chain=chain,
+                left_out=b"".join(left_out),
+                values=ring.less(total, noise).astype("<u8").tobytes(),
+                copies=run.copies,
+            )
+            reply.signature = signature_of(reply, self._signing)
+            fingerprints = b"".join(each.fingerprint for each in entries)
+            kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
+            self.books.answer(head.run, kept, before)
+            working.chains.append(chain)
+            _count(working.rounds, kept)
+            self.keys.note(head.run, len(working.chains))
+            _log.info("run %s: round %d was answered", head.run, head.round)
+            return reply
+
+    def recall(self, run: str, round_: int, coordinator: str) -> pb.Reply:
+        """The reply to a round that was answered. UnknownRun where none was."""
+        with self._lock:
+            found = self._known(run, coordinator)
+            self._work(found)
+            answered = self.books.answered(run, round_)
+            if answered is None:
+                raise UnknownRun(f"Expected an answered round of run {run}, got round {round_}.")
+            return _told(answered)
+
+    def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
+        """The run is over: its keys are destroyed, its name stays. Whether it was open."""
+        with self._lock:
+            known = self.books.run(run)
+            if known is None:
+                raise UnknownRun(f"Expected a run that this helper has consented to, got {run}.")
+            if (known.coordinator, known.plan_digest) != (coordinator, plan_digest):
+                raise Refused(f"Expected the coordinator and the plan that run {run} was opened with, got others.")
+            return self._end(run, CLOSED)
+
+    def expire(self) -> None:
+        """Destroy the keys of runs whose time is over, by this helper's clock."""
+        with self._lock:
+            self._expire()
+
+    def end(self, run: str) -> bool:
+        """By the helper's own operator: nothing of a run is answered any more. Whether it was open."""
+        with self._lock:
+            return self._end(run, CLOSED)
+
+    def go_on(self, run: str) -> int:
+        """By the helper's own operator: a run that is held goes on as one more copy; how many there are."""
+        with self._lock:
+            copies = self.books.go_on(run)
+            self.keys.note(run, len(self.books.lists(run)))
+            self._working.pop(run, None)
+            _log.warning("run %s goes on from older books: %d copies, μ times √%d at most", run, copies, copies)
+            return copies
+
+    def _expire(self) -> None:
+        for run in self.books.runs():
+            if run.state == OPEN and run.expires <= self._clock():
+                self._end(run.run, EXPIRED)
+
+    def _end(self, run: str, state: str) -> bool:
+        self._working.pop(run, None)
+        news = self.books.end(run, state)
+        self.keys.destroy(run)
+        if news:
+            _log.info("run %s is %s: its keys are destroyed", run, state)
+        return news
+
+    def _known(self, run: str, coordinator: str, plan_digest: bytes | None = None) -> HelpedRun:
+        self._expire()
+        found = self.books.run(run)
+        if found is None:
+            raise UnknownRun(f"Expected a run that this helper has consented to, got {run}.")
+        self._require(found, coordinator, found.plan_digest if plan_digest is None else plan_digest)
+        return found
+
+    def _require(self, run: HelpedRun, coordinator: str, plan_digest: bytes) -> None:
+        if run.state != OPEN:
+            raise Refused(f"Expected an open run, got {run.run}, which is {run.state}: its keys are destroyed.")
+        if (run.coordinator, run.plan_digest) != (coordinator, plan_digest):
+            raise Refused(f"Expected the coordinator and the plan that run {run.run} was opened with, got others.")
+        if run.held:
+            raise Refused(
+                f"Expected the helper's books as they were, but they were put back: run {run.run} is held until the "
+                "helper's operator closes it, or says that it goes on (quoron helper continue). That is one more "
+                "release of what was answered since: μ times √2 for the first time."
+            )
+
+    def _work(self, run: HelpedRun) -> _Working:
+        """An open run in memory. Refused where its keys are gone, and where its books are older than they."""
+        found = self._working.get(run.run)
+        if found is not None:
+            return found
+        made = self.keys.read(run.run)
+        if made is None:
+            raise Refused(f"Expected the keys of run {run.run}, but they are gone: it cannot go on. Begin another.")
+        lists = self.books.lists(run.run)
+        if len(lists) < self.keys.noted(run.run):
+            self.books.hold([run.run])
+            self._require(self.books.run(run.run) or run, run.coordinator, run.plan_digest)
+        rounds: dict[bytes, list[int]] = {}
+        for each in lists:
+            _count(rounds, each)
+        specification, plan = planned(run.specification)  # after a restart: seconds, perhaps
+        self._working[run.run] = _Working(
+            Sheet.read(run.sheet),
+            made,
+            noise_of(made.noise_key, HELPER, plan.without_quorum()),
+            [each.chain for each in lists],
+            rounds,
+            specification.simulation,
+        )
+        return self._working[run.run]
+
+    def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+        """The reply that was given: to another list with whose it is."""
+        answered = self.books.answered(run.run, head.round)
+        if answered is None:
+            raise Refused(f"Expected an answered round of run {run.run}, got round {head.round}.")
+        earlier = self.books.answered(run.run, head.round - 1)
+        before = bytes(len(answered.chain)) if earlier is None else earlier.chain
+        same = head.previous == before and _chain(before, head, entries) == answered.chain
+        return pb.Reply.FromString(answered.reply) if same else _told(answered)
+
+    def _lifted(
+        self, run: HelpedRun, working: _Working, round_: int, entries: Sequence[Entry]
+    ) -> tuple[list[bytes], Words]:
+        """Fingerprints that are left out, in order, and the sum of the others' masks."""
+        length, groups = working.sheet.rounds[round_].length, working.sheet.groups
+        opened = seals.opener(working.secrets.run_key)
+
+        def some(start: int) -> tuple[list[bytes], Words]:
+            left_out, total = [], np.zeros((groups, length), np.uint64)
+            for each in entries[start : start + _MOST_TOGETHER]:
+                seed = None
+                if working.sheet.admits(working.rounds.get(each.fingerprint, ()), round_):
+                    about = seals.info(
+                        seals.SUITE, run.run, run.plan_digest, round_, each.question_digest, each.fingerprint
+                    )
+                    seed = opened(each.sealed, about)
+                if seed is None:
+                    left_out.append(each.fingerprint)
+                else:
+                    total[each.group] += ring.mask(seed, length)
+            return left_out, total
+
+        total, left_out = np.zeros((groups, length), np.uint64), []
+        for part, each in self._pool.map(some, range(0, len(entries), _MOST_TOGETHER)):
+            left_out += part
+            total += each
+        return left_out, total.reshape(-1)
+
+
+def sheet_of(plan: Plan) -> Sheet:
+    """The units of a plan of two servers. Refused for an algorithm that has none."""
+    try:
+        return plan.sheet
+    except VerificationError:
+        raise Refused(
+            f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
+        ) from None
+
+
+def _told(answered: AnsweredList) -> pb.Reply:
+    reply = pb.Reply.FromString(answered.reply)
+    reply.fingerprints = answered.fingerprints
+    return reply
+
+
+def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> bytes:
+    """Refused for a list that is none."""
+    if any(len(each.question_digest) != DIGEST or len(each.sealed) != seals.SEALED for each in entries):
+        raise Refused(f"Expected digests of {DIGEST} bytes and seals of {seals.SEALED} in a list, got others.")
+    try:
+        return next_chains(before, head.round, entries)
+    except ConfigError as error:
+        raise Refused(str(error)) from None
+
+
+def _count(rounds: dict[bytes, list[int]], answered: AnsweredList) -> None:
+    """Whose masks were lifted in a round."""
+    left_out = set(_split(answered.left_out))
+    for each in _split(answered.fingerprints):
+        if each not in left_out:
+            rounds.setdefault(each, []).append(answered.round)
+
+
+def _split(fingerprints: bytes) -> list[bytes]:
+    return [fingerprints[at : at + DIGEST] for at in range(0, len(fingerprints), DIGEST)]

@@ -1,0 +1,112 @@
+"""Who is asked in a round, client by client: one question to each, for all of its persons who are in the cohort.
+
+asked = Cohort.of(question, members, silos)     # silos: persons of each, by the number of its first
+asked.rows[7]                                   # rows of the cohort that the client of user 7 answers
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol import silo, wire
+from quoron_client.protocol.questions import Question, Task
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.roster import homes
+
+_AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
+_READY = 256 << 20  # bytes of them that are made before the first of them leaves
+_EVERYBODY = -1  # in the place of a client: all who are one user, where these are asked the same
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
+
+    question: Question
+    rows: dict[int, Rows]
+    persons: dict[int, bytes]  # of each silo, as it is told whom it is asked for
+    sums: pb.Reduction | None = None  # what silos answer with in place of rows
+    row: pb.Row | None = None  # what clients make of answers, with two servers
+    made: dict[int, wire.Body] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        members: NDArray[np.int64],
+        silos: Mapping[int, int],
+        *,
+        sums: bool = False,
+        row: pb.Row | None = None,
+    ) -> "Cohort":
+        """`members` is the user of each slot; with `sums` silos answer with those of the question, if it has any."""
+        users = members[question.cohort]
+        rows, persons = by_client(users, silos), {}
+        for client in rows.keys() & silos.keys():
+            persons[client] = silo.bits_of(users[rows[client]] - client, people=silos[client])
+        return cls(question, rows, persons, silo.reduction_to_wire(question.reduction) if sums else None, row)
+
+    @property
+    def shared(self) -> bool:
+        """Whether clients of one user are asked the same."""
+        return self.question.task.own is None
+
+    def batches(self, order: Sequence[int]) -> list[Sequence[int]]:
+        """Clients in this order, whose questions are made together: as many as memory is meant for, whoever that is."""
+        most = len(order) if self.shared and not self.persons else max(1, _READY // self._size(order))
+        return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
+
+    async def make(self, clients: Sequence[int]) -> None:
+        """Make the questions to these, whether they are there or not, in place of those made before; what takes long in
+        a thread, so that others are heard meanwhile."""
+        alone = self.shared and not self.persons
+        if self._size(clients) * (1 if alone else len(clients)) <= _AT_ONCE:
+            made = self._made(clients)
+        else:
+            made = await asyncio.to_thread(self._made, clients)
+        self.made.clear()
+        self.made.update(made)
+
+    def body(self, client: int) -> wire.Body:
+        """What a client is asked; made now, unless it was."""
+        there = self.made.get(client if client in self.persons or not self.shared else _EVERYBODY)
+        return self._body(client) if there is None else there
+
+    @property
+    def parted(self) -> bool:
+        """Whether a question that was made goes in parts."""
+        return any(body.follows is not None for body in self.made.values())
+
+    def _made(self, clients: Sequence[int]) -> dict[int, wire.Body]:
+        apart = [client for client in clients if client in self.persons or not self.shared]
+        made = {client: self._body(client) for client in apart}
+        if len(apart) < len(clients) or not clients:
+            made[_EVERYBODY] = wire.Body.of(self.question.task.part(slice(0, 1)), row=self.row)
+        return made
+
+    def _body(self, client: int) -> wire.Body:
+        persons = self.persons.get(client)
+        task: Task = self.question.task.part(self.rows[client])
+        return wire.Body.of(task, row=self.row) if persons is None else wire.Body.of(task, persons, self.sums)
+
+    def _size(self, clients: Sequence[int]) -> int:
+        """Bytes of the longest question to one of them, as good as all of it; public, and never none."""
+        task = self.question.task
+        one = 8 * task.numbers_down(task.model_size) + 1
+        most = max((len(self.rows[client]) for client in clients), default=1)
+        return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
+
+
+def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, Rows]:
+    """Places (k,) of each client's users among some, in the order of their numbers."""
+    if not silos:
+        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
+    clients = homes(users, silos)
+    order = np.lexsort((users, clients))
+    found, begins = np.unique(clients[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}

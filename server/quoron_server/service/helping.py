@@ -1,0 +1,462 @@
+"""The coordinator's side of two servers: sums of masked answers, whose masks the helper of another operator lifts off.
+
+    helping = Helping(HelperLink(...), database)
+    helped = helping.open(specification, plan)           # the helper's signed consent, durable
+    engine = HelpedEngine(engine, helping, helped, ...)  # sums that hold the helper's noise
+
+A round's list and sum are durable before the list leaves. The helper answers one list a round: what it has answered is
+what the round is, also after a kill on either side. Between its reply and the round's commit nothing of the sum is a
+number; after the commit the books hold neither it nor an answer. A helper that is away is waited for, as a database is;
+one that answers something else than it was asked pauses the run, by name. Source: docs/privacy/two-servers.md.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+import grpc
+import numpy as np
+import sqlalchemy as sa
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.questions import Question, Status
+from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.two_servers import ring
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
+from quoron_privacy.two_servers.rows import RingReduction, RingSums
+from quoron_protos.v1 import helper_pb2
+from quoron_protos.v1.helper_pb2_grpc import HelperStub
+from quoron_server.algorithms.two_servers.method import simulated_chain
+from quoron_server.books.chain import software
+from quoron_server.books.database import Database
+from quoron_server.books.registry import OPEN, Registry
+from quoron_server.books.roster_tables import USERS
+from quoron_server.plan import Plan
+from quoron_server.rounds import RoundEvent
+from quoron_server.service import certificates
+from quoron_server.service.engine import GrpcEngine
+from quoron_server.service.sessions import Sealed
+from quoron_server.specification import RunSpecification
+from quoron_server.wording import digest
+
+PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
+EACH = 0.01  # and for each entry of a list
+_PART = 200  # entries of one message
+_AT_ONCE = 500  # users in one query, and answers in one sum
+_DIGEST = 32
+_LONGEST = 1 << 30  # bytes of a message of the helper's
+_log = logging.getLogger("quoron")
+Words = NDArray[np.uint64]
+_schema = sa.MetaData()
+_helped = sa.Table(
+    "helped",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("plan_digest", sa.LargeBinary, nullable=False),
+    sa.Column("consent", sa.LargeBinary, nullable=False),
+    sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the helper has heard of the end
+)
+_sums = sa.Table(
+    "masked_rounds",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists, as they were sent
+    # What follows is erased when the round is committed.
+    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the helper left out, if nobody is now
+    sa.Column("total", sa.LargeBinary),  # of masked answers
+    sa.Column("answered", sa.Integer),
+)
+
+
+class HelperAway(LedgerUnavailable):
+    """The helper cannot be reached now: the run waits for it, and goes on."""
+
+
+class HelperDisagrees(OtherVersion):
+    """The helper does not answer what it was asked: the run is left as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperLink:
+    """Where the helper is, by whose certificate it is known, and the key that its consent is signed with."""
+
+    address: str
+    authority: Path  # of the helper's operator: nobody else's certificates are the helper's
+    certificate: Path  # this coordinator's, which that operator has issued
+    key: Path
+    helper_key: Path  # the public one that the helper signs with
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A round whose list was sent, or was about to be."""
+
+    chain: bytes
+    used: bytes | None
+    total: Words | None
+    answered: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """One masked answer."""
+
+    slot: int  # of the cohort
+    entry: Entry
+    values: Words
+
+
+class Helping:
+    """The helper, and what is kept about it in the coordinator's books. Threads may share it; calls block."""
+
+    def __init__(self, link: HelperLink, database: Database) -> None:
+        """IdentityError for files that will not do."""
+        self.link, self._database = link, database
+        self._key = read_helper_key(link.helper_key)
+        self._channel: grpc.Channel | None = None
+        self._lock = threading.Lock()
+        files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
+        self._credentials = grpc.ssl_channel_credentials(*files)
+        database.ensure(_schema)
+
+    def close_channel(self) -> None:
+        """Hang up."""
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = None
+
+    def open(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
+        """The helper's consent to a run, kept from the first time on. Raises HelperAway and HelperDisagrees."""
+        known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
+        wanted = bytes.fromhex(digest(plan))
+        if known:
+            return helper_pb2.HelperConsent.FromString(known[0].consent)
+        request = helper_pb2.OpenRun(
+            run=specification.run, specification=specification.as_text(), plan_digest=wanted, software=software()
+        )
+        consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
+        sheet = plan.sheet
+        self._check(consent, consent.signature)
+        if (consent.run, consent.plan_digest, consent.sheet_digest) != (specification.run, wanted, sheet.digest()):
+            raise HelperDisagrees(f"Expected the helper's consent to run {specification.run}, got one to another plan.")
+        with self._database.writing() as connection:
+            row = {"run": specification.run, "plan_digest": wanted, "consent": consent.SerializeToString()}
+            connection.execute(_helped.insert().values(**row))
+        return consent
+
+    def close_ended(self, registry: Registry) -> None:
+        """Tell the helper of every run that has ended. Of one that it hears of later, its own clock takes care."""
+        for row in self._database.all(sa.select(_helped).where(_helped.c.closed == 0)):
+            known = registry.run(row.run)
+            if known is not None and known.state in OPEN:
+                continue
+            self.forget(row.run)
+            request = helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest)
+            try:
+                self._call(lambda stub, request=request: stub.Close(request, timeout=PATIENCE))
+            except HelperAway:
+                _log.warning("run %s has ended, and the helper %s was not told yet", row.run, self.link.address)
+                continue
+            except HelperDisagrees as error:
+                _log.warning("%s", error)
+            with self._database.writing() as connection:
+                connection.execute(_helped.update().where(_helped.c.run == row.run).values(closed=1))
+
+    def sum(self, head: helper_pb2.HelperList, entries: Sequence[Entry]) -> helper_pb2.Reply:
+        """The helper's signed reply to a list, or to the one that it has answered in that round."""
+
+        def said() -> Iterator[helper_pb2.ListPart]:
+            for start in range(0, max(1, len(entries)), _PART):
+                some = [helper_pb2.Entry(**each._asdict()) for each in entries[start : start + _PART]]
+                yield helper_pb2.ListPart(head=None if start else head, entries=some)
+
+        seconds = PATIENCE + EACH * len(entries)
+        return self._reply(head.run, head.round, lambda stub: stub.Sum(said(), timeout=seconds))
+
+    def recall(self, run: str, round_: int) -> helper_pb2.Reply | None:
+        """Its reply to a round, if it has answered one."""
+        request = helper_pb2.RoundReference(run=run, round=round_)
+        return self._reply(run, round_, lambda stub: stub.Recall(request, timeout=PATIENCE), missing=True)
+
+    def _reply(
+        self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
+    ) -> Any:
+        data = self._call(lambda stub: b"".join(each.data for each in ask(stub)), missing=missing)
+        if data is None:
+            return None
+        try:
+            reply = helper_pb2.Reply.FromString(data)
+        except DecodeError:
+            raise HelperDisagrees(f"Expected a reply of the helper {self.link.address}, got something else.") from None
+        self._check(reply, reply.signature)
+        if (reply.run, reply.round) != (run, round_):
+            raise HelperDisagrees(
+                f"Expected the helper's reply to round {round_} of run {run}, got one to another list."
+            )
+        return reply
+
+    def _check(self, message: helper_pb2.HelperConsent | helper_pb2.Reply, signature: bytes) -> None:
+        try:
+            check_signature(message, signature, self._key)
+        except IdentityError as error:
+            raise HelperDisagrees(str(error)) from None
+
+    def _call(self, ask: Callable[[Any], Any], *, missing: bool = False) -> Any:
+        """What the helper answers; None where it says that there is none and one may be `missing`."""
+        try:
+            return ask(HelperStub(self._connected()))
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()
+            if missing and code == grpc.StatusCode.NOT_FOUND:
+                return None
+            self._raise(code, " ".join((error.details() or "no reason").split())[:600])
+
+    def _raise(self, code: grpc.StatusCode, said: str) -> NoReturn:
+        away = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+        if code in away:
+            raise HelperAway(
+                f"helper {self.link.address} does not answer ({said}); what waits for it goes on when it is back",
+                outside="the helper does not answer",
+            )
+        raise HelperDisagrees(
+            f"Expected the helper at {self.link.address} to do its part, it answers {code.name}: {said}",
+            outside="the helper refuses",
+        )
+
+    def _connected(self) -> grpc.Channel:
+        with self._lock:
+            if self._channel is None:
+                options = (("grpc.max_receive_message_length", _LONGEST), ("grpc.enable_retries", 0))
+                self._channel = grpc.secure_channel(self.link.address, self._credentials, options=options)
+            return self._channel
+
+    def chain_before(self, run: str, round_: int) -> bytes:
+        """After the list of the round before, as it was sent."""
+        query = sa.select(_sums.c.chain).where(_sums.c.run == run, _sums.c.round == round_ - 1)
+        found = self._database.all(query)
+        if not found:
+            raise HelperDisagrees(
+                f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
+                "put back. Cancel the run."
+            )
+        return bytes(found[0][0])
+
+    def held(self, run: str, round_: int) -> Held | None:
+        """A round that is not committed, if its list was made."""
+        found = self._database.all(sa.select(_sums).where(_sums.c.run == run, _sums.c.round == round_))
+        if not found:
+            return None
+        row = found[0]
+        return Held(
+            row.chain, row.used, None if row.total is None else np.frombuffer(row.total, "<u8"), row.answered or 0
+        )
+
+    def hold(self, run: str, round_: int, held: Held) -> None:
+        """Keep the list and the sum of a round, in place of one that the helper has not heard of."""
+        total = None if held.total is None else held.total.astype("<u8").tobytes()
+        row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
+        with self._database.writing() as connection:
+            connection.execute(_sums.delete().where(_sums.c.run == run, _sums.c.round == round_))
+            connection.execute(_sums.insert().values(run=run, round=round_, **row))
+
+    def forget(self, run: str, *, before: int | None = None) -> None:
+        """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
+        which = sa.and_(_sums.c.run == run, _sums.c.total.is_not(None))
+        if before is not None:
+            which = sa.and_(which, _sums.c.round < before)
+        with self._database.writing() as connection:
+            erased = connection.execute(
+                _sums.update().where(which).values(used=None, total=None, answered=None)
+            ).rowcount
+        if erased:
+            self._database.checkpoint()
+
+    def fingerprints(self, users: Sequence[int]) -> dict[int, bytes]:
+        """SHA-256 of the key of each user's certificate."""
+        found: dict[int, bytes] = {}
+        for start in range(0, len(users), _AT_ONCE):
+            some = users[start : start + _AT_ONCE]
+            for row in self._database.all(sa.select(USERS).where(USERS.c.user.in_(some))):
+                found[int(row.user)] = bytes.fromhex(row.fingerprint)
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class HelpedEngine:
+    """The engine of a run of two servers, around the one that brings questions to clients."""
+
+    inner: GrpcEngine
+    helping: Helping
+    specification: RunSpecification
+    plan: Plan
+    hides_answers: ClassVar[bool] = True
+    _begun: bool = False  # whether this process has asked anything yet
+    _copies: int = 1
+    _gathered: dict[bytes, _Gathered] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was told to stop."""
+        return self.inner.stopped
+
+    def stop(self) -> None:
+        """As the inner one's."""
+        self.inner.stop()
+
+    def measured(self) -> Mapping[str, float]:
+        """As the inner one's."""
+        return self.inner.measured()
+
+    def ask(self, question: Question) -> RingSums:
+        """The sum of who answered, with the helper's noise, and the chain of all lists; as `GrpcEngine` raises,
+        HelperAway and HelperDisagrees."""
+        asked: Any = question.reduction
+        run, round_ = self.specification.run, question.round
+        if not hasattr(asked, "chains"):
+            raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
+        self._gathered = {}
+        before = self.helping.chain_before(run, round_) if round_ else FIRST * self._groups
+        reply = None if self._begun else self.helping.recall(run, round_)
+        self._begun = True
+        if reply is None:
+            reply = self._first(question, asked, before)
+        if reply.copies > self._copies:
+            self._copies = reply.copies
+            _log.warning(
+                "run %s: the helper's books were put back, and what it has answered since was released again: μ is %d "
+                "times its square root of what was promised at most", run, reply.copies,
+            )  # fmt: skip
+        sums = self._unmasked(question, asked, before, reply)
+        self._gathered = {}
+        if not self.specification.simulation:
+            return sums
+        return replace(sums, chain=simulated_chain(asked.chains, round_, self._groups))
+
+    def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
+        """Ask everybody, keep what came, and send the list."""
+        run, round_ = self.specification.run, question.round
+        self._gather(question, asked)
+        if (most := getattr(asked, "most", None)) is not None:  # the first in slot order count
+            first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
+            self._gathered = dict(first[:most])
+        entries = [self._gathered[each].entry for each in sorted(self._gathered)]
+        chain = next_chains(before, round_, entries)
+        used = next_chains(self._used(asked), round_, entries)
+        total = self._totals(round_, self._gathered.values())
+        self.helping.hold(run, round_, Held(chain, used, total, len(entries)))
+        head = helper_pb2.HelperList(
+            run=run,
+            plan_digest=bytes.fromhex(digest(self.plan)),
+            round=round_,
+            previous=before,
+            entries=len(entries),
+        )
+        return self.helping.sum(head, entries)
+
+    def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
+        """Σ y - R, over those of the helper's list whom it did not leave out."""
+        round_, run = question.round, self.specification.run
+        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
+        counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
+        if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
+            raise HelperDisagrees(
+                f"Expected {length} numbers of the helper in round {round_} of run {run}, got others."
+            )
+        lifted = np.frombuffer(reply.values, "<u8").astype(np.uint64)
+        left_out = _split(reply.left_out)
+        same = held is not None and held.chain == reply.chain
+        if same and held is not None and held.total is not None and held.used is not None and not left_out:
+            total = ring.less(held.total.astype(np.uint64), lifted)
+            return RingSums(total, held.used, held.answered, counted)
+        listed = sorted(self._gathered) if same and self._gathered else _split(reply.fingerprints)
+        self._gather_all(question, asked, listed)
+        entries = [self._gathered[each].entry for each in listed]
+        if next_chains(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
+            raise HelperDisagrees(
+                f"Expected the helper's reply to a list of run {run} whose clients send what they sent before, got one "
+                f"of other entries in round {round_}: a client's record was put back, or the helper does not follow. "
+                "Cancel the run, or put back what is newer."
+            )
+        kept = [each for each in listed if each not in set(left_out)]
+        used = next_chains(self._used(asked), round_, [self._gathered[each].entry for each in kept])
+        self.helping.hold(run, round_, Held(reply.chain, None, None, 0))
+        total = self._totals(round_, [self._gathered[each] for each in kept])
+        return RingSums(ring.less(total, lifted), used, len(kept), counted)
+
+    def _gather_all(self, question: Question, asked: RingReduction, listed: Sequence[bytes]) -> None:
+        """Ask until everybody of a list that the helper has answered has sent again what it sent before."""
+        while not all(each in self._gathered for each in listed):
+            _log.warning(
+                "run %s: round %d is asked again, until those of the list that the helper %s has answered are here",
+                self.specification.run,
+                question.round,
+                self.helping.link.address,
+            )
+            self._gather(question, asked)
+
+    def _gather(self, question: Question, asked: RingReduction) -> None:
+        """Ask everybody once; what came is kept for this round, by fingerprint."""
+        length = self._length(question.round)
+        answers = self.inner.collect(question, (length,), row_to_wire(asked))
+        session, values = self.inner.session, answers.values.view(np.uint64)
+        sealed: dict[int, Sealed] = session.sealed
+        there = [row for row in sorted(sealed) if answers.status[row] == Status.ANSWERED]
+        users = session.members[question.cohort[there]].tolist()
+        known = self.helping.fingerprints(users)
+        for row, user in zip(there, users, strict=True):
+            if (own := known.get(user)) is not None:
+                entry = Entry(own, sealed[row].question, sealed[row].seed, row % self._groups)
+                self._gathered[own] = _Gathered(row, entry, values[row])
+
+    def _length(self, round_: int) -> int:
+        return self.plan.sheet.rounds[round_].length
+
+    @property
+    def _groups(self) -> int:
+        servers = self.plan.guarantee.servers
+        return 1 if servers is None else servers.groups
+
+    def _used(self, asked: RingReduction) -> bytes:
+        return asked.chains[-1] if asked.chains else FIRST * self._groups
+
+    def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
+        """Of each group, one after the other."""
+        totals = np.zeros((self._groups, self._length(round_)), np.uint64)
+        for each in gathered:
+            totals[each.entry.group] += each.values
+        return totals.reshape(-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forgetting:
+    """An observer that erases what is kept of a round's sum, once the round is committed."""
+
+    run: str
+    helping: Helping
+
+    def started(self, plan: Plan) -> None:
+        """Nothing."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the commit."""
+        self.helping.forget(self.run, before=event.round + 1)
+
+    def finished(self, model: Any) -> None:
+        """What a kill has left."""
+        self.helping.forget(self.run)
+
+
+def _split(fingerprints: bytes) -> list[bytes]:
+    return [fingerprints[at : at + _DIGEST] for at in range(0, len(fingerprints), _DIGEST)]
+
+
+def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
+    """What clients are told beside a run's description."""
+    return {"sheet": plan.sheet.as_json(), "consent": consent}

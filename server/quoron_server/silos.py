@@ -1,0 +1,152 @@
+"""Silos: clients that hold many persons each. What a plan for them assumes, and what one that is away costs.
+
+    >>> hospitals = Silos.declared([300, 300, 200], 800)
+    >>> hospitals.of(np.array([0, 299, 300, 799])).tolist(), hospitals.largest
+    ([0, 0, 1, 2], 300)
+
+A person of a silo is a user of the run, with a number and a slot of its own; sizes are public. Statements and proofs:
+docs/privacy/silos.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.accounts.lifetime import Charge
+from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.errors import ConfigError
+from quoron_server.parameters import Assumption, Kind
+from quoron_server.plan import Plan
+
+UNSURE = 1e-6  # chance of an end that is told
+FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Silos:
+    """How many persons each holds, and whether it sends one sum for all of them in place of their rows."""
+
+    sizes: tuple[int, ...]
+    sums: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.sizes or min(self.sizes) < 1:
+            raise ConfigError(f"Expected at least one person in every silo, got silos={list(self.sizes)}.")
+
+    @classmethod
+    def declared(cls, said: int | Sequence[int], users: int, *, sums: bool = False, of: int | None = None) -> "Silos":
+        """So many silos as equal as can be, or those sizes, which add up to `users`.
+
+        Where they add up to `of` users, of whom `users` take part, each silo has its share of these. ConfigError else.
+        """
+        if isinstance(said, int):
+            if not 1 <= said <= users:
+                raise ConfigError(f"Expected from 1 to {users:,} silos of {users:,} users, got silos={said}.")
+            ends = [users * place // said for place in range(said + 1)]
+        elif sum(said) in (users, of):
+            whole = sum(said)
+            ends = [users * end // whole for end in (0, *accumulate(said))]
+        else:
+            raise ConfigError(
+                f"Expected sizes of silos that add up to {users:,} users, got {sum(said):,} persons in "
+                f"{len(said):,} silos. Correct population.silos, or give their number."
+            )
+        return cls(tuple(last - first for first, last in pairwise(ends)), sums)
+
+    @property
+    def users(self) -> int:
+        """Persons in all of them."""
+        return sum(self.sizes)
+
+    @property
+    def largest(self) -> int:
+        """Persons of the largest."""
+        return max(self.sizes)
+
+    def of(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        """In which silo each user is, from 0: those of the first one have the first numbers."""
+        found: NDArray[np.int64] = np.searchsorted(np.cumsum(self.sizes), users, side="right").astype(np.int64)
+        return found
+
+    def refused(self, plan: Plan) -> str | None:
+        """Why a run of this plan cannot be carried out with them; None if it can."""
+        promise = plan.guarantee
+        if self.largest > 1 and promise.rests_on(Kind.SECRET_COHORTS) and not plan.parameters.poisson_sampling:
+            return (
+                "its secret cohorts have a fixed size, and a silo knows of all its persons whether they were drawn, "
+                "where the plan accounts for one who does (docs/privacy/subsampling.md). Take one that draws by coins, "
+                "as dp-sgd-poisson, or that asks everybody"
+            )
+        if promise.exposure == "two-servers" and self.largest > 1:
+            return "with exposure two-servers a client masks the row of one user. Enrol persons one by one"
+        if not self.sums:
+            return None
+        if promise.exposure == "local":
+            return "each person's report is randomised by itself, and read by itself. Leave out silo_sums"
+        if not plan.parameters.reads_sums():
+            return "it looks at single rows. Leave out silo_sums, so that silos send a row a person, or take another"
+        if promise.quorum is not None and promise.quorum.public:
+            return "with public attendance who answers is told, person by person. Leave out silo_sums"
+        return None
+
+
+def in_silos(plan: Plan, silos: Silos) -> Plan:
+    """The plan with what its promise then assumes (silos#si1, silos#si2). ConfigError where it cannot be."""
+    if (why := silos.refused(plan)) is not None:
+        raise ConfigError(f"Expected a plan for {len(silos.sizes):,} silos, got one of {plan.algorithm}: {why}.")
+    promise = plan.guarantee
+    if promise.exposure == "none":
+        return plan
+    assumed = [Assumption(Kind.PERSONS_OF_SILOS, known_twice(promise.epsilon, promise.delta))]
+    return plan.assuming([*assumed, *([Assumption(Kind.SILOS_CLIP)] if silos.sums else [])])
+
+
+def known_twice(epsilon: float, delta: float) -> tuple[float, float]:
+    """(ε, δ) of a person who is two users of the run: the promise is passed twice, as lifetime#lt4 does (silos#si6)."""
+    twice, delta_twice, _ = Charge("", "", epsilon, delta, adjacency="zero-out").replace_one
+    return float(twice), min(1.0, float(delta_twice))
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """A run from which one silo is away from the first round on."""
+
+    silo: int  # from 1
+    persons: int
+    users: int  # n
+    share: float | None  # the quorum's; None without
+    spare: int | None  # persons of all users who may be away before it ends the run
+    ends: float | None  # chance that the quorum ends the run in spite of all others, rounded up
+    holding: float | None  # a share, of whole hundredths, that would hold without the silo; None where none does
+
+    @property
+    def too_large(self) -> bool:
+        """Whether a quorum cannot do without it."""
+        return self.spare is not None and self.persons > self.spare
+
+
+def largest_away(plan: Plan, silos: Silos) -> Away:
+    """What the quorum makes of the largest silo's absence: all others answer, in every round."""
+    persons, users, quorum = silos.largest, silos.users, plan.guarantee.quorum
+    found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
+    if quorum is None:
+        return found(None, None, None, None)
+    cohorts = plan.parameters.cohorts()
+    free = [each.mu for each in plan.attendance()] or [0.0] * len(cohorts)
+    rate = persons / users
+
+    def present(size: int) -> int:
+        spread = math.sqrt(size * rate * (1 - rate) * max(users - size, 0) / max(users - 1, 1))
+        return max(0, size - min(persons, size, math.ceil(size * rate + FEWEST_AWAY * spread)))
+
+    def ends(share: float) -> float:
+        return quorums.chances(replace(quorum, share=share), cohorts, present, free)[0]
+
+    lower = (hundredths / 100 for hundredths in range(math.floor(100 * (1 - rate)), 0, -1))
+    holding = next((share for share in lower if ends(share) <= UNSURE), None)
+    return found(quorum.share, users - quorum.needed(users), ends(quorum.share), holding)

@@ -1,0 +1,161 @@
+"""`quoron silo`: what a silo's record says of its persons, to the silo only, and how a person leaves."""
+
+import json
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoron.cli.client import give_receipt
+from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+from quoron_privacy.errors import ConfigError, RunError, printable
+
+if TYPE_CHECKING:
+    from quoron_client.data.dialect import Dialect
+    from quoron_client.federation.account import PersonAccount
+    from quoron_client.federation.record import Record
+
+silo = typer.Typer(
+    help="A silo's own record: what each of its persons has spent, an export, a person who leaves.",
+    no_args_is_help=True,
+)
+
+Kept = Annotated[
+    Path, typer.Option("--record", envvar="QUORON_RECORD", help="The durable record of the silo's client.")
+]
+Data = Annotated[Path | None, typer.Option(envvar="QUORON_DATA", help="The silo's table, which has the names.")]
+User = Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of it that says whose each row is.")]
+Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@silo.command()
+def account(
+    record: Kept,
+    person: Annotated[list[str] | None, typer.Argument(metavar="[PERSON...]", help="Of these, by name.")] = None,
+    data: Data = None,
+    user: User = None,
+    as_json: Json = False,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
+) -> None:
+    """What each person has spent, by the names in --data or those given; without either, how many have spent what."""
+    from quoron_client.data.dialect import Dialect
+    from quoron_client.federation import account as accounts
+
+    with _opened(record) as kept:
+        names = _names(person, data, user, Dialect(separator, decimal, encoding, quoting))
+        if names is None:
+            told = accounts.account(kept, record)
+            if as_json:
+                print(json.dumps(told.as_json(), ensure_ascii=False))
+                return
+            print(f"{told.persons:,} persons, of whom {len(told.departures):,} have left; {len(told.runs):,} runs")
+            for each in told.spending:
+                print(f"ε = {each.epsilon:g}\tδ = {each.delta:g}\t{each.persons:,} persons")
+            return
+        found = accounts.of_each(kept, names)
+    if as_json:
+        from dataclasses import asdict
+
+        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        return
+    for line in found:
+        print(printable(_line(line)))
+
+
+def _line(found: "PersonAccount") -> str:
+    if found.number is None:
+        return f"{found.name}\tunknown to this record: nothing was ever answered with these rows"
+    left = "" if found.left is None else f"\thas left, {found.left[:10]}"
+    return f"{found.name}\tε = {found.epsilon:g}\tδ = {found.delta:g}\t{len(found.runs)} runs{left}"
+
+
+@silo.command()
+def export(
+    record: Kept,
+    out: Annotated[Path, typer.Option(help="A folder for it, made if it is not there.")],
+    names: Annotated[
+        bool, typer.Option("--names", help="Add persons.csv: a line a person, by its name in --data.")
+    ] = False,
+    data: Data = None,
+    user: User = None,
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = None,
+    quoting: Quoting = "double",
+) -> None:
+    """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
+    from quoron.reports import silo as reports
+    from quoron_client.data.dialect import Dialect
+    from quoron_client.durable import PRIVATE, replace_whole
+    from quoron_client.federation import account as accounts
+
+    if names and (data is None or user is None):
+        raise ConfigError("Expected --data and --user with --names, got none: the record itself has no names.")
+    with _opened(record) as kept:
+        told = accounts.account(kept, record)
+        files = {
+            "account.html": reports.document(told),
+            "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
+            "runs.csv": told.runs_csv(),
+        }
+        if names:
+            wanted = _names(None, data, user, Dialect(separator, decimal, encoding, quoting)) or []
+            files["persons.csv"] = accounts.persons_csv(accounts.of_each(kept, wanted))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            replace_whole(out / name, text.encode("utf-8", "replace"), mode=PRIVATE)
+    except OSError as error:
+        raise RunError(
+            f"Expected to write the account to {out}, cannot: {error.strerror}. Give another folder."
+        ) from None
+    for name in files:
+        print(out / name)
+
+
+@silo.command()
+def forget(
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="By its name, as the table writes it.")],
+    record: Kept,
+    receipt: Annotated[Path | None, typer.Option(help="Write the receipt there too, as JSON.")] = None,
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="Do it: nothing takes it back. Without, what it would do is shown.")
+    ] = False,
+) -> None:
+    """A person leaves: no answer has its rows any more, in runs that go on too; what was released stays."""
+    from quoron_client.federation import account as accounts
+
+    with _opened(record) as kept:
+        if not for_good:
+            (found,) = accounts.of_each(kept, [person])
+            print(printable(_line(found)))
+            print("--for-good has this person leave, for good: no answer has its rows any more.")
+            return
+        done = accounts.depart(kept, record, person)
+    give_receipt(done.as_json(), done.words(), receipt)
+
+
+def _opened(record: Path) -> "Record":
+    """A record that is there; an older copy is refused, as by the client."""
+    from quoron_client.federation.record import Record
+
+    if not record.is_file():
+        raise ConfigError(f"Expected a silo's record, got {record}, which is not there. Give --record.")
+    return Record.open(record, epsilon=inf, delta=inf)
+
+
+def _names(given: list[str] | None, data: Path | None, user: str | None, dialect: "Dialect") -> list[str] | None:
+    """Whom is asked about; None for nobody in particular."""
+    if given and data is not None:
+        raise ConfigError("Expected names or --data, got both. Give one.")
+    if data is None and user is None:
+        return given or None
+    if data is None or user is None:
+        raise ConfigError("Expected --data and --user together, the table and its column of names, got one. Give both.")
+    from quoron_client.federation.account import names_in
+
+    return names_in(data, user, dialect)

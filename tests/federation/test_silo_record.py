@@ -1,0 +1,435 @@
+"""A silo's record charges each of its persons by itself, and what one has spent shows in nobody else's row."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from math import fsum
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_client.federation.record import Agreement, Record
+from quoron_privacy.errors import LedgerError
+
+Q, OTHER = b"q" * 16, b"o" * 16
+NOW = "2026-01-02T03:04:05+00:00"
+
+
+def opened(folder, epsilon=10.0, delta=1e-3, **more):
+    return Record.open(folder / "record.sqlite", epsilon=epsilon, delta=delta, **more)
+
+
+def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, **more):
+    return Agreement(run, b"t" * 16, epsilon, delta, participations, **more)
+
+
+def seats(*numbers):
+    return np.array(numbers, np.int64)
+
+
+@pytest.fixture
+def record(tmp_path):
+    with opened(tmp_path) as record:
+        assert record.register(["anna", "ben", "carla"]).tolist() == [0, 1, 2]
+        yield record
+
+
+class TestNumbers:
+    def test_are_for_ever_and_new_persons_follow(self, tmp_path, record):
+        assert record.register(["aaron", "ben", "anna"]).tolist() == [3, 1, 0]
+        record.close()
+        with opened(tmp_path) as again:
+            assert again.register(["carla", "aaron"]).tolist() == [2, 3]
+            assert again.people == 4
+
+    def test_go_to_as_many_as_were_declared_and_to_nobody_more(self, record):
+        assert record.register(["dora", "ben", "ezra", "dora"], most=4).tolist() == [3, 1, -1, 3]
+        assert record.people == 4
+
+    def test_of_whoever_has_left_are_given_to_nobody(self, record):
+        record.depart("ben", time=NOW)
+        assert record.register(["ben", "dora"]).tolist() == [-1, 3]
+
+    def test_lead_to_no_name_in_the_file(self, tmp_path, record):
+        record.register(["somebody of a rare name"])
+        with closing(sqlite3.connect(tmp_path / "record.sqlite")) as first:
+            digests = {row[0] for row in first.execute("SELECT digest FROM people")}
+        assert b"rare name" not in (tmp_path / "record.sqlite").read_bytes()
+        (tmp_path / "other").mkdir()
+        with opened(tmp_path / "other") as other:  # of another silo, or made anew: nothing links the two
+            other.register(["anna", "ben", "carla", "somebody of a rare name"])
+        with closing(sqlite3.connect(tmp_path / "other" / "record.sqlite")) as second:
+            assert not digests & {row[0] for row in second.execute("SELECT digest FROM people")}
+
+    def test_are_refused_to_the_record_of_one_user_who_has_answered(self, tmp_path):
+        with opened(tmp_path) as record:
+            assert record.agree(agreement()) is None
+            assert record.keep("r", 0, Q, b"answer") == b"answer"
+            with pytest.raises(LedgerError, match=r"got that of one user, who has answered with it\. Give the silo a"):
+                record.register(["anna"])
+
+    def test_make_a_record_that_answers_for_nobody_else(self, record):
+        assert record.agree(agreement()) is None
+        assert record.keep("r", 0, Q, b"as one user") is None
+        assert record.objection("r", 0) == "the record is that of a silo's persons, not of one user"
+        assert not record.may_answer("r", 0, seats(-1, 3, 10**6)).any()
+        assert record.keep("r", 0, Q, b"answer", seats(3)) is None
+
+
+class TestOneAnswer:
+    def test_is_counted_of_those_whose_rows_are_in_it_and_nobody_else(self, record):
+        assert record.agree(agreement(participations=1)) is None
+        assert record.keep("r", 0, Q, b"rows", seats(0, 2)) == b"rows"
+        assert record.may_answer("r", 1, seats(0, 1, 2)).tolist() == [False, True, False]
+        (charge,) = record.charges(seats(0, 1, 2))
+        assert (charge.charged.tolist(), charge.answered.tolist()) == ([True] * 3, [True, False, True])
+
+    def test_is_given_again_whoever_it_was_of(self, record):
+        record.agree(agreement())
+        record.keep("r", 0, Q, b"rows", seats(0, 2))
+        assert record.recall("r", 0, Q) == record.keep("r", 0, Q, b"made anew", seats(1)) == b"rows"
+        assert record.keep("r", 0, OTHER, b"rows", seats(1)) is None
+
+    def test_is_refused_whole_if_one_of_them_may_not_answer(self, record):
+        record.agree(agreement(participations=1))
+        record.keep("r", 0, Q, b"rows", seats(0))
+        assert record.keep("r", 1, Q, b"rows", seats(0, 1)) is None
+        assert record.may_answer("r", 1, seats(1, 0)).tolist() == [True, False]
+        assert record.keep("r", 1, Q, b"rows", seats(1)) == b"rows"
+        assert record.objection("r", 2, seats(1, 0)) == "all 1 answers of the run were given"
+        assert record.keep("r", 2, Q, b"rows", seats()) is None
+
+
+class TestAPersonsLimit:
+    def test_leaves_it_out_of_the_answer_and_others_in(self, tmp_path, record):
+        assert record.agree(agreement("before")) is None
+        record.end("before")
+        assert record.register(["dora"]).tolist() == [3]
+        record.close()
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("after")) is None
+            assert record.may_answer("after", 0, seats(0, 1, 2, 3)).tolist() == [False] * 3 + [True]
+            assert record.keep("after", 0, Q, b"rows", seats(2, 3)) is None
+            assert record.objection("after", 0, seats(2)) == "the lifetime limit leaves no room for the run"
+            assert record.keep("after", 0, Q, b"rows", seats(3)) == b"rows"
+            assert record.charged(seats(2, 3)).tolist() == [[1.0, 1e-6]] * 2
+
+    @pytest.mark.parametrize("asked", [(), (0,), (1, 2), (0, 1, 2)])
+    def test_is_a_function_of_terms_whomever_a_secret_cohort_had(self, tmp_path, asked):
+        """Who is away in a later run, and whether the silo takes part, may not show whom an earlier one had drawn."""
+        with opened(tmp_path, epsilon=1.75) as record:
+            record.register(["anna", "ben", "carla"])
+            assert record.agree(agreement("secret cohort")) is None
+            if asked:
+                assert record.keep("secret cohort", 0, Q, b"rows", seats(*asked)) is not None
+            record.end("secret cohort")
+            assert (
+                record.agree(agreement("too much")) == "its ε = 1 and the 1 spent before exceed the lifetime limit 1.75"
+            )
+            assert record.agree(agreement("later", epsilon=0.75)) is None
+            assert record.may_answer("later", 0, seats(0, 1, 2)).all()
+
+    def test_has_room_again_where_a_run_ends_before_anybody_was_asked(self, record):
+        record.agree(agreement())
+        record.end("r", begun=False)
+        assert record.charged(seats(0, 1, 2)).tolist() == [[0.0, 0.0]] * 3
+        (charge,) = record.charges(seats(0, 1, 2))
+        assert charge.ended
+        assert not charge.charged.any()
+
+    def test_of_whoever_comes_while_a_run_is_open_is_charged_then(self, tmp_path, record):
+        record.agree(agreement(participations=300))
+        record.keep("r", 0, Q, b"rows", seats(0, 1, 2))
+        assert record.register(["dora"]).tolist() == [3]
+        assert record.may_answer("r", 1, seats(2, 3)).all()
+        assert record.keep("r", 1, Q, b"rows", seats(0, 3)) == b"rows"
+        assert record.charged(seats(0, 3)).tolist() == [[1.0, 1e-6]] * 2
+
+    def test_of_persons_who_are_read_after_the_silo_has_agreed(self, tmp_path):
+        """Where who answers is told, a file may not be looked at before."""
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("first")) is None
+            assert record.agree(agreement("second")) is not None
+            assert record.register(["anna", "ben"]).tolist() == [0, 1]
+            assert record.may_answer("first", 0, seats(0, 1)).all()
+            assert record.charged(seats(0, 1)).tolist() == [[1.0, 1e-6]] * 2
+
+    def test_is_reached_by_no_number_of_announcements(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("quoron_client.federation.agreements._MOST_OPEN", 3)
+        with opened(tmp_path) as record:
+            record.register(["anna"])
+            said = [record.agree(agreement(f"run {number}", epsilon=1e-9)) for number in range(5)]
+            assert [each is None for each in said] == [True] * 3 + [False] * 2
+            record.end("run 0")
+            assert record.agree(agreement("run 4", epsilon=1e-9)) is None
+
+    def test_holds_local_reports_of_each_to_what_was_agreed(self, record):
+        record.agree(agreement(participations=3))
+        assert record.keep("r", 0, Q, b"reports", seats(0, 1), spends=(0.75, 0.0)) is not None
+        assert record.may_answer("r", 1, seats(0, 1, 2), spends=(0.5, 0.0)).tolist() == [False, False, True]
+        assert record.keep("r", 1, Q, b"reports", seats(0, 2), spends=(0.25, 1e-6)) is not None
+        assert record.may_answer("r", 2, seats(0, 1, 2), spends=(0.25, 0.0)).tolist() == [False, True, True]
+
+
+@dataclass
+class OneByOne:
+    """The slow reference: a record for each person, as its own client would keep it."""
+
+    limit: float
+    runs: dict = field(default_factory=dict)  # ε, participations, who is charged, and how many answers each has given
+    given: set = field(default_factory=set)
+    gone: set = field(default_factory=set)
+
+    def spent(self, person):
+        return [epsilon for epsilon, _, charged, _ in self.runs.values() if person in charged]
+
+    def agree(self, run, epsilon, most, people):
+        fits = {each for each in range(people) if fsum([*self.spent(each), epsilon]) <= self.limit}
+        self.runs[run] = epsilon, most, fits - self.gone, Counter()
+        return bool(fits - self.gone)
+
+    def come(self, person):
+        for epsilon, _, charged, _ in self.runs.values():
+            if charged and fsum([*self.spent(person), epsilon]) <= self.limit:
+                charged.add(person)
+
+    def may(self, run, round, person):
+        _, most, charged, answers = self.runs[run]
+        open_ = (run, round) not in self.given and person not in self.gone
+        return open_ and person in charged and answers[person] < most
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_each_person_is_judged_as_by_a_record_of_its_own(tmp_path_factory, data):
+    people, folder = 4, tmp_path_factory.mktemp("record")
+    reference = OneByOne(limit=data.draw(st.sampled_from([0.3, 0.5, 0.7])))
+    with opened(folder, epsilon=reference.limit) as record:
+        for step in range(12):
+            what = data.draw(st.sampled_from(["agree", "agree", "come", "leave", *["ask"] * 5]))
+            if what == "come" and record.people < people:
+                reference.come(record.people)
+                record.register([str(record.people)])
+            elif what == "agree" and record.people:
+                epsilon, most = data.draw(st.sampled_from([0.1, 0.2])), data.draw(st.integers(1, 3))
+                agreed = record.agree(agreement(f"{step}", epsilon=epsilon, participations=most)) is None
+                assert agreed == reference.agree(f"{step}", epsilon, most, record.people)
+            elif what == "leave" and record.people:
+                reference.gone.add(person := data.draw(st.integers(0, record.people - 1)))
+                record.depart(str(person), time=NOW)
+            elif what == "ask" and reference.runs and record.people:
+                run = data.draw(st.sampled_from(sorted(reference.runs)))
+                asked = seats(*sorted(data.draw(st.sets(st.integers(0, record.people - 1), min_size=1))))
+                expected = [reference.may(run, step, person) for person in asked.tolist()]
+                may = record.may_answer(run, step, asked)
+                assert may.tolist() == expected
+                assert (record.objection(run, step, asked) is None) == any(expected)
+                assert record.keep(run, step, Q, b"rows", asked[may]) == (b"rows" if any(expected) else None)
+                reference.given |= {(run, step)} if any(expected) else set()
+                for person in asked[may].tolist():
+                    reference.runs[run][3][person] += 1
+        charged = [fsum(reference.spent(each)) for each in range(record.people)]
+        assert record.charged(np.arange(record.people))[:, 0].tolist() == charged
+
+
+class TestAPersonWhoLeaves:
+    def test_is_in_no_answer_any_more_of_whichever_run(self, record):
+        for run in ("going on", "later"):
+            record.agree(agreement(run, participations=3))
+        record.keep("going on", 0, Q, b"rows", seats(0, 1))
+        departure = record.depart("ben", time=NOW)
+        assert (departure.person, departure.answers, departure.epsilon) == (1, 1, 2.0)
+        for run in ("going on", "later"):
+            assert record.may_answer(run, 1, seats(0, 1, 2)).tolist() == [True, False, True]
+            assert record.keep(run, 1, Q, b"rows", seats(0, 1)) is None
+        assert record.charged(seats(1)).tolist() == [[2.0, 2e-6]]
+
+    def test_is_in_no_answer_that_was_kept(self, tmp_path, record):
+        """Of two answers to one question, with and without a row, the difference would be the row."""
+        record.agree(agreement(participations=3))
+        secret = b"a row of ben's" * 400
+        record.keep("r", 0, Q, secret, seats(0, 1))
+        record.keep("r", 1, Q, b"without", seats(0, 2))
+        record.depart("ben", time=NOW)
+        assert record.recall("r", 0, Q) is None
+        assert record.keep("r", 0, Q, b"anew", seats(0)) is None
+        assert record.recall("r", 1, Q) == b"without"
+        assert secret[:28] not in (tmp_path / "record.sqlite").read_bytes()
+
+    def test_leaves_once_and_again_is_the_same(self, record):
+        first = record.depart("ben", time=NOW)
+        assert record.depart("ben", time="2027-01-01T00:00:00+00:00") == first
+        with pytest.raises(LedgerError, match="Expected a person whom this record knows, got another"):
+            record.depart("dora", time=NOW)
+        assert (record.people, record.departures) == (3, [NOW])
+
+    def test_may_be_known_to_another_process_only_at_its_next_write(self, tmp_path, record):
+        record.agree(agreement(participations=2))
+        with opened(tmp_path) as beside:
+            assert record.may_answer("r", 0, seats(0, 1)).all()  # and its rows are computed now
+            beside.depart("ben", time=NOW)
+        assert record.keep("r", 0, Q, b"rows", seats(0, 1)) is None
+        assert record.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
+
+
+class TestACopyOfASilosRecord:
+    def test_of_before_somebodys_first_answer_has_charged_everybody(self, tmp_path, record):
+        record.agree(agreement("r", participations=2))
+        record.close()
+        files = {each: each.read_bytes() for each in tmp_path.iterdir()}
+        with opened(tmp_path) as later:
+            assert later.keep("r", 0, Q, b"rows", seats(0)) == b"rows"
+        for each, content in files.items():  # the record and its count
+            each.write_bytes(content)
+        with opened(tmp_path, epsilon=1.5) as again:
+            again.witness([("r", 1.0, 1e-6)])
+            assert again.charged(seats(0, 1, 2))[:, 0].tolist() == [1.0] * 3
+
+    def test_made_anew_charges_everybody_for_what_a_coordinator_says(self, tmp_path):
+        with opened(tmp_path, epsilon=2.5, anew=True) as record:
+            record.witness([("r", 2.0, 1e-6)])
+            record.register(["anna", "ben"])
+            assert record.charged(seats(0, 1))[:, 0].tolist() == [2.0, 2.0]
+            assert record.register(["dora"]).tolist() == [2]
+            assert record.charged(seats(2))[:, 0].tolist() == [2.0]  # its first numbers may have been somebody else's
+            assert "ε = 1 and the 2 spent before exceed" in record.agree(agreement("s"))
+
+    def test_with_pages_of_before_is_refused_by_name(self, tmp_path, record):
+        people = 60_000
+        record.register([f"p{each}" for each in range(people)])
+        record.agree(agreement(participations=2))
+        draws = np.random.default_rng(3).random((2, people)) < 0.5
+        files = []
+        for number, draw in enumerate(draws):
+            record.keep("r", number, bytes(16), b"rows", np.flatnonzero(draw))
+            files.append((tmp_path / "record.sqlite").read_bytes())
+        record.close()
+        before, after = files
+        mixed = [
+            after[:cut] + before[cut : cut + 4096] + after[cut + 4096 :]
+            for cut in range(4096, len(before), 4096)
+            if before[cut : cut + 4096] != after[cut : cut + 4096]
+        ]
+        for each in mixed:
+            (tmp_path / "record.sqlite").write_bytes(each)
+            with pytest.raises(LedgerError, match=r"copied in the middle of a write|it is an older copy"):
+                opened(tmp_path)
+        assert len(mixed) >= 4
+
+
+class TestAHundredThousandPersons:
+    PEOPLE = 100_000
+
+    def test_cost_a_round_one_row_of_a_few_bytes_a_person(self, tmp_path):
+        with opened(tmp_path) as record:
+            everybody = record.register([f"person {each}" for each in range(self.PEOPLE)])
+            assert record.agree(agreement(participations=500)) is None
+            rows, before = record._database.total_changes, (tmp_path / "record.sqlite").stat().st_size
+            half = everybody[np.random.default_rng(5).random(self.PEOPLE) < 0.5]
+            for number in range(3):
+                assert record.may_answer("r", number, everybody).all()
+                assert record.keep("r", number, bytes(16), b"sums", half) == b"sums"
+            assert (record._database.total_changes - rows) / 3 <= 5  # answer, share, run, count
+            assert (tmp_path / "record.sqlite").stat().st_size - before < 3 * self.PEOPLE
+            (charge,) = record.charges(everybody)
+            assert charge.answered.sum() == len(half)
+
+
+# As in test_client_record: clients of one silo's record, killed and started again. A person leaves on the way.
+CLIENTS = textwrap.dedent(
+    """
+    import os, signal, sqlite3, sys
+    from pathlib import Path
+    import numpy as np
+    from quoron_client.federation.record import Agreement, Record
+
+    connect, NOW = sqlite3.connect, "2026-01-02T03:04:05+00:00"
+
+    def dying(statements):
+        def traced(*arguments, **named):
+            left = statements
+            def count(statement):
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            database = connect(*arguments, **named)
+            database.set_trace_callback(count)
+            return database
+        return traced
+
+    def work(path, pipe):
+        with Record.open(path, epsilon=1.0, delta=1e-6) as record:
+            seats = record.register(["anna", "ben", "carla"])
+            gone = seats[1] < 0
+            assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, 2)) is None
+            for number in range(2):
+                before = record.recall("r", number, bytes(16))
+                numbers = np.arange(3)
+                may = numbers[record.may_answer("r", number, numbers)]
+                answer = before or record.keep("r", number, bytes(16), bytes([1 in may]) + os.urandom(9000), may)
+                if answer is not None:
+                    os.write(pipe, b"%d %d %d %s\\n" % (number, gone, answer[0], answer.hex().encode()))
+            record.depart("ben", time=NOW)
+            assert record.recall("r", 0, bytes(16)) is None or not record.recall("r", 0, bytes(16))[0]
+            assert record.register(["carla", "ben", "anna"]).tolist() == [2, -1, 0]
+            assert (record.charged(np.arange(3)) <= (1.0, 1e-6)).all()
+
+    def client(path, point):
+        out, pipe = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(out)
+                if point:
+                    sqlite3.connect = dying(point)
+                work(path, pipe)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(pipe)
+        with open(out, "rb") as sent:
+            lines = sent.read().splitlines()
+        status = os.waitpid(child, 0)[1]
+        died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert died or status == 0, (point, status)
+        return died, lines
+
+    points = range(*map(int, sys.argv[2:5]))
+    kills = 0
+    for point in points:
+        path = Path(sys.argv[1]) / f"{point}.sqlite"
+        died, first = client(path, point)
+        again, second = client(path, points[(7 * point) % len(points)])
+        whole, last = client(path, 0)
+        assert not whole
+        kills += died + again
+        sent = {tuple(line.split()) for line in first + second + last}
+        answers = {(number, answer) for number, _, _, answer in sent}
+        assert len(answers) <= 2, point  # never two for one round
+        assert not [each for each in sent if each[1] == each[2] == b"1"], point  # none with ben once he has left
+        for journal in Path(sys.argv[1]).iterdir():
+            journal.unlink()
+    print(kills)
+    """
+)
+
+
+def test_silos_killed_at_every_write_send_one_answer_a_round_and_nobodys_who_has_left(tmp_path):
+    command = [sys.executable, "-c", CLIENTS, str(tmp_path), "1", "75", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 40  # clients that did die
+
+
+def test_the_file_is_its_owners_alone(tmp_path, record):
+    for path in Path(tmp_path).iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

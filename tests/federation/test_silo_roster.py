@@ -1,0 +1,120 @@
+"""A silo is one row of the roster and as many users: each has a number for ever, and what is said of one is of all."""
+
+import numpy as np
+import pytest
+
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.books.drawing import draw, seed_of
+from quoron_server.books.registry import Registry
+from quoron_server.books.roster import DAY, OtherPeople, Standing, TooFewActive, homes
+from quoron_server.service.asking import by_client
+
+
+class Clock:
+    now = 1.8e9
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def registry(database_url, clock):
+    with Database(database_url) as database:
+        yield Registry(database, clock=clock)
+
+
+def enrolled(registry, **people):
+    return [registry.enrol(f"key of {name}", name=name, people=each) for name, each in people.items()]
+
+
+def test_its_people_have_the_numbers_that_follow_its_own(registry):
+    assert enrolled(registry, ada=1, north=300, ben=1, south=2) == [0, 1, 301, 302]
+    assert enrolled(registry, north=300, ada=1) == [1, 0], "again is the same"
+    assert registry.users_count() == 304
+    assert registry.roster.silos() == {1: 300, 302: 2}
+    np.testing.assert_array_equal(registry.roster.active("everyone"), np.arange(304))
+    found = homes(np.array([0, 1, 150, 300, 301, 302, 303, 304]), registry.roster.silos())
+    assert found.tolist() == [0, 1, 1, 1, 301, 302, 302, 304]
+
+
+def test_the_number_of_its_people_never_changes(registry):
+    enrolled(registry, north=300)
+    for people in (1, 299, 301):
+        with pytest.raises(OtherPeople, match="Expected 300 people of the client that is enrolled as user 0"):
+            enrolled(registry, north=people)
+
+
+def test_members_are_drawn_over_persons_and_each_has_a_slot(registry):
+    enrolled(registry, ada=1, north=300, south=200)
+    registry.add_run("summer", "{}")
+    members = registry.fix_members("summer", 100)
+    expected = draw(seed_of("summer", "{}"), np.arange(501), 100)
+    np.testing.assert_array_equal(members, expected)
+    assert registry.called(members[[0, -1]].tolist()) == ["north (300 people)", "south (200 people)"]
+    registry.set_state("summer", "complete")
+    assert registry.ended_with(1, 10) == [("summer", "complete")], "once, not once a person"
+    assert registry.shared(1, 301) == 1
+
+
+def test_what_is_said_of_a_silo_is_said_of_all_its_people(registry, clock):
+    enrolled(registry, north=300, south=200)
+    roster = registry.roster
+    assert roster.find("17").user == roster.find("north").user == 0, "by the number of any of its people"
+    assert [(user.user, user.people) for user in roster.page()] == [(0, 300), (300, 200)]
+    roster.away(0)
+    assert roster.standing("everyone") == Standing(200, 300, 0)
+    with pytest.raises(TooFewActive, match="Expected 201 active users in group 'everyone', got 200"):
+        registry.fix_members("none", 201)
+    roster.back(0)
+    roster.retire([300])
+    assert roster.standing("everyone") == Standing(300, 0, 200)
+    clock.now += 8 * DAY
+    roster.seen([0])
+    assert roster.standing("everyone") == Standing(300, 0, 200)
+    clock.now += 8 * DAY
+    assert roster.standing("everyone") == Standing(0, 300, 200)
+
+
+def test_a_new_key_moves_all_of_them_and_one_that_was_in_a_run_cannot_be_taken_over(registry):
+    enrolled(registry, north=300, south=200)
+    registry.roster.rotate("key of north", "newer", "signed")
+    assert registry.user("newer") == 0
+    assert registry.enrol("newer", people=300) == 0
+    registry.add_run("summer", "{}")
+    registry.fix_members("summer", 500)
+    with pytest.raises(ConfigError, match="Expected a new key that was in no run"):
+        registry.roster.rotate("newer", "key of south", "signed")
+    done = registry.roster.forget(0)
+    assert done.user == 0
+    assert registry.roster.standing("everyone") == Standing(200, 0, 300)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_hundred_thousand_persons_are_a_row_and_a_draw_of_them_is_that_of_as_many_clients(registry):
+    enrolled(registry, ada=1, north=100_000)
+    assert len(registry.roster.page()) == 2
+    registry.add_run("summer", "{}")
+    members = registry.fix_members("summer", 1000)
+    np.testing.assert_array_equal(members, draw(seed_of("summer", "{}"), np.arange(100_001), 1000))
+    rows = by_client(members, registry.roster.silos())
+    assert sum(map(len, rows.values())) == 1000
+    assert set(rows) <= {0, 1}
+
+
+def test_rows_of_a_cohort_are_by_client_in_the_order_of_their_persons():
+    users, silos = np.array([9, 3, 0, 12, 5, 4, 1]), {3: 4, 9: 4}
+    slow = {}
+    for place, user in sorted(enumerate(users.tolist()), key=lambda each: each[1]):
+        home = next((first for first, people in silos.items() if first <= user < first + people), user)
+        slow.setdefault(home, []).append(place)
+    found = {client: rows.tolist() for client, rows in by_client(users, silos).items()}
+    assert found == slow
+    assert {client: rows.tolist() for client, rows in by_client(users, {}).items()} == {
+        user: [place] for place, user in enumerate(users.tolist())
+    }

@@ -1,0 +1,270 @@
+"""A silo's client says of each person what a client of that person's own would, once a round, whatever is asked."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.conversation import GRADIENT, RANGE, TERMS, VECTOR, D, made
+from quoron_client.federation import run_client
+from quoron_client.federation.own_people import names_in
+from quoron_client.federation.record import Record
+from quoron_client.federation.silo_work import SiloWorker
+from quoron_client.federation.work import Worker
+from quoron_client.protocol import silo, wire
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.placed import PlacedGradient
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_protos.v1 import federation_pb2 as pb
+
+FIRST, PEOPLE = 40, 6  # five persons in the file, one place more
+NAMES = ["ada", "ben", "cleo", "dan", "eve"]
+TWO = np.array([1, 4])
+SEED = 3
+PUBLIC = ("broadcast", "public-attendance")
+
+
+def table(names=NAMES, seed=2) -> pd.DataFrame:
+    """Rows of each person by the name alone; those of the last cannot be used."""
+    rows = []
+    for name in names:
+        rng = np.random.default_rng([seed, *name.encode()])
+        for _ in range(1 + len(name) % 3):
+            age = "?" if name == "eve" else rng.uniform(0, 100)
+            rows.append({"who": name, "age": age, "weight": rng.uniform(0, 200), "sick": rng.integers(0, 2)})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "patients.csv"
+    table().sample(frac=1, random_state=1).to_csv(path, index=False)
+    return path
+
+
+def announced(**changes: object) -> pb.Announcement:
+    return pb.Announcement(run="r", description=json.dumps(TERMS | {"simulation": True} | changes))
+
+
+def owner(path: Path, **changes: object):
+    options = {"user_column": "who", "people": PEOPLE, "simulation_seed": SEED, "lifetime_epsilon": 8.0}
+    return made(path, 1, **(options | changes))
+
+
+def opened(config) -> Record:
+    return Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta)
+
+
+def question(task, persons, number=0, people=PEOPLE, reduction=None) -> pb.Question:
+    persons = np.asarray(persons)
+    body = wire.Body.of(task, silo.bits_of(persons, people=people), silo.reduction_to_wire(reduction))
+    message = wire.question_head(body, run="r", round=number, user=FIRST, seconds=60)
+    message.MergeFromString(body.data)
+    return message
+
+
+def rows(sent: bytes, task, asked: int) -> Answers:
+    return silo.rows_from_wire(pb.Answer.FromString(sent), task.answer_shape(D), asked)
+
+
+def alone(tmp_path: Path, place: int, task, number=0, **terms: object) -> tuple[np.ndarray, Status]:
+    """What a client of a person's own says."""
+    path = tmp_path / f"{NAMES[place]}.csv"
+    everybody = table()
+    everybody[everybody.who == NAMES[place]].drop(columns="who").to_csv(path, index=False)
+    config = replace(owner(path, record=path.with_suffix(".sqlite")), user_column=None, people=None)
+    with opened(config) as record:
+        worker = Worker(config, record)
+        assert worker.consider(announced(**terms), FIRST + place).takes_part
+        asked = wire.question_to_wire(Question(number, np.array([0]), task), 0, run="r", user=FIRST + place, seconds=60)
+        return wire.answer_from_wire(pb.Answer.FromString(worker.reply(asked)), task.answer_shape(D))
+
+
+CONVOLVED = VECTOR.gradient
+PLACED = PlacedGradient(GRADIENT.points, np.array([[0, 2], [1, -1], [0, 1], [2, 0], [0, -1], [1, 0]]), 2.0)
+STARTS = LocalSGD(np.arange(18.0).reshape(6, 3) / 20, 0.1, L2Ball(3.0))
+COORDINATES = replace(RANGE, coordinates=np.array([0, 1, 2, 3, 0, 1]))
+TASKS = {
+    "gradient": (GRADIENT, {}),
+    "with own directions": (CONVOLVED, {}),
+    "of own places": (PLACED, {}),
+    "from own starts": (STARTS, {}),
+    "of own coordinates": (COORDINATES, {"exposure": "local"}),
+    "report": (VECTOR, {"exposure": "local"}),
+}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_every_row_is_that_of_a_client_of_its_own(kind: str, file: Path, tmp_path: Path) -> None:
+    task, terms = TASKS[kind]
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        assert worker.people == PEOPLE
+        assert worker.consider(announced(**terms), FIRST).takes_part
+        asked = np.array([0, 1, 3, 4])
+        found = rows(worker.reply(question(task.part(asked), asked)), task, 4)
+        nobody = rows(worker.reply(question(task.part(np.array([5])), [5], 1)), task, 1)
+    for place, values, status in zip(asked, found.values, found.status, strict=True):
+        expected, become = alone(tmp_path, place, task.part(np.array([place])), **terms)
+        np.testing.assert_array_equal(values, expected)
+        assert status == become
+    assert nobody.status.tolist() == [Status.MISSING], "a place without a person"
+
+
+def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
+    reduction = ClippedSum(0.3, 10, np.array([0.1, 0.0, -0.2]))
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        assert worker.consider(announced(silo_sums=True), FIRST).takes_part
+        of_rows = rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6)
+        assert of_rows.status.tolist() == [0, 0, 0, 0, Status.REJECTED, Status.MISSING]
+        sent = worker.reply(question(GRADIENT, np.arange(6), reduction=reduction))
+    sums, expected = (
+        silo.sums_from_wire(pb.Answer.FromString(sent), D, 6),
+        reduction.of(of_rows.values, of_rows.answered),
+    )
+    np.testing.assert_array_equal(sums.total, expected.total)
+    np.testing.assert_array_equal(sums.cells, expected.cells)
+    assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
+
+
+def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
+        assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
+        assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
+
+
+def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:
+    """A coordinator that was started again draws another cohort: the client was started again, too."""
+    other = replace(GRADIENT, points=-GRADIENT.points)
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        first = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
+    file.write_text(table(seed=9).to_csv(index=False))  # what is said once stays
+    with opened(config) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        again = rows(worker.reply(question(GRADIENT, [0, 1])), GRADIENT, 2)
+        np.testing.assert_array_equal(again.values, first.values)
+        both = rows(worker.reply(question(GRADIENT, [1, 2])), GRADIENT, 2)
+        np.testing.assert_array_equal(both.values[0], first.values[1])
+        assert both.status.tolist() == [0, 0]
+        third = rows(worker.reply(question(other, [0, 1, 3])), GRADIENT, 3)
+        assert third.status.tolist() == [Status.MISSING, Status.MISSING, 0], "one task a round"
+
+
+def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        first = rows(worker.reply(question(STARTS.part(TWO), TWO)), STARTS, 2)
+        moved = STARTS.with_own(STARTS.starts + 0.01)
+        moved.starts[2] = STARTS.starts[4]
+        mixed = replace(STARTS, starts=np.stack([STARTS.starts[1], moved.starts[3]]))
+        again = rows(worker.reply(question(mixed, [1, 3])), STARTS, 2)
+        np.testing.assert_array_equal(again.values[0], first.values[0])
+        changed = rows(worker.reply(question(moved.part(np.array([1, 2])), [1, 2])), STARTS, 2)
+        assert changed.status.tolist() == [Status.MISSING, 0]
+
+
+def test_a_person_keeps_its_number_whoever_comes_and_goes(file: Path, tmp_path: Path) -> None:
+    with opened(config := owner(file)) as record:
+        SiloWorker.of(config, record)
+    file.write_text(table(["aaron", "ben", "dan", "eve"]).to_csv(index=False))
+    with opened(config) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        found = rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6)
+    assert found.status.tolist() == [Status.MISSING, 0, Status.MISSING, 0, Status.REJECTED, 0]
+    for place in (1, 3):
+        np.testing.assert_array_equal(found.values[place], alone(tmp_path, place, GRADIENT)[0])
+
+
+def test_each_person_answers_as_often_as_was_agreed_and_no_more(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        for number, asked in enumerate(([0, 1], [0, 2], [0, 1, 2], [0, 1, 2])):
+            found = rows(worker.reply(question(GRADIENT, asked, number)), GRADIENT, len(asked))
+    assert found.status.tolist() == [Status.MISSING, Status.MISSING, Status.MISSING]
+
+
+@pytest.mark.parametrize("asked", [[6], [0, 7]])
+def test_persons_of_others_are_not_answered_for(asked: list[int], file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        for people in (8, 100):
+            answer = pb.Answer.FromString(worker.reply(question(GRADIENT, asked, people=people)))
+            assert answer.status == pb.STATUS_MISSING
+            assert not answer.statuses
+
+
+def test_a_silo_of_one_person_sends_the_bytes_of_a_client(file: Path, tmp_path: Path) -> None:
+    file.write_text(table(["ben"]).to_csv(index=False))
+    asked = wire.question_to_wire(Question(0, np.array([0]), GRADIENT), 0, run="r", user=FIRST, seconds=60)
+    table(["ben"]).drop(columns="who").to_csv(tmp_path / "ben.csv", index=False)
+    own = replace(owner(tmp_path / "ben.csv", record=tmp_path / "ben.sqlite"), user_column=None, people=None)
+    with opened(config := owner(file, people=1)) as record, opened(own) as other:
+        several, one = SiloWorker.of(config, record), Worker(own, other)
+        for worker in (several, one):
+            assert worker.consider(announced(), FIRST).takes_part
+        assert several.reply(asked) == one.reply(asked)
+
+
+def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
+    terms = {"attendance": "public", "seconds": 60.0}
+    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(**terms), FIRST)
+        late = rows(worker.reply(question(GRADIENT, np.arange(6)), ready=False), GRADIENT, 6)
+        assert late.status.tolist() == [Status.ANSWERED] * 6
+        assert not late.values.any()
+        found = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
+        assert found.status.tolist() == [Status.ANSWERED] * 6
+        assert found.values.any(axis=1).tolist() == [True, True, True, True, False, False]
+
+
+def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(file: Path) -> None:
+    with pytest.raises(DataError, match="Expected at most 4 people in column 'who', got 5"):
+        asyncio.run(run_client(owner(file, people=4)))
+
+
+def test_a_file_that_may_not_be_looked_at_needs_the_number_of_people(file: Path) -> None:
+    with pytest.raises(ConfigError, match="Expected --people N with --accept public-attendance"):
+        asyncio.run(run_client(owner(file, people=None, accept_exposures=PUBLIC)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"user_column": None}, "Expected a column that says whose each row is"),
+        ({"one_user": True}, "got both"),
+        ({"people": 0}, "Expected people in"),
+        ({"people": 2**21}, "Expected people in"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_by_name(changes: dict, said: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        owner(file, **changes)
+
+
+def test_rows_of_nobody_are_an_error_for_the_owner_and_left_out_in_a_run(file: Path) -> None:
+    everybody = table()
+    everybody.loc[0, "who"] = ""
+    file.write_text(everybody.to_csv(index=False))
+    with pytest.raises(DataError, match="1 rows without one"):
+        names_in(file, "who")
+    with pytest.raises(DataError, match="'whom'"):
+        names_in(file, "whom")

@@ -1,0 +1,311 @@
+"""The ring, seals, chains, sheets and noise of two servers: what they promise, and what they refuse."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from quoron_privacy.errors import ConfigError, WireError
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers.account import factors_of, outsiders_mu, rounding_mu, server_mu, unit_for
+from quoron_privacy.two_servers.chain import FIRST, next_chain
+from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
+from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet
+
+KEY, OWN, PLAN = b"k" * 32, b"o" * 32, b"p" * 32
+numbers = st.integers(-(2**63), 2**63 - 1)
+vectors = st.lists(numbers, min_size=1, max_size=9).map(lambda each: np.array(each, np.int64))
+
+
+def chains(number, name=b"list"):
+    made = [FIRST]
+    for t in range(number):
+        made.append(next_chain(made[-1], t, 0, [(bytes([t]) * 32, b"question", name)]))
+    return made[1:]
+
+
+def one_block(length=4, unit=1 << 29, kind="clipped", rounds=1, **more):
+    return Sheet((RoundSheet((Block("sums", length, unit, kind),)),) * rounds, **more)
+
+
+class TestTheRing:
+    @given(st.data(), st.integers(1, 6), st.integers(1, 8))
+    def test_masked_rows_less_their_masks_are_the_sum_of_rows_whatever_their_size(self, data, users, k):
+        row = st.lists(numbers, min_size=k, max_size=k)
+        rows = np.array(data.draw(st.lists(row, min_size=users, max_size=users)), np.int64)
+        masks = [mask(bytes([user]) * 31 + b"m", k) for user in range(users)]
+        masked = [added(own, each) for own, each in zip(rows, masks, strict=True)]
+        exact = [sum(int(row[j]) for row in rows) for j in range(k)]
+        assert less(added(*masked), *masks).tolist() == [each % 2**64 for each in exact]
+
+    @given(vectors)
+    def test_what_is_signed_is_the_integer_it_was(self, row):
+        assert (signed(added(row)) == row).all()
+
+    @given(vectors)
+    def test_squares_add_up_exactly_at_any_size(self, row):
+        assert sum_of_squares(row) == sum(int(each) ** 2 for each in row)
+
+    @pytest.mark.parametrize("size", [2**34, 2**35 - 1, 2**35, 2**62])
+    def test_squares_of_many_large_numbers_do_not_wrap(self, size):
+        row = np.full(100_000, -size, np.int64)
+        assert sum_of_squares(row) == 100_000 * size**2
+
+    def test_floats_are_no_numbers_of_the_ring(self):
+        for made in (np.ones(2), np.ones(2, np.float32), np.ones(2, np.int32)):
+            with pytest.raises(ConfigError, match="64-bit integers"):
+                added(made)
+
+    def test_a_sum_in_floats_is_another_number(self):
+        # the twin: float64 holds 53 bits of a masked number
+        row, cover = np.array([3], np.int64), mask(KEY, 1)
+        rounded = added(row, cover).astype(np.float64) - cover.astype(np.float64)
+        assert rounded[0] != 3
+        assert signed(less(added(row, cover), cover))[0] == 3
+
+    def test_a_row_is_admitted_up_to_its_unit_and_not_one_step_beyond(self):
+        made = one_block(2, 5).rounds[0]
+        assert fits(np.array([3, -4]), made)
+        assert not fits(np.array([3, -5]), made)
+        assert not fits(np.array([-(2**63), 0]), made)  # whose magnitude int64 does not hold
+        assert not fits(np.array([2**32, 2**32]), made)  # whose squares wrap around to zero
+        assert not fits(np.array([0.0, 0.0]), made)
+        assert not fits(np.zeros(3, np.int64), made)
+
+    def test_two_blocks_that_are_one_row_are_admitted_together(self):
+        blocks = Block("sums", 1, 10, "norm-counts"), Block("shares", 3, 20, "norm-counts")
+        made = RoundSheet(blocks, "zero-out")
+        assert fits(np.array([8, 12, 0, 0]), made)  # (.8, .6) in units of each
+        assert not fits(np.array([9, 12, 0, 0]), made)
+
+    def test_a_mask_of_another_length_is_refused(self):
+        with pytest.raises(ConfigError, match=r"shape \(5,\)"):
+            added(np.zeros(5, np.int64), mask(KEY, 4))
+
+
+class TestSeeds:
+    def test_randomness_that_comes_again_seeds_another_answer_otherwise(self):
+        one, other = np.array([1, 2]), np.array([1, 3])
+        seed = seed_for(OWN, "run", 0, b"question", one)
+        assert seed == seed_for(OWN, "run", 0, b"question", one)
+        others = {
+            seed_for(OWN, "run", 0, b"question", other),
+            seed_for(OWN, "run", 1, b"question", one),
+            seed_for(OWN, "ru", 0, b"nquestion", one),
+            seed_for(OWN, "run", 0, b"other", one),
+            seed_for(KEY, "run", 0, b"question", one),
+        }
+        assert len(others | {seed}) == 6
+
+    def test_a_machine_without_randomness_is_refused(self):
+        for own in (bytes(32), b"short"):
+            with pytest.raises(ConfigError, match="randomness"):
+                seed_for(own, "run", 0, b"", np.zeros(1, np.int64))
+
+
+class TestSeals:
+    about = seals.info(seals.SUITE, "run", PLAN, 3, b"question", b"f" * 32)
+
+    def test_a_seal_opens_under_its_own_run_plan_round_question_and_user_alone(self):
+        key = seals.RunKey.fresh()
+        sealed = seals.seal(key.public, OWN, self.about)
+        assert len(sealed) == seals.SEALED
+        assert seals.open_(key.secret, sealed, self.about) == OWN
+        assert seals.RunKey.of(key.secret).public == key.public
+        assert len(key.public) == seals.PUBLIC
+        own = seals.SUITE, "run", PLAN, 3, b"question", b"f" * 32
+        for at, other in enumerate(("suite", "runs", b"q" * 32, 4, b"questions", b"g" * 32)):
+            elsewhere = seals.info(*own[:at], other, *own[at + 1 :])
+            assert seals.open_(key.secret, sealed, elsewhere) is None
+        assert seals.open_(seals.RunKey.fresh().secret, sealed, self.about) is None
+
+    def test_what_was_changed_or_cut_does_not_open(self):
+        key = seals.RunKey.fresh()
+        sealed = seals.seal(key.public, OWN, self.about)
+        for at in (0, seals.SALT, seals.SALT + 1100, len(sealed) - 1):
+            changed = bytearray(sealed)
+            changed[at] ^= 1
+            assert seals.open_(key.secret, bytes(changed), self.about) is None
+        assert seals.open_(key.secret, sealed[:-1], self.about) is None
+        assert seals.open_(key.secret, b"", self.about) is None
+
+    def test_another_seed_is_sealed_under_another_key_though_randomness_comes_again(self):
+        one, two = (seals.seal(seals.RunKey.fresh().public, seed, self.about)[: seals.SALT] for seed in (OWN, KEY))
+        assert one == ring.salt_of(OWN) != two
+        assert bytes(mask(OWN, 4).tobytes())[:16] != one  # and the salt is no part of a mask
+
+    def test_bytes_that_are_no_key_are_refused(self):
+        for public in (b"", b"\xff" * seals.PUBLIC):
+            with pytest.raises(ConfigError, match="key"):
+                seals.seal(public, OWN, self.about)
+
+
+class TestChains:
+    one, other = (bytes([1]) * 32, b"q", b"s"), (bytes([2]) * 32, b"q", b"s")
+
+    def test_a_chain_holds_all_lists_so_far_in_their_rounds_and_groups(self):
+        made = {
+            next_chain(FIRST, 0, 0, []),
+            next_chain(FIRST, 1, 0, []),
+            next_chain(FIRST, 0, 1, []),
+            next_chain(FIRST, 0, 0, [self.one]),
+            next_chain(FIRST, 0, 0, [self.one, self.other]),
+            next_chain(KEY, 0, 0, [self.one]),
+            next_chain(FIRST, 0, 0, [(self.one[0], b"qs", b"")]),
+        }
+        assert len(made) == 7
+        assert {len(each) for each in made} == {32}
+        assert next_chain(FIRST, 0, 0, [self.one]) == next_chain(FIRST, 0, 0, [self.one])
+
+    def test_a_user_twice_another_order_and_short_digests_are_refused(self):
+        for entries in ([self.one, self.one], [self.other, self.one], [(bytes(16), b"q", b"s")]):
+            with pytest.raises(ConfigError, match="fingerprints"):
+                next_chain(FIRST, 0, 0, entries)
+        with pytest.raises(ConfigError, match="32 bytes"):
+            next_chain(bytes(16), 0, 0, [])
+
+
+class TestTheNoiseOfAServer:
+    def test_it_is_a_function_of_key_run_plan_round_group_and_lists(self):
+        sheet, (chain,), (other,) = one_block(), chains(1), chains(1, b"other")
+        noises = [
+            ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain]),
+            ServerNoise(OWN, "run", PLAN, sheet).of(0, [chain]),
+            ServerNoise(KEY, "runs", PLAN, sheet).of(0, [chain]),
+            ServerNoise(KEY, "run", OWN, sheet).of(0, [chain]),
+            ServerNoise(KEY, "run", PLAN, sheet).of(0, [other]),
+            ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain], group=1),
+        ]
+        assert len({each.tobytes() for each in noises}) == 6
+        assert (noises[0] == ServerNoise(KEY, "run", PLAN, sheet).of(0, [chain])).all()
+
+    @pytest.mark.parametrize("name", ["blt", "sqrt-toeplitz", "banded", "tree", "independent"])
+    def test_correlated_noise_is_that_of_prefix_noise_in_steps(self, name):
+        rounds, d, history = 7, 3, chains(9)
+        pilot = RoundSheet((Block("moment", 2, 9, "length"),))
+        sheet = Sheet((pilot, pilot, *one_block(d).rounds * rounds), name)
+        noise = ServerNoise(KEY, "run", PLAN, sheet)
+
+        class Streams:
+            def stream(self, _, t):
+                return RandomStream(noise._source.stream(*noise.labels(t + 2, tuple(history), 0), 0).words)
+
+        made = PrefixNoise(rounds, 2.0**-30, 1.0, name)
+        state = made.start(d)
+        for t in range(rounds):
+            before = state.total
+            _, state = made.release(state, np.zeros(d), Streams())
+            assert (noise.of(t + 2, history[: t + 3]).view(np.int64) == state.total - before).all()
+
+    def test_rounds_may_be_asked_for_again_and_in_any_order(self):
+        sheet, history = one_block(rounds=6, factorisation="blt"), chains(6)
+        noise = ServerNoise(KEY, "run", PLAN, sheet)
+        fresh = [ServerNoise(KEY, "run", PLAN, sheet).of(t, history[: t + 1]) for t in range(6)]
+        for t in (5, 0, 3, 4, 4, 2, 5):
+            assert (noise.of(t, history[: t + 1]) == fresh[t]).all()
+        elsewhere = [*chains(3, b"other"), *history[3:4]]
+        assert (noise.of(3, elsewhere) != fresh[3]).any()
+        assert (noise.of(4, history[:5]) == fresh[4]).all()
+
+    def test_a_round_without_those_before_it_and_short_digests_are_refused(self):
+        noise = ServerNoise(KEY, "run", PLAN, one_block(rounds=3))
+        for round_, history in ((1, chains(1)), (0, chains(2)), (3, chains(4)), (0, [bytes(16)])):
+            with pytest.raises(ConfigError, match="chains"):
+                noise.of(round_, history)
+        with pytest.raises(ConfigError, match="32 bytes"):
+            ServerNoise(KEY, "run", bytes(16), one_block())
+
+    def test_it_is_standard_normal_in_steps(self):
+        steps = ServerNoise(KEY, "run", PLAN, one_block(20_000)).of(0, chains(1)).view(np.int64)
+        assert stats.kstest(steps / 2.0**30, "norm").pvalue > 1e-7
+
+
+class TestSheets:
+    def test_a_sheet_has_one_spelling_and_comes_back_from_it(self):
+        rounds = (
+            *one_block().rounds * 3,
+            RoundSheet((Block("sums", 4, 7, "norm-counts"), Block("shares", 3, 9, "norm-counts"))),
+        )
+        sheet = Sheet(rounds, "blt", 2, 2, pilot=1)
+        text = sheet.as_json()
+        assert Sheet.read(text) == sheet
+        assert len(text) < 400
+        assert len(sheet.digest()) == 32
+        for other in (text + " ", "{}", "[]", text.replace("blt", "bolt"), text.replace(":2,", ":0,"), "1" * 5000):
+            with pytest.raises(WireError):
+                Sheet.read(other)
+        assert sheet.digest() != Sheet(rounds, "blt", 2, 2).digest()
+
+    def test_a_sheet_of_endless_rounds_is_refused_before_it_is_made(self):
+        text = one_block().as_json().replace('"rounds":[[1', '"rounds":[[10000000000000')
+        with pytest.raises(WireError, match="rounds"):
+            Sheet.read(text)
+
+    def test_users_are_asked_as_often_and_as_far_apart_as_planned(self):
+        sheet = one_block(rounds=9, participations=2, separation=3, pilot=2)
+        assert [t for t in range(9) if sheet.admits([], t)] == list(range(9))
+        assert [t for t in range(9) if sheet.admits([0], t)] == [1]
+        assert [t for t in range(9) if sheet.admits([2], t)] == [5, 8]
+        assert not any(sheet.admits([2, 5], t) for t in range(9))
+        assert not sheet.admits([], 9)
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_units_are_the_longest_that_keep_a_promise(self, kind):
+        for adjacency in ("replace-one", "zero-out"):
+            for mu in (1e-3, 0.3, 4.0):
+                unit = unit_for(mu, kind, adjacency, length=3)
+                block = (Block("sums", 3, unit, kind),) + (Block("shares", 3, unit, kind),) * ("counts" in kind)
+                got = server_mu(Sheet((RoundSheet(block, adjacency),)))
+                assert got <= mu
+                assert got > mu * (1 - 1e-8) - 2.0**-28
+        with pytest.raises(ConfigError, match="mu"):
+            unit_for(1e-12, kind, length=3)
+
+    def test_several_rounds_and_books_put_back_compose(self):
+        unit = unit_for(1.0, "clipped")
+        assert server_mu(one_block(unit=unit, rounds=8, participations=4)) == pytest.approx(2.0, rel=1e-8)
+        assert server_mu(one_block(unit=unit, rounds=8), restored=3) == pytest.approx(2.0, rel=1e-8)
+        assert server_mu(one_block(unit=unit, rounds=8, pilot=4)) == pytest.approx(2.0, rel=1e-8)
+        assert outsiders_mu(one_block(unit=unit, rounds=8)) == pytest.approx(0.5**0.5, rel=1e-7)
+
+    def test_correlated_rounds_cost_the_column_norm(self):
+        for times, apart in ((1, 1), (3, 4)):
+            sheet = one_block(rounds=12, factorisation="blt", participations=times, separation=apart)
+            factors = factors_of(sheet)
+            exact = factors.reach(times, apart) * 2 * (1 << 29) / 2**30 + rounding_mu(factors, 12, 4)
+            assert server_mu(sheet) == pytest.approx(exact, rel=1e-8)
+            assert outsiders_mu(sheet) == pytest.approx(exact * 0.5**0.5, rel=1e-6)
+
+    def test_counted_norms_cost_what_vectors_alone_do(self):
+        factors = factors_of(one_block(rounds=12, factorisation="blt"))
+        shares = 1 << 29
+        vector = int(shares / factors.column_norm)
+        blocks = Block("sums", 4, vector, "norm-counts"), Block("shares", 3, shares, "norm-counts")
+        both = server_mu(Sheet((RoundSheet(blocks),) * 12, "blt"))
+        alone = server_mu(one_block(unit=vector, rounds=12, factorisation="blt"))
+        assert both == pytest.approx(alone, rel=1e-7)
+
+    @pytest.mark.parametrize(
+        "blocks",
+        [
+            (),
+            (Block("sums", 1, 1, "clipped"), Block("sums", 1, 1, "flag")),
+            (Block("sums", 1, 1, "norm-counts"),),
+            (Block("shares", 3, 1, "norm-counts"), Block("sums", 1, 1, "norm-counts")),
+        ],
+    )
+    def test_blocks_that_are_no_row_are_refused(self, blocks):
+        with pytest.raises(ConfigError, match="blocks"):
+            RoundSheet(blocks)
+
+    def test_rows_longer_than_any_noise_and_unknown_kinds_are_refused(self):
+        with pytest.raises(ConfigError, match="unit"):
+            Block("sums", 1, (1 << 34) + 1, "clipped")
+        with pytest.raises(ConfigError, match="kind"):
+            Block("sums", 1, 1, "votes")
+        with pytest.raises(ConfigError, match="correlate"):
+            Sheet((RoundSheet((Block("moment", 1, 1, "moment"),)),), "blt")

@@ -1,0 +1,238 @@
+"""Plans and runs of two servers, neither of which sees an answer: docs/privacy/two-servers.md."""
+
+import math
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SERVED, Quadratic, execute, make, make_plan
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.two_servers import account
+from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.rows import RingSums
+from quoron_privacy.two_servers.sheet import Sheet
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.two_servers import method
+from quoron_server.algorithms.two_servers.method import BothServers, with_helper
+from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
+from quoron_server.plan import Plan, Privacy
+from quoron_server.runs import charge_of
+from quoron_server.wording import sentence
+
+TWO = replace(PRIVACY, exposure="two-servers")
+SCENES = list(SERVED)
+ABLE = [name for name, info in ALGORITHMS.items() if info.one_server is None]
+
+
+def planned(name: str, privacy: Privacy = TWO, **options: Any) -> Plan:
+    info = ALGORITHMS[name]
+    return info.plan(PROBLEMS.get(name, PROBLEM), privacy, info.options(**options), "calibrated", 7)
+
+
+@pytest.mark.parametrize("name", ABLE)
+def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_server_what_is_promised(name: str) -> None:
+    plan = planned(name)
+    ALGORITHMS[name].verify(plan)
+    allowed, promise = gdp.mu_for(PRIVACY.epsilon, PRIVACY.delta), ALGORITHMS[name].gaussian(plan)
+    assert promise is not None
+    assert 0.999 * allowed <= promise.mu <= allowed
+    assert charge_of(plan)["epsilon"] == PRIVACY.epsilon  # a lifetime's limit holds against each server
+    assert charge_of(plan)["mu"] >= promise.mu
+    again = Sheet.read(plan.parameters.sheet(plan.problem).as_json())
+    assert server_mu(again) == pytest.approx(account.server_mu(again), rel=1e-6)  # one plays the sampler
+
+
+def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both_promises() -> None:
+    """A unit is a whole number: of two millions of steps, so that a relative 10⁻⁸ less is not always less."""
+    problem = replace(PROBLEM, users=20_000, items_per_user=50)
+    for name in ("online-to-batch", "tracking-srgd", "mean-sgd"):
+        for epsilon in (0.05, 0.0143):
+            with suppress(Infeasible):
+                plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
+                ALGORITHMS[name].verify(plan)
+
+
+@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.one_server is not None])
+def test_every_other_method_is_refused_with_its_reason(name: str) -> None:
+    with pytest.raises(ConfigError, match="Expected an algorithm of exposure two-servers") as refused:
+        planned(name)
+    assert ALGORITHMS[name].one_server in str(refused.value)
+    assert "nobody has proved" not in str(refused.value)
+    assert "two-servers" not in ALGORITHMS[name].exposures
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_without_noise_two_servers_release_what_one_does(
+    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights, units, divisors and the root of two: all of the arithmetic but the noise is the same."""
+    monkeypatch.setattr(
+        ServerNoise, "of", lambda self, t, chains, group=0: np.zeros(self.sheet.rounds[t].length, np.uint64)
+    )
+    two = execute(name, tmp_path)
+    monkeypatch.setattr(
+        "quoron_privacy.noise.streams.RandomStream.gaussian_steps", lambda self, shape: np.zeros(shape, np.int64)
+    )
+    alone, noise = ALGORITHMS[make_plan(name).algorithm].maker(make_plan(name).without_servers()), SeededNoise(11)
+    state, engine = alone.init(), Quadratic()
+    while (question := alone.request(state, noise)) is not None:
+        state = alone.update(state, engine.ask(question), noise).state
+    near = 1e-2 if "groups" in name else 1e-4  # a median of groups of users is not their mean
+    np.testing.assert_allclose(two, alone.model(state), rtol=near, atol=1e-6)
+
+
+def steps(name: str, noise: Any, chain: bytes = b"c" * 32) -> np.ndarray:
+    """What the first release of a scene is when nobody holds anything, and the helper adds nothing."""
+    algorithm = make(name)
+    state = algorithm.init()
+    question = algorithm.request(state, noise)
+    zero = RingSums(np.zeros(question.reduction.sheet.length, np.uint64), chain, 0)
+    seen: list[np.ndarray] = []
+    algorithm.inner.update = lambda state, sums, noise: seen.append(sums.total) or _stop()
+    with pytest.raises(StopIteration):
+        algorithm.update(state, zero, noise)
+    return seen[0]
+
+
+def _stop() -> None:
+    raise StopIteration
+
+
+def test_the_coordinators_noise_is_that_of_its_key_and_the_lists_and_of_no_start() -> None:
+    """A crash does not make a second release of the same list; another list does, and another key."""
+    name, source = "one-round-least-squares/two-servers", SecureNoise(b"k" * 32)
+    first = steps(name, StartedNoise.fresh(source))
+    np.testing.assert_array_equal(steps(name, StartedNoise.fresh(source)), first)
+    others = steps(name, source, b"d" * 32), steps(name, SecureNoise(b"l" * 32))
+    assert all(np.mean(other == first) < 0.5 for other in others)
+
+
+def test_whoever_takes_the_helpers_noise_off_is_left_with_a_whole_servers() -> None:
+    """Of 400 keys: the deviation of one server's noise is within 8 % of 2³⁰ steps, missed less often than 1e-6."""
+    name = "one-round-least-squares/two-servers"
+    left = np.concatenate([steps(name, SecureNoise(bytes([i, j]) * 16)) for i in range(1, 21) for j in range(20)])
+    assert abs(np.std(left) / 2.0**30 - 1) < 0.08
+
+
+def test_a_coordinator_that_adds_nothing_is_caught_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method, "added", lambda total, own: total)
+    assert not steps("one-round-least-squares/two-servers", SecureNoise(b"k" * 32)).any()
+
+
+def test_a_sum_without_the_helpers_noise_is_never_made_a_number() -> None:
+    name = "tracking-srgd/two-servers"
+    algorithm, noise = make(name), SeededNoise(1)
+    state = algorithm.init()
+    question = algorithm.request(state, noise)
+    with pytest.raises(RunError, match="with the helper's noise in it, got one without"):
+        algorithm.update(state, Quadratic().ask(question), noise)
+    answers = Quadratic().ask(question)
+    with pytest.raises(RunError, match="got one without"):
+        algorithm.update(state, question.reduction.of(answers.values, answers.answered), noise)
+
+
+def test_nobody_is_asked_through_an_engine_that_sees_answers() -> None:
+    plan, engine = make_plan("tracking-srgd/two-servers"), Quadratic()
+    with pytest.raises(RunError, match="an engine with a helper"):
+        with_helper(engine, plan, None)
+    assert engine.asked == []
+    assert isinstance(with_helper(engine, plan, 3), BothServers)
+    engine.hides_answers = True
+    assert with_helper(engine, plan, None) is engine
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
+    """The broken twin: the plan of one server, whose noise two then halve between them."""
+    plan, one = make_plan(name), replace(TWO, exposure=None)
+    whole = planned(plan.algorithm, one, **(SERVED[name] | ({"rate": 1.0} if "mean" in name else {})))
+    assert plan.guarantee.servers is not None
+    for together in (plan.guarantee.servers.together_epsilon, plan.guarantee.epsilon):
+        servers = replace(plan.guarantee.servers, together_epsilon=together)
+        twin = replace(plan, parameters=whole.parameters, guarantee=replace(plan.guarantee, servers=servers))
+        with pytest.raises(VerificationError):
+            ALGORITHMS[plan.algorithm].verify(twin)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_what_is_said_to_outsiders_is_checked(name: str) -> None:
+    plan = make_plan(name)
+    assert "against whoever sees nothing but what is released" in sentence(plan.guarantee)
+    assert plan.guarantee.servers is not None
+    assert outsiders_mu(plan.parameters.sheet(plan.problem)) == pytest.approx(
+        server_mu(plan.parameters.sheet(plan.problem)) / math.sqrt(2), rel=1e-5
+    )
+    said = replace(plan.guarantee.servers, together_epsilon=plan.guarantee.servers.together_epsilon * 0.99)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[plan.algorithm].verify(replace(plan, guarantee=replace(plan.guarantee, servers=said)))
+
+
+def test_server_epsilon_costs_outsiders_nothing_and_a_server_the_root_of_two() -> None:
+    """Both numbers stand in the sentence, and the larger one is what is charged."""
+    privacy = Privacy(1.0, 1e-6, exposure="two-servers", server_epsilon=4.0)
+    plan = planned("one-round-least-squares", privacy)
+    ALGORITHMS[plan.algorithm].verify(plan)
+    alone = planned("one-round-least-squares", Privacy(1.0, 1e-6))
+    assert plan.guarantee.epsilon == pytest.approx(1.4547, abs=1e-3)  # no more than it costs
+    assert plan.parameters.moment_scale == pytest.approx(alone.parameters.moment_scale, rel=1e-5)
+    assert "(1.45" in sentence(plan.guarantee)
+    assert "(1, 1e-06) against whoever" in sentence(plan.guarantee)
+    assert charge_of(plan)["epsilon"] == plan.guarantee.epsilon
+    assert planned("one-round-least-squares", replace(privacy, server_epsilon=1.2)).guarantee.epsilon <= 1.2
+    correlated = planned("tracking-srgd", replace(privacy, epsilon=8.0, server_epsilon=12.0, delta=1e-3))
+    ALGORITHMS["tracking-srgd"].verify(correlated)
+    assert 8 < correlated.guarantee.epsilon <= 12
+    with pytest.raises(ConfigError, match="Expected server_epsilon in"):
+        replace(privacy, server_epsilon=0.5)
+    with pytest.raises(ConfigError, match="Expected server_epsilon in"):
+        replace(privacy, exposure=None)
+
+
+def test_a_quorum_is_counted_exactly_and_costs_nothing_as_both_servers_see_who_answers() -> None:
+    plan = planned("tracking-srgd", replace(TWO, quorum=0.5, quorum_epsilon=0.4), rounds=13)
+    ALGORITHMS["tracking-srgd"].verify(plan)
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.quorum.epsilon == 0
+    algorithm, noise, engine = ALGORITHMS["tracking-srgd"].make(plan), SeededNoise(3), Quadratic()
+    state = algorithm.init()
+    question = algorithm.request(state, noise)
+    assert question is not None
+    assert not question.attended  # nobody else is told
+    state = algorithm.update(state, BothServers(engine, plan, b"3").ask(question), noise).state
+    assert not state.ended
+    silent = Quadratic(lambda values, status: status.__setitem__(slice(None, None), 1))
+    question = algorithm.request(state, noise)
+    assert algorithm.update(state, BothServers(silent, plan, b"3").ask(question), noise).state.ended
+
+
+def test_a_curator_and_secret_samples_are_refused() -> None:
+    plan = make_plan("tracking-srgd/two-servers")
+    with pytest.raises(VerificationError, match="two servers and clients of their own"):
+        ALGORITHMS["tracking-srgd"].verify(plan.as_curated())
+    with pytest.raises(Infeasible, match="cohorts that are drawn in secret"):
+        planned("dp-sgd-wor", rounds=5, rate=0.1)
+    with pytest.raises(Infeasible, match="no rows that add up unseen"):
+        planned("mean-sgd", rounds=5, estimator="range")
+
+
+def test_the_sentence_says_against_whom_and_what_is_not_covered() -> None:
+    said = sentence(make_plan("tracking-srgd/two-servers").guarantee)
+    for words in ("each of two servers by itself", "by efficient means", "not against both servers together",
+                  "that a user takes part", "can move a sum at will", "docs/privacy/two-servers.md"):  # fmt: skip
+        assert words in said
+
+
+def test_broadcast_has_no_rows_in_whole_steps_and_reads_no_sheet() -> None:
+    plan = planned("tracking-srgd", PRIVACY, rounds=13)
+    question = (
+        ALGORITHMS["tracking-srgd"].make(plan).request(ALGORITHMS["tracking-srgd"].make(plan).init(), SeededNoise(1))
+    )
+    assert not hasattr(question.reduction, "sheet")  # type: ignore[union-attr]
+    assert plan.guarantee.servers is None
+    assert math.isfinite(plan.guarantee.epsilon)

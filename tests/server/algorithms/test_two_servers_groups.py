@@ -1,0 +1,98 @@
+"""Runs of two servers with public groups of users: docs/privacy/two-servers.md#ts6."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, make_plan
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.two_servers import account
+from quoron_privacy.two_servers.groups import noise_factor
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.two_servers.method import BothServers
+from quoron_server.plan import Plan
+from quoron_server.wording import sentence
+
+TWO = replace(PRIVACY, exposure="two-servers")
+NAMES = "one-round-least-squares", "tracking-srgd", "one-pass-dp-sgd", "dp-ftrl"
+SMALL: dict[str, dict[str, Any]] = {
+    "tracking-srgd": {"rounds": 13},
+    "one-pass-dp-sgd": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
+    "dp-ftrl": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+}
+
+
+def planned(name: str, groups: int) -> Plan:
+    info, privacy = ALGORITHMS[name], replace(TWO, groups=groups)
+    plan = info.plan(PROBLEMS.get(name, PROBLEM), privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
+    info.verify(plan)
+    return plan
+
+
+def carried_out(plan: Plan, group: int | None = None, by: int = 0) -> Any:
+    """The model; `by` is added to each number of one group's sum of each round, as a hostile user can."""
+    algorithm, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(5)
+    engine, state = BothServers(Quadratic(), plan, b"5"), algorithm.init()
+    while (question := algorithm.request(state, noise)) is not None:
+        sums = engine.ask(question)
+        if group is not None:
+            total = sums.total.reshape(plan.sheet.groups, -1).copy()
+            total[group] += np.uint64(by % 2**64)
+            sums = replace(sums, total=total.reshape(-1))
+        state = algorithm.update(state, sums, noise).state
+    return algorithm.model(state)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_cost_noise_and_no_privacy(name: str) -> None:
+    one, three = planned(name, 1), planned(name, 3)
+    mu = gdp.mu_for(PRIVACY.epsilon, PRIVACY.delta)
+    for plan in (one, three):
+        assert 0.999 * mu <= account.server_mu(plan.sheet) <= mu  # against each server
+    units = [[block.unit for each in plan.sheet.rounds for block in each.blocks] for plan in (one, three)]
+    if len(units[0]) == len(units[1]):
+        assert units[1] == pytest.approx(units[0], rel=0.05)  # rows are as long: a group has as much noise as all
+    assert "the median of 3 public groups" in sentence(three.guarantee)
+    assert "median" not in sentence(one.guarantee)
+
+
+def test_forecasts_know_how_loud_a_median_is() -> None:
+    one, three = planned("one-round-least-squares", 1), planned("one-round-least-squares", 3)
+    ratio = three.parameters.moment_scale / one.parameters.moment_scale  # type: ignore[attr-defined]
+    assert ratio == pytest.approx(noise_factor(3), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("by", [2**55, -(2**62)])
+def test_one_group_of_three_that_is_hostile_moves_the_model_no_further_than_noise_does(name: str, by: int) -> None:
+    plan = planned(name, 3)
+    honest, again = carried_out(plan), carried_out(plan)
+    assert (honest == again).all()
+    moved = np.linalg.norm(carried_out(plan, 1, by) - honest)
+    assert moved <= 4 * np.linalg.norm(honest) + 4
+
+
+def test_one_sum_is_moved_at_will() -> None:
+    # the broken twin: without groups one user sets what is released
+    plan = planned("one-pass-dp-sgd", 1)
+    wild, honest = carried_out(plan, 0, 2**60), carried_out(plan)
+    bounded = planned("one-pass-dp-sgd", 3)
+    held = np.linalg.norm(carried_out(bounded, 0, 2**60) - carried_out(bounded))
+    assert np.linalg.norm(wild - honest) > 5 * held
+
+
+def test_groups_without_two_servers_and_even_numbers_of_groups_are_refused() -> None:
+    for wrong in (replace(TWO, groups=1),):
+        for groups in (2, 0, 11):
+            with pytest.raises(ConfigError, match="groups"):
+                replace(wrong, groups=groups)
+    with pytest.raises(ConfigError, match="groups"):
+        replace(PRIVACY, groups=3)
+
+
+def test_the_scene_of_contracts_has_three_groups() -> None:
+    assert make_plan("dp-ftrl/three-groups").sheet.groups == 3

@@ -1,0 +1,106 @@
+"""A helper without a transport, and users who mask and seal as clients do."""
+
+import contextlib
+import hashlib
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from federation.two_servers import wanted
+from quoron_privacy.two_servers import ring, seals
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_protos.v1 import helper_pb2 as pb
+from quoron_server.books.database import Database
+from quoron_server.helper.books import HelperBooks
+from quoron_server.helper.keys import Keys
+from quoron_server.helper.runs import Helped
+from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.wording import digest
+
+LEADER = "a" * 64
+SIGNING = Ed25519PrivateKey.generate()
+Row = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def real(algorithm: str = "one-pass-dp-sgd", **changes: object) -> RunSpecification:
+    """A run of secret noise."""
+    return wanted(algorithm, simulation=False, simulation_seed=None, **changes)
+
+
+@dataclass
+class Clock:
+    now: float = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextlib.contextmanager
+def opened(place: Path, **changes: Any) -> Iterator[Helped]:
+    """A helper on the books and keys of a folder, as they are there."""
+    with Database(f"sqlite:///{place}/helper.sqlite", as_it_is=changes.pop("as_it_is", False)) as database:
+        made = Helped(HelperBooks(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
+        yield made
+        made.close_threads()
+
+
+def request(run: RunSpecification) -> pb.OpenRun:
+    plan = bytes.fromhex(digest(make_plan(run)))
+    return pb.OpenRun(run=run.run, specification=run.as_text(), plan_digest=plan, software="test")
+
+
+@dataclass
+class Leader:
+    """A coordinator's side of one run: users' rows, lists in order, and sums."""
+
+    run: RunSpecification
+    helped: Helped
+    consent: pb.HelperConsent = field(init=False)
+    chain: bytes = FIRST
+    lists: list[list[Entry]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.consent = self.helped.open(request(self.run), LEADER)
+        plan = make_plan(self.run)
+        self.sheet = plan.parameters.sheet(plan.problem)
+
+    def masked(self, user: int, round_: int, row: Row | None = None, **about: Any) -> tuple[Entry, np.ndarray]:
+        """What a user sends, as list entry and words; `about` is what a replay says instead."""
+        said = {"run": self.run.run, "plan": self.consent.plan_digest, "round": round_, "who": key_of(user)} | about
+        name = hashlib.sha256(f"{user}/{round_}".encode()).digest()
+        seed = secrets.token_bytes(32)
+        info = seals.info(seals.SUITE, said["run"], said["plan"], said["round"], name, said["who"])
+        words = ring.mask(seed, self.sheet.rounds[round_].length)
+        values = words if row is None else ring.added(row, words)
+        return Entry(key_of(user), name, seals.seal(self.consent.run_key, seed, info)), values
+
+    def head(self, round_: int, entries: Sequence[Entry], previous: bytes | None = None, **more: Any) -> pb.HelperList:
+        return pb.HelperList(
+            run=self.run.run,
+            plan_digest=self.consent.plan_digest,
+            round=round_,
+            previous=self.chain if previous is None else previous,
+            entries=len(entries),
+            **more,
+        )
+
+    def ask(self, round_: int, entries: Sequence[Entry]) -> pb.Reply:
+        """The reply to the next list, after which the chain goes on."""
+        ordered = sorted(entries)
+        reply = self.helped.sum(self.head(round_, ordered), ordered, LEADER)
+        self.chain = next_chain(self.chain, round_, 0, ordered)
+        assert reply.chain == self.chain
+        return reply
+
+
+def key_of(user: int) -> bytes:
+    return hashlib.sha256(f"user {user}".encode()).digest()
+
+
+def words_of(reply: pb.Reply) -> np.ndarray:
+    return np.frombuffer(reply.values, "<u8").astype(np.uint64)

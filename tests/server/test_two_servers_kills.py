@@ -1,0 +1,355 @@
+"""Kills of coordinator and helper at their writes: the bits of a run that nobody disturbed, and no second list.
+
+Clients send the same bytes for the same question, as their records make them.
+"""
+
+import contextlib
+import functools
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_privacy.errors import LedgerUnavailable
+from quoron_privacy.noise.sources import SecureNoise
+from quoron_privacy.two_servers.chain import Entry, next_chain
+from quoron_protos.v1 import helper_pb2 as pb
+from quoron_server.books.database import Database
+from quoron_server.helper import runs
+from quoron_server.helper.books import HelperBooks
+from quoron_server.helper.keys import Keys
+from quoron_server.helper.runs import Helped, UnknownRun
+from quoron_server.plan import Plan
+from quoron_server.runs import Run
+from quoron_server.service import helping
+from quoron_server.service.helping import Forgetting, HelpedEngine, HelperAway, HelperDisagrees, Helping
+from quoron_server.service.sessions import Sealed
+from quoron_server.specification import RunSpecification, make_plan
+from server.helper_scene import LEADER, SIGNING, Leader, key_of, opened, real
+
+USERS, KILLS = 20, 20
+_PLANNED = functools.cache(runs.planned)
+
+
+@pytest.fixture(autouse=True)
+def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan takes a second, and is the same after every kill."""
+    monkeypatch.setattr(runs, "planned", _PLANNED)
+
+
+class Killed(BaseException):
+    """Of a process, without warning."""
+
+
+@dataclass
+class Moments:
+    """Twenty kills of whoever uses a database, before or after what it writes, after so many transactions or more."""
+
+    first: int
+    database: Database | None = None
+    left: int = 0
+    kills: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.first
+
+    def due(self) -> bool:
+        """Whether this transaction is the one."""
+        self.left -= 1
+        if self.left > 0 or self.kills >= KILLS:
+            return False
+        self.kills += 1
+        self.left = self.first + self.kills % 5
+        return True
+
+    @contextlib.contextmanager
+    def armed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        writing, depth = Database.writing, [0]
+
+        @contextlib.contextmanager
+        def counted(database: Database) -> Iterator[Any]:
+            mine = database is self.database and not depth[0]
+            depth[0] += 1
+            try:
+                with writing(database) as connection:
+                    yield connection
+                    dies = mine and self.due()
+                    if dies and self.kills % 2:
+                        raise Killed  # it is not durable
+            finally:
+                depth[0] -= 1
+            if dies:
+                raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "writing", counted)
+            yield
+
+
+@dataclass
+class Clients:
+    """Users who send what they sent before, and some of them only the first time that they are asked."""
+
+    run: RunSpecification
+    leader: Leader
+    sent: dict[tuple[int, int], tuple[Entry, np.ndarray]] = field(default_factory=dict)
+    broken: frozenset[int] = frozenset()
+
+    def of(self, user: int, round_: int, length: int) -> tuple[Entry, np.ndarray]:
+        if (user, round_) not in self.sent:
+            row = np.random.default_rng([user, round_]).integers(-(1 << 20), 1 << 20, length)
+            entry, values = self.leader.masked(user, round_, row)
+            if user in self.broken:
+                entry = entry._replace(sealed=bytes(len(entry.sealed)))
+            self.sent[user, round_] = entry, values
+        return self.sent[user, round_]
+
+
+@dataclass
+class Inner:
+    """Brings questions to clients who are all here but those who are `away`."""
+
+    clients: Clients
+    session: Any
+    away: set[int] = field(default_factory=set)
+    stopped: bool = False
+
+    def collect(self, question: Question, shape: tuple[int, ...], row: Any = None) -> Answers:
+        del row
+        values = np.zeros((len(question.cohort), *shape))
+        status = np.full(len(question.cohort), Status.MISSING, np.uint8)
+        self.session.sealed = {}
+        for slot, user in enumerate(question.cohort.tolist()):
+            if user in self.away:
+                continue
+            entry, words = self.clients.of(user, question.round, shape[0])
+            values.view(np.uint64)[slot] = words
+            status[slot] = Status.ANSWERED
+            self.session.sealed[slot] = Sealed(entry.question_digest, entry.sealed)
+        return Answers(values, status)
+
+
+class Linked(Helping):
+    """The helper in this process; dead after a kill until it is there again."""
+
+    def __init__(self, database: Database, second: "Second") -> None:
+        self._database, self.second = database, second
+        self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
+        database.ensure(helping._schema)
+
+    def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+        return self.second.do(lambda helped: helped.sum(head, entries, LEADER))
+
+    def recall(self, run: str, round_: int) -> pb.Reply | None:
+        try:
+            return self.second.do(lambda helped: helped.recall(run, round_, LEADER))
+        except UnknownRun:
+            return None
+
+    def fingerprints(self, users: Sequence[int]) -> dict[int, bytes]:
+        return {user: key_of(user) for user in users}
+
+
+@dataclass
+class Second:
+    """A helper that comes back from its books after every kill."""
+
+    place: Path
+    moments: Moments | None = None
+    helped: Helped | None = None
+    database: Database | None = None
+
+    def do(self, work: Any) -> Any:
+        if self.helped is None:
+            self.database = Database(f"sqlite:///{self.place}/helper.sqlite")
+            if self.moments is not None:
+                self.moments.database = self.database
+        try:
+            if self.helped is None:
+                self.helped = Helped(HelperBooks(self.database), Keys(self.place / "keys"), SIGNING, threads=1)
+            return work(self.helped)
+        except Killed:
+            self.end()
+            raise HelperAway("the helper was killed") from None
+
+    def end(self) -> None:
+        if self.database is not None:
+            self.database.close()
+        self.helped = self.database = None
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSpecification, Plan, Leader, Clients]:
+    """A run that both servers have begun, and what its clients will send."""
+    place = tmp_path_factory.mktemp("begun")
+    specification = real("dp-ftrl")
+    plan = make_plan(specification)
+    with opened(place) as helped:
+        leader = Leader(specification, helped)
+    with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
+        run_of(specification, plan).begin(database).close()
+    return place, specification, plan, leader, Clients(specification, leader)
+
+
+def run_of(specification: RunSpecification, plan: Plan) -> Run:
+    return Run(name=specification.run, plan=plan, digest="d")
+
+
+def carried_out(
+    place: Path, begun: Any, *, first: Moments | None = None, second: Moments | None = None, inner: Inner | None = None
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """The model and the rows of the helper's lists, through every kill of either."""
+    _, specification, plan, _, clients = begun
+    members = np.arange(USERS, dtype=np.int64)
+    inner = inner or Inner(clients, SimpleNamespace(members=members, sealed={}))
+    other = Second(place, second)
+    while True:
+        database = Database(f"sqlite:///{place}/coordinator.sqlite")
+        if first is not None:
+            first.database = database
+        try:
+            link = Linked(database, other)
+            run = run_of(specification, plan)
+            ledger = run.begun(database)
+            assert ledger is not None
+            engine = HelpedEngine(inner, link, specification, plan)  # type: ignore[arg-type]
+            model = run.carry_out(ledger, engine, [Forgetting(specification.run, link)])
+            break
+        except (Killed, LedgerUnavailable):
+            database.close()
+    if first is not None:
+        first.database = None
+    rows = [dict(each._mapping) for each in database.all(sa.select(helping._sums))]
+    database.close()
+    other.end()
+    return model, rows
+
+
+def copied(begun: Any, to: Path) -> Path:
+    shutil.copytree(begun[0], to)
+    return to
+
+
+@pytest.fixture(scope="module")
+def undisturbed(begun: Any, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    model, rows = carried_out(copied(begun, tmp_path_factory.mktemp("calm") / "all"), begun)
+    assert len(rows) == 6
+    return model
+
+
+@pytest.mark.parametrize("whose", ["coordinator", "helper"])
+def test_twenty_kills_at_its_writes_change_no_bit_and_no_list(
+    whose: str, begun: Any, undisturbed: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, moments = copied(begun, tmp_path / "all"), Moments(9 if whose == "coordinator" else 1)
+    with moments.armed(monkeypatch):
+        model, rows = carried_out(place, begun, **{"first" if whose == "coordinator" else "second": moments})
+    assert moments.kills == KILLS
+    np.testing.assert_array_equal(model, undisturbed)
+    with Database(f"sqlite:///{place}/helper.sqlite") as database:
+        lists = HelperBooks(database).lists("trial")
+    assert [each.round for each in lists] == list(range(6))
+    assert [each.chain for each in lists] == [row["chain"] for row in sorted(rows, key=lambda row: row["round"])]
+
+
+def test_after_a_rounds_commit_the_books_hold_neither_its_sum_nor_an_answer(begun: Any, tmp_path: Path) -> None:
+    """Twin 25."""
+    place = copied(begun, tmp_path / "all")
+    _, rows = carried_out(place, begun)
+    assert all(row["total"] is row["used"] is row["answered"] is None for row in rows)
+    held = b"".join(path.read_bytes() for path in place.glob("coordinator.sqlite*"))
+    clients = begun[4]
+    assert not any(words.astype("<u8").tobytes()[:16] in held for _, words in clients.sent.values())
+    for row in rows:
+        there = [key for key in clients.sent if key[1] == row["round"]]
+        total = np.sum([clients.sent[key][1] for key in there], axis=0, dtype=np.uint64)
+        assert total.astype("<u8").tobytes() not in held
+
+
+def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_here_later(
+    begun: Any, undisturbed: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before anything of the round was kept, with another user away when it is asked again."""
+    place = copied(begun, tmp_path / "all")
+    clients = begun[4]
+    inner = Inner(clients, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
+    summed, collected = Linked.sum, Inner.collect
+    asked: list[int] = []
+
+    def forgotten(self: Linked, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+        summed(self, head, entries)
+        monkeypatch.setattr(Linked, "sum", summed)
+        with self._database.writing() as connection:
+            connection.execute(helping._sums.delete())
+        inner.away = {0}
+        raise Killed
+
+    def comes_back(self: Inner, question: Question, shape: tuple[int, ...], row: Any = None) -> Answers:
+        found = collected(self, question, shape, row)
+        asked.append(question.round)
+        if len(asked) > 2:
+            self.away = set()
+        return found
+
+    monkeypatch.setattr(Linked, "sum", forgotten)
+    monkeypatch.setattr(Inner, "collect", comes_back)
+    model, _ = carried_out(place, begun, inner=inner)
+    np.testing.assert_array_equal(model, undisturbed)
+
+
+def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: Any, tmp_path: Path) -> None:
+    """Twin 12's sibling: a helper that leaves a user out once, and not after the coordinator's books were put back,
+    would get the difference of two sums under one noise."""
+    _, specification, plan, _, clients = begun
+    some = replace(clients, sent={}, broken=frozenset({3}))
+    chains = []
+    for who in (some, clients):
+        place = copied(begun, tmp_path / f"{len(chains)}")
+        with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
+            inner = Inner(who, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
+            second = Second(place)
+            engine = HelpedEngine(inner, Linked(database, second), specification, plan)  # type: ignore[arg-type]
+            run = run_of(specification, plan)
+            question = _first_question(run)
+            sums = engine.ask(question)
+            cohort = question.cohort.tolist()[: question.reduction.most]
+            assert sums.answered == len([user for user in cohort if user not in who.broken])
+            chains.append(sums.chain)
+            entries = sorted(who.of(user, 0, len(sums.total))[0] for user in cohort if user not in who.broken)
+            assert sums.chain == next_chain(bytes(32), 0, 0, entries), "of those who are in the sum, and of no others"
+            second.end()
+    assert chains[0] != chains[1]
+
+
+def _first_question(run: Run) -> Question:
+    made = run._made
+    question = made.request(made.init(), SecureNoise.fresh())
+    assert question is not None
+    return question
+
+
+def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: Any, tmp_path: Path) -> None:
+    _, specification, plan, _, clients = begun
+    place = copied(begun, tmp_path / "all")
+    with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
+        inner = Inner(clients, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
+        second = Second(place)
+
+        class Lying(Linked):
+            def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+                reply = super().sum(head, entries)
+                reply.chain = bytes(32)
+                reply.fingerprints = b"".join(each.fingerprint for each in entries)
+                return reply
+
+        engine = HelpedEngine(inner, Lying(database, second), specification, plan)  # type: ignore[arg-type]
+        with pytest.raises(HelperDisagrees, match="does not follow"):
+            engine.ask(_first_question(run_of(specification, plan)))
+        second.end()

@@ -1,0 +1,61 @@
+"""Made-up hospitals: their files, what they say of themselves, and that something can be learnt of them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.sections import Keep
+from quoron.training.hospitals import CASES, MOST_VISITS, visits, write_hospitals
+from quoron_privacy.errors import ConfigError
+
+
+def test_a_hospital_is_the_same_whatever_others_there_are(tmp_path: Path) -> None:
+    few, many = write_hospitals(tmp_path / "few", hospitals=2), write_hospitals(tmp_path / "many", hospitals=4)
+    assert [path.name for path in few] == ["hospital-1.parquet", "hospital-2.parquet", "run.toml"]
+    assert few[1].read_bytes() == many[1].read_bytes()
+    assert few[0].read_bytes() != few[1].read_bytes()
+    other = write_hospitals(tmp_path / "other", hospitals=2, seed=1)
+    assert few[0].read_bytes() != other[0].read_bytes()
+
+
+def test_visits_are_uneven_and_hospitals_treat_others() -> None:
+    one, two = (visits(number, 2000, 0).to_pandas() for number in (1, 2))
+    counts = one.groupby("patient").size()
+    assert counts.min() == 1
+    assert 10 < counts.max() <= MOST_VISITS
+    assert len(counts) == 2000
+    assert not set(one.patient) & set(two.patient)
+    mixes = [pd.Series(each.cases).value_counts(normalize=True).reindex(CASES) for each in (one, two)]
+    assert (mixes[0] - mixes[1]).abs().max() > 0.1
+    assert 0.1 < one.readmitted.mean() < 0.6
+
+
+def test_the_command_writes_a_run_that_learns_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["example", "hospitals", "--out", "trial"]) == 0
+    said = capsys.readouterr()
+    assert "no patient of these hospitals exists" in said.err
+    assert said.out.split()[-1] == "trial/run.toml"
+    text = (tmp_path / "trial" / "run.toml").read_text()
+    assert "MADE UP" in text
+    result = quoron.simulate(
+        "trial/run.toml", keep=Keep(tmp_path / "run"), settings=["algorithm.name=whitened-tracking"]
+    )
+    assert result.summary.silos["silos"] == 3
+    assert result.summary.excess_risk is not None
+    assert result.summary.excess_risk < 0.1 * float(result.summary.excess_risk_initial or 0.0)
+
+
+def test_wrong_numbers_and_files_that_are_there_are_refused(tmp_path: Path) -> None:
+    write_hospitals(tmp_path, hospitals=1, patients=2)
+    with pytest.raises(ConfigError, match="Choose another folder"):
+        write_hospitals(tmp_path, hospitals=1, patients=2)
+    for wrong in ({"hospitals": 0}, {"patients": 0}, {"seed": -1}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            write_hospitals(tmp_path / "no", **wrong)
+    assert invoke(["example", "scorecard", "--hospitals", "4"]) == 2

@@ -1,0 +1,266 @@
+"""Users in silos: the same bits by rows, by sums and without; what a lost or a hostile silo costs, and who says so."""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quoron
+from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
+from quoron import config as configs
+from quoron.cli.app import invoke
+from quoron.operate.submission import specify
+from quoron.planning.plans import choose
+from quoron.planning.silos import silos_of, useless, warnings
+from quoron.sections import Keep
+from quoron.simulation.scene import setup
+from quoron.simulation.silos import InSilos
+from quoron_client.protocol.questions import MISSING, Answers, Question
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.release import Sums
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.parameters import Kind
+from quoron_server.plan import Privacy
+from quoron_server.silos import Silos, in_silos, known_twice, largest_away
+from quoron_server.specification import RunSpecification
+from quoron_server.specification import make_plan as plan_of
+from quoron_server.wording import sentence
+
+USUAL = [*ALGORITHMS, "mean-sgd/range", "mean-sgd/coins"]
+SCENES = [*USUAL, *(pytest.param(name, marks=pytest.mark.slow) for name in SMALL if name not in USUAL)]
+UNEVEN = Silos((1, 700, 2, 1297, 400))
+
+
+@dataclass
+class Listening:
+    """An engine that notes which questions have a reduction."""
+
+    inner: Any = field(default_factory=Quadratic)
+    reduced: list[bool] = field(default_factory=list)
+
+    def ask(self, question: Question) -> Answers | Sums:
+        self.reduced.append(question.reduction is not None)
+        return self.inner.ask(question)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, tmp_path: Path) -> None:
+    listening = Listening()
+    (tmp_path / "own").mkdir()
+    alone = execute(name, tmp_path / "own", listening)
+    reads_sums = make_plan(name).parameters.reads_sums()
+    assert reads_sums == all(listening.reduced)
+    for sums in (False, True) if reads_sums else (False,):
+        (tmp_path / f"{sums}").mkdir()
+        silos = Silos(UNEVEN.sizes, sums)
+        assert np.array_equal(alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM)))
+
+
+def small(tmp_path: Path, **population: Any) -> Any:
+    settings = [{"population": {"users": 2000, "items_per_user": 5, "dimension": 3, **population}}]
+    settings += [{"algorithm": {"name": "one-pass-dp-sgd", "options": {"rounds": 4}}}]
+    folder = tmp_path / str(len(list(tmp_path.iterdir())))
+    return quoron.simulate("quickstart", settings=settings, keep=Keep(folder))
+
+
+class TestSimulation:
+    def test_silos_change_no_bit_but_what_is_sent(self, tmp_path: Path) -> None:
+        alone = small(tmp_path)
+        rows, sums = small(tmp_path, silos=[1500, 300, 200]), small(tmp_path, silos=[1500, 300, 200], silo_sums=True)
+        assert np.array_equal(alone.model, rows.model)
+        assert np.array_equal(alone.model, sums.model)
+        assert rows.summary.silos["messages"] == sums.summary.silos["messages"] == 3 * 4
+        assert rows.summary.silos["bytes_up"] == 8 * 3 * 2000
+        assert sums.summary.silos["bytes_up"] == 8 * (3 + 4 + 2) * 3 * 4
+        assert not alone.summary.silos
+        assert "silos" in dict(sums.summary.rows())
+        assert "one person of one silo" in sums.summary.statement
+        assert "to clip their rows" in sums.summary.statement
+        assert "to clip their rows" not in rows.summary.statement
+
+    def test_a_silo_that_is_away_is_as_many_absent_persons(self, tmp_path: Path) -> None:
+        rows = small(tmp_path, silos=4, silos_away=[2])
+        sums = small(tmp_path, silos=4, silo_sums=True, silos_away=[2])
+        assert np.array_equal(rows.model, sums.model)
+        assert not np.array_equal(rows.model, small(tmp_path).model)
+
+    def test_a_hostile_silo_moves_the_model_no_farther_by_a_sum_than_by_rows(self, tmp_path: Path) -> None:
+        honest = small(tmp_path).model
+        rows = small(tmp_path, silos=20, silos_hostile=[1]).model
+        sums = small(tmp_path, silos=20, silo_sums=True, silos_hostile=[1]).model
+        far = np.linalg.norm(rows - honest)
+        assert far > 0
+        assert np.linalg.norm(sums - honest) < 1.5 * far
+
+
+def test_a_sum_that_cannot_be_makes_the_silo_absent() -> None:
+    class Liar:
+        def ask(self, question: Question) -> Sums:
+            assert question.reduction is not None
+            true = question.reduction.of(np.ones((len(question.cohort), 3)), np.ones(len(question.cohort), bool))
+            return Sums(true.total * 2, true.cells, true.clipped, true.answered) if 0 in question.cohort else true
+
+    algorithm = make_plan("one-pass-dp-sgd")
+    question = ask_first(algorithm)
+    silos = Silos((800, 1600), sums=True)
+    told = InSilos(Liar(), silos, PROBLEM).ask(question)
+    assert isinstance(told, Sums)
+    assert told.answered == int((question.cohort >= 800).sum())
+
+
+def ask_first(plan: Any) -> Question:
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    question = algorithm.request(algorithm.init(), SeededNoise(1))
+    assert question is not None
+    return question
+
+
+def test_without_a_reduction_an_absent_silo_has_missing_rows() -> None:
+    question = replace(ask_first(make_plan("one-pass-dp-sgd")), reduction=None)
+    told = InSilos(Quadratic(), UNEVEN, PROBLEM, away=(4,)).ask(question)
+    assert isinstance(told, Answers)
+    away = UNEVEN.of(question.cohort) == 3
+    assert (told.status[away] == MISSING).all()
+    assert not told.values[away].any()
+    assert told.answered[~away].all()
+
+
+class TestPlans:
+    def test_sizes_are_shared_out_where_some_are_held_out(self) -> None:
+        assert Silos.declared([300, 300, 300], 720, of=900).sizes == (240, 240, 240)
+        assert sum(Silos.declared(7, 100).sizes) == 100
+        for wrong in ([300, 300], 101, 0, [0, 100], []):
+            with pytest.raises(ConfigError, match=r"silos|silo"):
+                Silos.declared(wrong, 100)
+
+    def test_a_person_known_to_two_silos_has_twice_the_epsilon(self) -> None:
+        epsilon, delta = known_twice(1.0, 1e-6)
+        assert epsilon == 2.0
+        assert delta == pytest.approx((1 + np.e) * 1e-6)
+
+    @pytest.mark.parametrize(
+        ("name", "sums", "why"),
+        [
+            ("dp-sgd-wor", False, "fixed size"),
+            ("mean-sgd", False, "fixed size"),
+            ("median-sgd", True, "single rows"),
+            ("local-model", True, "randomised by itself"),
+        ],
+    )
+    def test_what_silos_cannot_do_is_refused_by_name(self, name: str, sums: bool, why: str) -> None:
+        plan = make_plan(name)
+        with pytest.raises(ConfigError, match=rf"(?s){plan.algorithm}.*{why}"):
+            in_silos(plan, Silos((1200, 1200), sums))
+
+    def test_one_person_a_silo_is_what_there_was_before(self) -> None:
+        in_silos(make_plan("dp-sgd-wor"), Silos((1,) * 2400))
+
+    def test_public_attendance_needs_rows(self) -> None:
+        privacy = Privacy(2.0, 1e-3, 0.5, 0.1, attendance="public")
+        plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, privacy)
+        in_silos(plan, Silos((1200, 1200)))
+        with pytest.raises(ConfigError, match="person by person"):
+            in_silos(plan, Silos((1200, 1200), sums=True))
+
+    @pytest.mark.parametrize(("sizes", "holds"), [((300,) * 8, True), ((1500, 900), False)])
+    def test_what_the_quorum_spares_decides_about_the_largest_silo(self, sizes: tuple[int, ...], holds: bool) -> None:
+        plan = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, 0.5, 0.4))
+        away = largest_away(in_silos(plan, Silos(sizes)), Silos(sizes))
+        assert away.spare == 1200
+        assert away.too_large is not holds
+        assert away.ends is not None
+        assert away.ends < 1e-3 if holds else away.ends > 0.99
+        assert away.holding is not None
+        assert away.holding < 1 - max(sizes) / 2400
+        lower = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, away.holding, 0.4))
+        assert not largest_away(lower, Silos(sizes)).too_large
+        said = warnings(plan, sizes)
+        assert bool(said) is not holds
+        assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
+
+    def test_a_plan_says_what_a_lost_silo_costs(self) -> None:
+        config = configs.parse(
+            "[population]\nsilos = [9000, 1000]\nusers = 10000\n[privacy]\nquorum = 0.5\n"
+            '[algorithm]\nname = "one-pass-dp-sgd"\noptions = { rounds = 4 }'
+        )
+        planned = choose(config, setup(config, Path()).problem)
+        (lost, twice, *_) = planned.remarks
+        assert "silo 1, the largest of 2, holds 9,000 of 10,000 persons" in lost
+        assert "MORE THAN THE QUORUM CAN SPARE" in lost
+        assert "known to two silos" in twice
+        assert planned.plan.guarantee.rests_on(Kind.PERSONS_OF_SILOS)
+
+    def test_keys_of_silos_need_silos(self) -> None:
+        for key in ("silo_sums = true", "silos_away = [1]", "silos_hostile = [1]"):
+            config = configs.parse(f"[population]\n{key}")
+            with pytest.raises(ConfigError, match=r"population\.silos"):
+                silos_of(config, 100)
+        with pytest.raises(ConfigError, match="from 1 to 3"):
+            InSilos(Quadratic(), Silos((1, 1, 1)), PROBLEM, away=(4,))
+
+
+TABLE = """
+[population]
+kind = "table"
+path = "hospital.csv"
+user = "patient"
+label = "again"
+numeric = { age = [0, 100] }
+SILOS
+[problem]
+items_per_user = 3
+[privacy]
+epsilon = 2.0
+quorum = 0.5
+allow_large_delta = true
+[algorithm]
+name = "one-pass-dp-sgd"
+options = { rounds = 2 }
+"""
+
+
+class TestSubmissions:
+    def submitted(self, silos: str, users: int = 900) -> tuple[RunSpecification, Any]:
+        return specify(configs.parse(TABLE.replace("SILOS", silos)), run="trial", users=users, seconds=5.0)
+
+    def test_the_coordinator_makes_the_plan_that_was_seen(self) -> None:
+        wanted, plan = self.submitted("silos = [300, 300, 300]\nsilo_sums = true")
+        again = RunSpecification.parse(wanted.as_text())
+        assert again.silos == (300, 300, 300)
+        assert again.silo_sums
+        assert plan_of(again) == plan
+        assert "any one person of one silo" in sentence(plan.guarantee)
+
+    def test_silos_that_do_not_add_up_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="add up to 900"):
+            self.submitted("silos = [300, 300]")
+        text = json.loads(self.submitted("silos = 3")[0].as_text())
+        with pytest.raises(ConfigError, match="another number"):
+            RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))
+
+    def test_three_hospitals_as_three_users_are_warned_of_with_the_fix(self) -> None:
+        config = configs.parse(
+            TABLE.replace("SILOS", "").replace("quorum = 0.5", 'quorum = "none"').replace("= 2 }", "= 1 }")
+        )
+        _, plan = specify(config, run="trial", users=3, seconds=5.0)
+        said = useless(plan)
+        assert said is not None
+        assert "3 users" in said
+        assert "--user COLUMN" in said
+        assert warnings(plan, None) == (said,)
+        assert useless(self.submitted("silos = 3")[1]) is None
+
+    @pytest.mark.parametrize("options", ["{ rounds = 1 }", "{ rounds = 2 }"])  # a useless plan, and none at all
+    def test_the_command_says_so_before_it_submits(
+        self, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "run.toml").write_text(TABLE.replace("SILOS", "").replace("{ rounds = 2 }", options))
+        trial = ["--run", "trial", "--users", "3", "--quorum", "none", "--insecure", "--dry-run"]
+        assert invoke(["submit", str(tmp_path / "run.toml"), *trial]) == (0 if "1" in options else 2)
+        said = capsys.readouterr().err
+        assert "Each client counts as ONE user" in said
+        assert "--user COLUMN" in said
