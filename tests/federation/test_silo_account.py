@@ -82,6 +82,42 @@ class TestTheAccount:
         assert shown["theorem"] == plan.guarantee.theorem
 
 
+def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A client's record, read by the command beside its table; one person has left meanwhile, and is told so."""
+    from federation.crowd import carried_out, complete, coordinator, specification
+    from federation.silos import clients_of, silo_config, write_silos
+
+    wanted = specification("dp-sgd-poisson", silos=(7, 12, 1))
+    paths = write_silos(tmp_path, wanted.silos)
+
+    async def scene() -> None:
+        async with (
+            coordinator(tmp_path, most_people=100) as running,
+            clients_of([silo_config(path, running.listen) for path in paths], running),
+        ):
+            await running.manager.submit(wanted.as_text())
+            await complete(running)
+
+    carried_out(scene())
+    table, kept = ["--data", str(paths[1]), "--user", "who"], ["--record", str(paths[1].with_suffix(".sqlite"))]
+    first = accounts.names_in(paths[1], "who")[0]
+    assert invoke(["silo", "forget", first, *kept, "--for-good"]) == 0
+    capsys.readouterr()
+    assert invoke(["silo", "account", *table, *kept, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [each["number"] for each in told] == list(range(12))
+    assert {each["epsilon"] > 0 for each in told} == {True}
+    assert [each["left"] is None for each in told] == [False] + [True] * 11
+    assert {tuple(each["runs"]) for each in told} == {("trial",)}
+    assert any(each["answered"] for each in told)
+    assert invoke(["silo", "account", *kept, "--json"]) == 0
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert "person of one silo" in run["statement"]
+    assert (run["persons"], run["persons_charged"]) == (12, 12)
+
+
 class TestTheExport:
     def test_has_no_name_and_no_digest_unless_asked(self, kept: Path, tmp_path: Path) -> None:
         words = ["silo", "export", "--record", str(kept), "--out", str(tmp_path / "out")]
