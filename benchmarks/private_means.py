@@ -7,7 +7,9 @@
 
 Users lie about a point nearly half the bound away, which is so many times their median distance from it. The oracle is
 one clipped mean with all of μ around that very point, by the radius that is best in the mean over draws: nobody can
-make it. `clip` knows the bound, `two-stage` also the radius that holds all users, `coinpress` the largest variance in
+make it. Where that radius leaves most users outside, it answers with the point that it was told, so it has no error but
+that of sampling, and no release could: beside it stands the best radius that hears half of a move of all users, or
+more. `clip` knows the bound, `two-stage` also the radius that holds all users, `coinpress` the largest variance in
 any direction and the best number of its steps. Errors are roots of mean squares over draws of users and noise, against
 the users' own mean. One JSON object for a cell and method.
 """
@@ -66,16 +68,20 @@ def mean_cells(
                 SHAPES[shape](np.random.default_rng([draw, users, columns]), users, columns) for draw in range(few)
             ]
             for epsilon in epsilons:
-                best = oracle(tables, gdp.mu_for(epsilon, DELTA))
+                best, hearing = oracle(tables, gdp.mu_for(epsilon, DELTA))
                 for times in bounds:
                     cell = {"part": "mean", "shape": shape, "users": users, "columns": columns, "epsilon": epsilon}
                     for method in methods:
                         error = root_mean_square(method, tables, epsilon, times)
-                        yield cell | {"bound": times, "method": method, "error": error, "times_oracle": error / best}
+                        over = {"error": error, "times_oracle": error / best, "times_hearing": error / hearing}
+                        yield cell | {"bound": times, "method": method} | over
 
 
-def oracle(tables: list[Matrix], mu: float) -> float:
-    """Of one clipped mean around zero, the point about which users are drawn."""
+def oracle(tables: list[Matrix], mu: float) -> tuple[float, float]:
+    """Of one clipped mean around zero, the point about which users are drawn: by any radius; by one that hears users.
+
+    It hears of a move of all users the share by which its clipped mean moves, were they evenly around their point.
+    """
     lengths = np.concatenate([np.linalg.norm(table, axis=1) for table in tables])
     users, columns = tables[0].shape
     tried = np.quantile(lengths, [*np.linspace(0.02, 0.98, 25), 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999, 1.0])
@@ -84,7 +90,12 @@ def oracle(tables: list[Matrix], mu: float) -> float:
         off = [clip_rows(table, radius).mean(axis=0) - table.mean(axis=0) for table in tables]
         return columns * (2 * radius / users / mu) ** 2 + float(np.mean([np.sum(each**2) for each in off]))
 
-    return math.sqrt(min(square(radius) for radius in tried[tried > 0].tolist()))
+    def hears(radius: float) -> bool:
+        across = float(np.minimum(1.0, radius / np.maximum(lengths, 1e-300)).mean())
+        return across * (1 - 1 / columns) + float(np.mean(lengths <= radius)) / columns >= 0.5
+
+    squares = {radius: square(radius) for radius in tried[tried > 0].tolist()}
+    return math.sqrt(min(squares.values())), math.sqrt(min(at for radius, at in squares.items() if hears(radius)))
 
 
 def root_mean_square(method: str, tables: list[Matrix], epsilon: float, times: float) -> float:
@@ -135,7 +146,7 @@ def coinpress(users: Matrix, radius: float, mu: float, steps: int, rng: np.rando
     return centre
 
 
-def summary(lines: list[Line]) -> Iterator[str]:
+def summary(lines: list[Line], figure: str = "times_oracle") -> Iterator[str]:
     """A Markdown table: sizes and bounds down, shapes across; the one that learns, and below it CoinPress."""
     shapes = list(dict.fromkeys(line["shape"] for line in lines))
     at = {
@@ -148,7 +159,7 @@ def summary(lines: list[Line]) -> Iterator[str]:
         cells = []
         for shape in shapes:
             told = [
-                at[shape, users, columns, epsilon, bound, method]["times_oracle"]
+                at[shape, users, columns, epsilon, bound, method][figure]
                 for method in ("learnt", "coinpress")
                 if (shape, users, columns, epsilon, bound, method) in at
             ]
@@ -167,9 +178,11 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS)
     parser.add_argument("--learnt", action="store_true", help="no other method")
     parser.add_argument("--summary", type=Path)
+    parser.add_argument("--hearing", action="store_true", help="multiples of the error of a radius that hears users")
     asked = parser.parse_args()
     if asked.summary:
-        print("\n".join(summary([json.loads(line) for line in asked.summary.read_text().splitlines()])))
+        lines = [json.loads(line) for line in asked.summary.read_text().splitlines()]
+        print("\n".join(summary(lines, "times_hearing" if asked.hearing else "times_oracle")))
         return
     shapes = (asked.shape,) if asked.shape else tuple(SHAPES)
     sizes = ((asked.users, asked.columns),) if asked.users else SIZES

@@ -15,12 +15,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency, Release, ServedRows
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
     from quoron_privacy.two_servers.sheet import Sheet
+
+two_servers = OnFirstUse("quoron_privacy.two_servers.served")  # plans of that exposure alone
 
 
 class Kind(StrEnum):
@@ -236,13 +239,12 @@ class Parameters(ABC):
 
     def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
-        from quoron_privacy.two_servers.served import sheet_of  # where the exposure is two-servers
-
         made = self.served(problem)
         if made is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         correlation = made.factorisation, self.participations(), made.separation
-        return sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
+        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
+        return sheet
 
     def simulation_only(self) -> str | None:
         """Why a plan with these numbers is not for real clients; None: it is."""

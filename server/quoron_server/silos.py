@@ -10,7 +10,7 @@ docs/privacy/silos.md.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 
@@ -23,6 +23,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan
 
+UNSURE = 1e-6  # chance of an end that is told
 FEWEST_AWAY = 5.0  # deviations above its mean that a silo's part of a drawn cohort is taken to be, at most
 
 
@@ -121,6 +122,7 @@ class Away:
     share: float | None  # the quorum's; None without
     spare: int | None  # persons of all users who may be away before it ends the run
     ends: float | None  # chance that the quorum ends the run in spite of all others, rounded up
+    holding: float | None  # a share, of whole hundredths, that would hold without the silo; None where none does
 
     @property
     def too_large(self) -> bool:
@@ -133,7 +135,7 @@ def largest_away(plan: Plan, silos: Silos) -> Away:
     persons, users, quorum = silos.largest, silos.users, plan.guarantee.quorum
     found = partial(Away, silos.sizes.index(persons) + 1, persons, users)
     if quorum is None:
-        return found(None, None, None)
+        return found(None, None, None, None)
     cohorts = plan.parameters.cohorts()
     free = [each.mu for each in plan.attendance()] or [0.0] * len(cohorts)
     rate = persons / users
@@ -142,5 +144,9 @@ def largest_away(plan: Plan, silos: Silos) -> Away:
         spread = math.sqrt(size * rate * (1 - rate) * max(users - size, 0) / max(users - 1, 1))
         return max(0, size - min(persons, size, math.ceil(size * rate + FEWEST_AWAY * spread)))
 
-    ends, _ = quorums.chances(quorum, cohorts, present, free)
-    return found(quorum.share, users - quorum.needed(users), ends)
+    def ends(share: float) -> float:
+        return quorums.chances(replace(quorum, share=share), cohorts, present, free)[0]
+
+    lower = (hundredths / 100 for hundredths in range(math.floor(100 * (1 - rate)), 0, -1))
+    holding = next((share for share in lower if ends(share) <= UNSURE), None)
+    return found(quorum.share, users - quorum.needed(users), ends(quorum.share), holding)

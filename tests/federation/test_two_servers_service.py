@@ -1,12 +1,20 @@
 """Coordinator, helper and clients over mutual TLS: the bits of both servers in one process, and what nobody is told."""
 
+import logging
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from federation.crowd import carried_out, complete, from_items, inline_model, write_items
 from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, wanted
+from quoron_client.federation import masking
+from quoron_privacy.two_servers import ring
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.helper.runs import Helped
+from quoron_server.service.sessions import Sessions
 
 
 @pytest.mark.parametrize(
@@ -31,3 +39,86 @@ def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
 
     model = carried_out(federated())
     np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(USERS)))
+
+
+class Views:
+    """All that each server was sent, what it keeps and what it logs; and what the clients kept to themselves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.coordinator: list[bytes] = []
+        self.helper: list[bytes] = []
+        self.values: list[np.ndarray] = []  # masked answers
+        self.rows: list[np.ndarray] = []
+        self.seeds: list[bytes] = []
+        masked, summed = Sessions.masked, Helped.sum
+        row, seed = masking._row, ring.seed_for
+
+        def came(sessions: Sessions, user: int, message: pb.MaskedAnswer, size: int = 0) -> Any:
+            self.coordinator.append(message.SerializeToString())
+            self.values.append(np.frombuffer(message.values, "<u8"))
+            return masked(sessions, user, message, size)
+
+        def listed(helped: Helped, head: Any, entries: Any, who: str) -> Any:
+            self.helper += [head.SerializeToString(), *(b"".join(each[:3]) for each in entries)]
+            reply = summed(helped, head, entries, who)
+            self.coordinator.append(reply.SerializeToString())
+            return reply
+
+        monkeypatch.setattr(Sessions, "masked", came)
+        monkeypatch.setattr(Helped, "sum", listed)
+        monkeypatch.setattr(masking, "_row", lambda *given: self.rows.append(row(*given)) or self.rows[-1])
+        monkeypatch.setattr(ring, "seed_for", lambda *given: self.seeds.append(seed(*given)) or self.seeds[-1])
+
+
+def test_what_each_server_receives_stores_and_logs_says_nothing_of_an_answer(
+    issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twins 9, 17, 24: once with everybody's data, and once with the data of half of them broken."""
+    caplog.set_level(logging.DEBUG)
+    run, logs = wanted(simulation=False, simulation_seed=None), []
+    for name in ("whole", "broken"):
+        (folder := tmp_path / name).mkdir()
+        (place := folder / "other").mkdir()
+        paths, views = write_items(folder, USERS), Views(monkeypatch)
+        for path in paths[::2] if name == "broken" else ():
+            path.write_bytes(b"no table")
+        caplog.clear()
+
+        async def federated(folder: Path = folder, place: Path = place, paths: list[Path] = paths) -> None:
+            with helper(place) as second:
+                async with helped(folder, issued, place, second) as running:
+                    await enrol(running.listen, issued, USERS)
+                    async with clients(running.listen, issued, place, folder, paths):
+                        with hurried(running):
+                            await running.manager.submit(run.as_text())
+                            await complete(running)
+
+        carried_out(federated())
+        assert len(views.values) == len(views.rows) == USERS
+        zero = [not row.any() for row in views.rows]
+        assert sum(zero) == (USERS // 2 if name == "broken" else 0), "a client whose data are broken masks the zero row"
+        stored = {
+            "coordinator": b"".join(path.read_bytes() for path in folder.glob("coordinator*")),
+            "helper": b"".join(path.read_bytes() for path in place.glob("helper.sqlite*")),
+        }
+        secrets_ = [row.astype("<i8").tobytes()[:16] for row in views.rows if row.any()]
+        for held in (b"".join(views.coordinator), stored["coordinator"], b"".join(views.helper), stored["helper"]):
+            assert not any(secret in held for secret in (*secrets_, *views.seeds))
+        hidden = [values.astype("<u8").tobytes()[:16] for values in views.values]
+        for held in (b"".join(views.helper), stored["helper"], stored["coordinator"]):
+            assert not any(each in held for each in hidden), "masked answers are the coordinator's, until the commit"
+        _require_uniform(np.concatenate(views.values))
+        said = [each.getMessage() for each in caplog.records if each.name in ("quoron", "quoron.helper")]
+        said = [each for each in said if "ends in" not in each and "took longer" not in each]  # files, and the machine
+        logs.append([re.sub(r"[0-9a-f]{12,}|\d+\.\d+\.\d+\.\d+:\d+", "*", each) for each in said])
+        monkeypatch.undo()
+    assert sorted(logs[0]) == sorted(logs[1]), "what data are shows in no log of either server"
+    assert not any(re.search(r"answered \d|\d+ (answered|clipped|left)", each) for each in logs[0])
+
+
+def _require_uniform(words: np.ndarray) -> None:
+    """Each of the 64 bits of a masked answer is one in half of them: a false alarm comes once in 10⁸ times."""
+    ones = np.unpackbits(words.astype("<u8").view(np.uint8))
+    assert abs(ones.sum() - ones.size / 2) < 6 * np.sqrt(ones.size) / 2
+    signs = ones.reshape(-1, 64).sum(axis=0)
+    assert np.abs(signs - len(words) / 2).max() < 7 * np.sqrt(len(words)) / 2

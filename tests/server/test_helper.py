@@ -71,8 +71,9 @@ class TestOneList:
                 leader.ask(1, [])
             with pytest.raises(Refused, match="after the lists that this helper"):
                 helped.sum(leader.head(0, [], previous=bytes([1]) * 32), [], LEADER)
-            with pytest.raises(Refused, match="group 0"):
-                helped.sum(leader.head(0, [], group=1), [], LEADER)
+            elsewhere = [leader.masked(0, 0)[0]._replace(group=1)]
+            with pytest.raises(Refused, match="in one of 1 groups"):
+                helped.sum(leader.head(0, elsewhere), elsewhere, LEADER)
             reply = leader.ask(0, [])
             noise = noise_in(leader, tmp_path, 0, [leader.chain])
             np.testing.assert_array_equal(ring.less(np.zeros_like(noise), noise), words_of(reply))
@@ -122,7 +123,7 @@ class TestWhoMayBeAsked:
             leader = Leader(real("dp-ftrl"), helped)
             sheet = leader.sheet
             assert (sheet.participations, sheet.separation) == (2, 3)
-            kept = [b"" == leader.ask(t, [leader.masked(0, t)[0]]).left_out for t in range(len(sheet.rounds))]
+            kept = [leader.ask(t, [leader.masked(0, t)[0]]).left_out == b"" for t in range(len(sheet.rounds))]
             assert kept == [True, False, False, True, False, False]
 
     def test_it_counts_what_it_knew_before_a_restart(self, tmp_path: Path) -> None:
@@ -214,7 +215,8 @@ class TestKeysEnd:
         books = b"".join(path.read_bytes() for path in tmp_path.glob("helper.sqlite*"))
         assert made.noise_key not in books
         assert made.run_key[:32] not in books
-        assert (tmp_path / "keys" / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55")
+        tag = (tmp_path / "keys" / "CACHEDIR.TAG").read_bytes()
+        assert tag.startswith(b"Signature: 8a477f597d28d172789f06886806bc55"), "as backup programs know it"
 
     def test_they_end_at_their_time_by_the_helpers_own_clock(self, tmp_path: Path) -> None:
         clock = Clock()

@@ -1,9 +1,10 @@
-"""Kills of the coordinator and of the helper at their writes: the bits of a run that nobody disturbed, and no second list.
+"""Kills of coordinator and helper at their writes: the bits of a run that nobody disturbed, and no second list.
 
 Clients send the same bytes for the same question, as their records make them.
 """
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +18,11 @@ import sqlalchemy as sa
 
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import LedgerUnavailable
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.two_servers.chain import Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
+from quoron_server.helper import runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped, UnknownRun
@@ -31,7 +34,14 @@ from quoron_server.service.sessions import Sealed
 from quoron_server.specification import RunSpecification, make_plan
 from server.helper_scene import LEADER, SIGNING, Leader, key_of, opened, real
 
-USERS = 20
+USERS, KILLS = 20, 20
+_PLANNED = functools.cache(runs.planned)
+
+
+@pytest.fixture(autouse=True)
+def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan takes a second, and is the same after every kill."""
+    monkeypatch.setattr(runs, "planned", _PLANNED)
 
 
 class Killed(BaseException):
@@ -40,12 +50,24 @@ class Killed(BaseException):
 
 @dataclass
 class Moments:
-    """Ends what one database is used for, at every so many transactions."""
+    """Twenty kills of whoever uses a database, before or after what it writes, after so many transactions or more."""
 
-    every: int
+    first: int
     database: Database | None = None
-    number: int = 0
+    left: int = 0
     kills: int = 0
+
+    def __post_init__(self) -> None:
+        self.left = self.first
+
+    def due(self) -> bool:
+        """Whether this transaction is the one."""
+        self.left -= 1
+        if self.left > 0 or self.kills >= KILLS:
+            return False
+        self.kills += 1
+        self.left = self.first + self.kills % 5
+        return True
 
     @contextlib.contextmanager
     def armed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -53,20 +75,17 @@ class Moments:
 
         @contextlib.contextmanager
         def counted(database: Database) -> Iterator[Any]:
-            with writing(database) as connection:
-                depth[0] += 1
-                try:
+            mine = database is self.database and not depth[0]
+            depth[0] += 1
+            try:
+                with writing(database) as connection:
                     yield connection
-                finally:
-                    depth[0] -= 1
-                if database is self.database and not depth[0]:
-                    self.number += 1
-                    if self.number % (2 * self.every) == 0:  # before it is durable
-                        self.kills += 1
-                        raise Killed
-            if database is self.database and not depth[0] and self.number % (2 * self.every) == self.every:
-                self.number += 1
-                self.kills += 1
+                    dies = mine and self.due()
+                    if dies and self.kills % 2:
+                        raise Killed  # it is not durable
+            finally:
+                depth[0] -= 1
+            if dies:
                 raise Killed
 
         with monkeypatch.context() as patched:
@@ -229,13 +248,10 @@ def undisturbed(begun: Any, tmp_path_factory: pytest.TempPathFactory) -> np.ndar
 def test_twenty_kills_at_its_writes_change_no_bit_and_no_list(
     whose: str, begun: Any, undisturbed: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, kills = copied(begun, tmp_path / "all"), 0
-    every = 11 if whose == "coordinator" else 3
-    moments = Moments(every)
+    place, moments = copied(begun, tmp_path / "all"), Moments(9 if whose == "coordinator" else 1)
     with moments.armed(monkeypatch):
         model, rows = carried_out(place, begun, **{"first" if whose == "coordinator" else "second": moments})
-    kills = moments.kills
-    assert kills >= 20, kills
+    assert moments.kills == KILLS
     np.testing.assert_array_equal(model, undisturbed)
     with Database(f"sqlite:///{place}/helper.sqlite") as database:
         lists = HelperBooks(database).lists("trial")
@@ -270,10 +286,9 @@ def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_her
     def forgotten(self: Linked, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         summed(self, head, entries)
         monkeypatch.setattr(Linked, "sum", summed)
-        self._database.all(sa.text("SELECT 1"))
         with self._database.writing() as connection:
             connection.execute(helping._sums.delete())
-        inner.away = {int(np.flatnonzero([True])[0])}
+        inner.away = {0}
         raise Killed
 
     def comes_back(self: Inner, question: Question, shape: tuple[int, ...], row: Any = None) -> Answers:
@@ -292,9 +307,9 @@ def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_her
 def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: Any, tmp_path: Path) -> None:
     """Twin 12's sibling: a helper that leaves a user out once, and not after the coordinator's books were put back,
     would get the difference of two sums under one noise."""
-    _, specification, plan, leader, clients = begun
+    _, specification, plan, _, clients = begun
     some = replace(clients, sent={}, broken=frozenset({3}))
-    chains, totals = [], []
+    chains = []
     for who in (some, clients):
         place = copied(begun, tmp_path / f"{len(chains)}")
         with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
@@ -304,20 +319,16 @@ def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: A
             run = run_of(specification, plan)
             question = _first_question(run)
             sums = engine.ask(question)
-            cohort = [user for user in question.cohort.tolist()][: question.reduction.most]
+            cohort = question.cohort.tolist()[: question.reduction.most]
             assert sums.answered == len([user for user in cohort if user not in who.broken])
             chains.append(sums.chain)
-            totals.append(sums)
             entries = sorted(who.of(user, 0, len(sums.total))[0] for user in cohort if user not in who.broken)
             assert sums.chain == next_chain(bytes(32), 0, 0, entries), "of those who are in the sum, and of no others"
             second.end()
     assert chains[0] != chains[1]
-    del leader
 
 
 def _first_question(run: Run) -> Question:
-    from quoron_privacy.noise.sources import SecureNoise
-
     made = run._made
     question = made.request(made.init(), SecureNoise.fresh())
     assert question is not None

@@ -11,6 +11,7 @@ import pytest
 import quoron
 from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
+from quoron.cli.app import invoke
 from quoron.operate.submission import specify
 from quoron.planning.plans import choose
 from quoron.planning.silos import silos_of, useless, warnings
@@ -173,6 +174,10 @@ class TestPlans:
         assert away.too_large is not holds
         assert away.ends is not None
         assert away.ends < 1e-3 if holds else away.ends > 0.99
+        assert away.holding is not None
+        assert away.holding < 1 - max(sizes) / 2400
+        lower = ALGORITHMS["one-pass-dp-sgd"].plan(PROBLEM, Privacy(8.0, 1e-3, away.holding, 0.4))
+        assert not largest_away(lower, Silos(sizes)).too_large
         said = warnings(plan, sizes)
         assert bool(said) is not holds
         assert holds or "silo 1, the largest of 2, holds 1,500 of 2,400 persons" in said[0]
@@ -248,3 +253,14 @@ class TestSubmissions:
         assert "--user COLUMN" in said
         assert warnings(plan, None) == (said,)
         assert useless(self.submitted("silos = 3")[1]) is None
+
+    @pytest.mark.parametrize("options", ["{ rounds = 1 }", "{ rounds = 2 }"])  # a useless plan, and none at all
+    def test_the_command_says_so_before_it_submits(
+        self, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "run.toml").write_text(TABLE.replace("SILOS", "").replace("{ rounds = 2 }", options))
+        trial = ["--run", "trial", "--users", "3", "--quorum", "none", "--insecure", "--dry-run"]
+        assert invoke(["submit", str(tmp_path / "run.toml"), *trial]) == (0 if "1" in options else 2)
+        said = capsys.readouterr().err
+        assert "Each client counts as ONE user" in said
+        assert "--user COLUMN" in said

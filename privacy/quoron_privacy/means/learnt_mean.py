@@ -68,7 +68,7 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True)
 class LearntMean:
-    """Four to sixteen releases on the same users, each by radii and a centre that those before it tell.
+    """Four to seventeen releases on the same users, each by radii and a centre that those before it tell.
 
     Formal guarantee: `mu`-GDP under replace-one with exact noise, for every dataset (private-mean#m7). A run draws
     `gaussians(dimension)` Gaussian samples at most.

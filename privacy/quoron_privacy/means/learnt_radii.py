@@ -30,6 +30,7 @@ _NEAR_EDGE, _PARTS = 7, 3  # bins that the look at the edge takes apart, at most
 MOST_PARTS = _NEAR_EDGE * _PARTS
 _STEP_SHARES = (0.003, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2)
 _MIDDLE_SHARES = (0.06, 0.1, 0.15, 0.2, 0.25, 0.3)
+_HIDDEN = 0.5  # of a typical length: what a deviation of unseen users may do
 _FEW = 10.0  # √d / (n μ) times this is the least share of the middle, up to a quarter
 _LOOK, _LEAST_LOOK, _MOST_LOOK = 0.2, 0.01, 0.04  # of μ², divided by d
 _LEAST_LAST = 0.3
@@ -143,7 +144,7 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
                 if last >= _LEAST_LAST and middle >= few:
                     left = min(dimension * (unit * radius / INNER) ** 2 / middle, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
-                    unseen = (0.35 * unit * typical) ** 2 / middle
+                    unseen = (_HIDDEN * unit * typical) ** 2 / middle
                     found.append((noise + unseen, Shares(steps, step, middle, look, last)))
     return min(found, key=lambda each: each[0])[1]
 

@@ -9,7 +9,8 @@ import logging
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -189,7 +190,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
-    from quoron.planning.silos import FEW, FIX, useless, warnings
+    from quoron.planning.silos import useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -204,11 +205,12 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        looked = dry_run(resolved, users, whole=superlink is not None)
+        with _few(users):
+            looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    try:
+    with _few(users):
         wanted, plan = specify(
             resolved,
             run=run,
@@ -220,10 +222,6 @@ def submit(
             waiting=None if superlink is not None else waiting,
             whole=superlink is not None,
         )
-    except Infeasible:
-        if users < FEW:
-            _warn(FIX)
-        raise
     for said in warnings(plan, wanted.silos):
         _warn(said)
     promise = f"{run}: {promised(plan)}"
@@ -248,6 +246,19 @@ def submit(
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
             submission.follow(flower, number, print)
+
+
+@contextmanager
+def _few(users: int) -> Iterator[None]:
+    """Of few users that no method can learn of, the error with what may be meant."""
+    from quoron.planning.silos import FEW, FIX
+
+    try:
+        yield
+    except Infeasible:
+        if users < FEW:
+            _warn(FIX)
+        raise
 
 
 def _warn(said: str | None) -> None:

@@ -404,7 +404,8 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        shown = f"{info.name}: the exposure is {info.exposure}{_seen(info)}, and asked is {_exposures(config)}."
+        why = info.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
+        shown = f"{info.name}: asked is exposure {_exposures(config)}; {why}."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))

@@ -9,9 +9,8 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.parameters import Kind
 from quoron_server.plan import Plan
-from quoron_server.silos import Away, Silos, largest_away
+from quoron_server.silos import UNSURE, Away, Silos, largest_away
 
-UNSURE = 1e-6  # chance of an end that is told
 FIX = (
     "Each client counts as ONE user, whatever its table holds. If these are hospitals or other silos of many persons, "
     "start each client with `quoron client --data FILE --user COLUMN`, submit with --users as the number of persons "
@@ -74,14 +73,16 @@ def _spared(away: Away) -> str:
     """What the quorum makes of it."""
     if away.share is None:
         return "no quorum is declared, so the run goes on"
+    lower = "" if away.holding is None else f"privacy.quorum of at most {away.holding:g}, or "
     spared = f"the quorum of {away.share:g} spares {away.spare:,}"
     if away.too_large:
         return (
             f"MORE THAN THE QUORUM CAN SPARE: {spared}, so the run ends without a model whenever that silo is away. "
-            f"Declare privacy.quorum below {1 - away.persons / away.users:.2g}, or more and smaller silos"
+            f"Declare {lower}more and smaller silos"
         )
     if away.ends is not None and away.ends > UNSURE:
-        return f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
+        told = f"{spared}, but ends the run with a chance of up to {away.ends:.2g} while that silo is away"
+        return f"{told}. Declare {lower}more and smaller silos"
     return f"{spared}, and holds"
 
 

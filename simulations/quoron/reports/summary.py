@@ -235,9 +235,9 @@ class Summary:
 
 
 def _of_silos(sizes: Sequence[int], last: Mapping[str, float]) -> dict[str, float]:
-    """How many silos of such sizes there are, and what they have sent by a run's last round."""
+    """How many silos of such sizes there are, and what they sent by a run's last round; {} where persons sent it."""
     moved = {name: last.get(f"total_silo_{name}", 0.0) for name in ("messages", "bytes_up", "bytes_down")}
-    return {"silos": len(sizes), "largest": max(sizes), **moved} if sizes else {}
+    return {"silos": len(sizes), "largest": max(sizes), **moved} if moved["messages"] else {}
 
 
 def _silo_words(silos: Mapping[str, float]) -> str:

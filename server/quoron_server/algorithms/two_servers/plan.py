@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from quoron_server.algorithms.registered import Registered
 
 STEPS = 2.0**GRID_BITS  # in one deviation of one server's noise
-TRIES = 4  # of a plan, each a little quieter than what the whole numbers of the last one cost
+TRIES = 10  # of a plan, each quieter than what the last one cost: U is whole, so a little less may be no less
 # How far two neighbours' rows are apart in units of U, and what cutting them to whole numbers adds, times √numbers:
 # under replace-one, under zero-out. Written out again for those who verify: docs/privacy/two-servers.md#rows.
 _APART = {
@@ -56,7 +56,7 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     server = gdp.mu_for(limit, left) * (1 - 1e-7)
     whole, options = min(gdp.mu_for(privacy.epsilon, left), server / math.sqrt(2)), _asking_all(options)
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
-    for _ in range(TRIES):
+    for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
             raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
@@ -65,7 +65,7 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
         spent, outside = server_mu(sheet), outsiders_mu(sheet)
         if spent <= server and outside <= whole:
             break
-        quieter *= min(server / spent, whole / outside) * (1 - 1e-9)
+        quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
     if privacy.server_epsilon is not None:  # no more is charged than is spent
         limit = min(limit, gdp.epsilon_for(spent * (1 + 1e-9), left * (1 - 1e-6)))
     return _both(own, together, limit, privacy)

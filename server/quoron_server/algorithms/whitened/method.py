@@ -55,6 +55,7 @@ BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it fal
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
+FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
 HEARD = 3.0  # deviations of its noise above which features are taken to vary at all
 CLIPPED = 0.02  # of the radius times the share of users beyond ⅔ of it: how far clipping is reckoned to move their mean
@@ -91,6 +92,7 @@ class WhitenedState:
     walks: Vector  # (T,)
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
+    tail: float  # the least power of the tail of users' lengths so far
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +148,7 @@ class WhitenedTracking:
             walks=none,
             radii=none,
             beyond=none,
+            tail=math.inf,
         )
 
     def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
@@ -255,6 +258,10 @@ class WhitenedTracking:
         gradients = extended(state.gradients, c + radius * released.mean / share)
         off = CLIPPED * radius * max(0.0, 1 - released.within / share)  # clipping moves it, too
         variances = extended(state.variances, (radius * mechanism.scale / share) ** 2 + off**2 / d)
+        radii, beyond = extended(state.radii, radius), extended(state.beyond, 1 - released.within / share)
+        lately = slice(max(1, t - LATELY), t + 1)
+        tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
+        flattest = min(state.tail, tail)
         so_far = slice(0, t + 1)
         model = GradientModel.of(
             points[so_far],
@@ -262,13 +269,11 @@ class WhitenedTracking:
             variances[so_far],
             walks[so_far],
             law=self._law,
+            learnt=LEARNT * self._farther(flattest),
         )
         gradient, error = model.at(theta, state.walk)
         following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
-        radii, beyond = extended(state.radii, radius), extended(state.beyond, 1 - released.within / share)
-        lately = slice(max(1, t - LATELY), t + 1)
-        tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         after = self._aimed(state, released, share, tail, gradient, error, following, moved)
         after = replace(
             after,
@@ -283,6 +288,7 @@ class WhitenedTracking:
             walks=walks,
             radii=radii,
             beyond=beyond,
+            tail=flattest,
         )
         public = {"radius": radius, "present": share} | self._capped(following)
         diagnostics = {"answered": answered, "clipped_fraction": released.clipped / max(1, answered)}
@@ -423,6 +429,12 @@ class WhitenedTracking:
     def iterate(self, state: WhitenedState) -> Vector:
         """As `model`: every iterate is already private."""
         return self.model(state)
+
+    def _farther(self, flattest: float) -> float:
+        """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
+        p = self.parameters
+        told = p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM  # else it is mostly noise, or theirs
+        return FARTHER if told and flattest < STEEP else 1.0
 
     @property
     def bound(self) -> float:
