@@ -120,10 +120,10 @@ class SiloWorker(Worker):
             return misfit
         if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
             return self._said(name, part, _nobody(part, task, len(asked)), sums)
-        found = self._found(name, part, task, asked)
+        found = self._each(name, part, task, asked)
         return found if isinstance(found, str) else self._said(name, part, found, sums)
 
-    def _found(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
+    def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
         """Rows of the asked, made now and kept, or kept before: nobody says two things in one round."""
         stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
         kept = None if stored is None else KeptRows.read(stored)
