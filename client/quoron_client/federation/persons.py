@@ -132,7 +132,7 @@ def here(database: sqlite3.Connection, persons: Persons) -> Mask:
         return np.equal(persons, 0)
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
     gone = [row[0] for row in database.execute("SELECT person FROM people WHERE departed IS NOT NULL")]
-    return np.logical_and(np.isin(persons, np.arange(many)), ~np.isin(persons, gone))
+    return np.logical_and((persons >= 0) & (persons < many), ~np.isin(persons, gone))
 
 
 def charge(database: sqlite3.Connection, run: str, persons: Persons, *, participations: int) -> None:
