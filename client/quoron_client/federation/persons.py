@@ -132,7 +132,7 @@ def here(database: sqlite3.Connection, persons: Persons) -> Mask:
         return np.equal(persons, 0)
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
     gone = [row[0] for row in database.execute("SELECT person FROM people WHERE departed IS NOT NULL")]
-    return np.logical_and((persons >= 0) & (persons < many), ~np.isin(persons, gone))
+    return np.logical_and(np.isin(persons, np.arange(many)), ~np.isin(persons, gone))
 
 
 def charge(database: sqlite3.Connection, run: str, persons: Persons, *, participations: int) -> None:
@@ -192,11 +192,11 @@ def spent(
     held = np.zeros((len(rows), len(persons)), bool)
     for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
         kept[:] = True if everybody else at(unpacked(charged), persons)
-    return _summed([row[:2] for row in rows], held, plus)
+    return _summed(held, [row[:2] for row in rows], plus)
 
 
-def _summed(costs: Sequence[tuple[float, float]], held: Mask, plus: Sequence[tuple[float, float]]) -> Sums:
-    """Of each person the sum of the costs that it is `held` to, (costs, k), and `plus` these, shape (k, 2)."""
+def _summed(held: Mask, costs: Sequence[tuple[float, float]], plus: Sequence[tuple[float, float]]) -> Sums:
+    """Of each column (R, k) of those `costs` that it has, and `plus` these; alike columns are summed once."""
     patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
     sums = np.empty((len(patterns), 2))
     for total, pattern in zip(sums, patterns, strict=True):
@@ -220,10 +220,8 @@ def reported(
     """ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
     given = database.execute(query, (run,)).fetchall() if counts.any() else []
-    if not given:
-        return np.tile(np.array(spends), (len(persons), 1))
-    held = np.array([at(unpacked(row[2]), persons) for row in given], bool)
-    return _summed([row[:2] for row in given], held, [spends])
+    held = np.array([at(unpacked(row[2]), persons) for row in given], bool).reshape(len(given), len(persons))
+    return _summed(held, [row[:2] for row in given], [spends])
 
 
 def whole(database: sqlite3.Connection) -> bool:
