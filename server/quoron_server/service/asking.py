@@ -22,6 +22,14 @@ _EVERYBODY = -1  # in the place of a client: all who are one user, where these a
 Rows = NDArray[np.intp]
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
     """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
@@ -110,3 +118,10 @@ def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, R
     found, begins = np.unique(clients[order], return_index=True)
     ends = [*begins[1:].tolist(), len(order)]
     return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}
+
+
+def summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)
