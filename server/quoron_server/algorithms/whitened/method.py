@@ -418,7 +418,8 @@ class WhitenedTracking:
         """What a run has released, before its vote, about how far its model is off."""
         levels, _ = self._law.at(state.point)
         bends = np.outer(levels, 1 + DOUBT * state.doubt)
-        return Seen.of(state.error, bends, float(levels.mean()), state.radius)
+        seen = Seen.of(state.error, bends, float(levels.mean()), state.radius)
+        return seen.pulled(float(state.radii[-1]), max(float(state.beyond[-1]), 0.0), state.tail)
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""
