@@ -323,7 +323,7 @@ def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: A
             assert sums.answered == len([user for user in cohort if user not in who.broken])
             chains.append(sums.chain)
             entries = sorted(who.of(user, 0, len(sums.total))[0] for user in cohort if user not in who.broken)
-            assert sums.chain == next_chain(bytes(32), 0, 0, entries), "of those who are in the sum, and of no others"
+            assert sums.chain == next_chain(bytes(32), 0, entries), "of those who are in the sum, and of no others"
             second.end()
     assert chains[0] != chains[1]
 

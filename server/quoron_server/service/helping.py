@@ -27,7 +27,7 @@ from quoron_client.protocol.masked import check_signature, read_helper_key, row_
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import IdentityError, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
@@ -260,7 +260,7 @@ class HelpedEngine:
         if not hasattr(asked, "chains"):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.sums.chain_before(run, round_) if round_ else FIRST * self._groups
+        before = self.helping.sums.chain_before(run, round_) if round_ else FIRST
         reply = None if self._begun else self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
@@ -275,7 +275,7 @@ class HelpedEngine:
         self._gathered = {}
         if not self.specification.simulation:
             return sums
-        return replace(sums, chain=simulated_chain(asked.chains, round_, self._groups))
+        return replace(sums, chain=simulated_chain(asked.chains, round_))
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
@@ -285,8 +285,8 @@ class HelpedEngine:
             first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
             self._gathered = dict(first[:most])
         entries = [self._gathered[each].entry for each in sorted(self._gathered)]
-        chain = next_chains(before, round_, entries)
-        used = next_chains(self._used(asked), round_, entries)
+        chain = next_chain(before, round_, entries)
+        used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
         self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
         head = helper_pb2.HelperList(
@@ -316,14 +316,14 @@ class HelpedEngine:
         listed = sorted(self._gathered) if same and self._gathered else _split(reply.fingerprints)
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
-        if next_chains(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
+        if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise HelperDisagrees(
                 f"Expected the helper's reply to a list of run {run} whose clients send what they sent before, got one "
                 f"of other entries in round {round_}: a client's record was put back, or the helper does not follow. "
                 "Cancel the run, or put back what is newer."
             )
         kept = [each for each in listed if each not in set(left_out)]
-        used = next_chains(self._used(asked), round_, [self._gathered[each].entry for each in kept])
+        used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
         self.helping.sums.hold(run, round_, Held(reply.chain, None, None, 0))
         total = self._totals(round_, [self._gathered[each] for each in kept])
         return RingSums(ring.less(total, lifted), used, len(kept), counted)
@@ -362,7 +362,7 @@ class HelpedEngine:
         return 1 if servers is None else servers.groups
 
     def _used(self, asked: RingReduction) -> bytes:
-        return asked.chains[-1] if asked.chains else FIRST * self._groups
+        return asked.chains[-1] if asked.chains else FIRST
 
     def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
         """Of each group, one after the other."""
