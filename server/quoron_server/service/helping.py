@@ -47,6 +47,7 @@ from quoron_server.wording import digest
 
 PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
+_PARTING = 5.0  # seconds for the helper to hear of a run's end: whoever watches waits for it
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
@@ -142,7 +143,7 @@ class Helping:
                 connection.execute(_helped.update().where(_helped.c.run == row.run).values(closed=1))
 
     def _close(self, request: helper_pb2.CloseRun) -> None:
-        self._call(lambda stub: stub.Close(request, timeout=PATIENCE))
+        self._call(lambda stub: stub.Close(request, timeout=_PARTING))
 
     def sum(self, head: helper_pb2.HelperList, entries: Sequence[Entry]) -> helper_pb2.Reply:
         """The helper's signed reply to a list, or to the one that it has answered in that round."""
@@ -267,8 +268,8 @@ class HelpedEngine:
         if reply.copies > self._copies:
             self._copies = reply.copies
             _log.warning(
-                "run %s: the helper's books were put back, and what it has answered since was released again: μ is %d "
-                "times its square root of what was promised at most", run, reply.copies,
+                "run %s: the helper's books were put back, and what it has answered since is released again: what the "
+                "coordinator's side learns is up to √%d times the plan's μ", run, reply.copies,
             )  # fmt: skip
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
