@@ -192,7 +192,7 @@ def _numbers(own: ArrayLike) -> Matrix:
         raise DataError("Expected users as arrays of numbers, got something else.") from error
     if values.dtype.kind not in _NUMBERS:
         raise DataError(f"Expected users as arrays of numbers, got values of type {values.dtype}.")
-    return values.astype(np.float64)
+    return values.astype(np.float64, copy=False)
 
 
 def _robust(

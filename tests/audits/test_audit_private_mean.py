@@ -249,12 +249,12 @@ class TestLookAtTheEdge:
         assert 0.2 < self.found(lambda shown: shown[:, 0] - shown[:, -1]) <= EPSILON
 
     def test_the_audit_catches_users_who_count_in_every_part_that_they_are_beyond(self, monkeypatch):
-        honest = learnt_mean._Told._counted
+        honest = learnt_mean._Told._released
 
-        def counted(self, bins, size, divisor, mu):
-            return honest(self, np.concatenate([np.arange(1 + each) for each in bins]), size, divisor, mu)
+        def released(self, shares, divisor, mu):
+            return honest(self, np.cumsum(shares[::-1])[::-1], divisor, mu)
 
-        monkeypatch.setattr(learnt_mean._Told, "_counted", counted)
+        monkeypatch.setattr(learnt_mean._Told, "_released", released)
         monkeypatch.setattr(TestLookAtTheEdge, "EDGES", np.append(0.0, np.geomspace(0.5, 4.0, 40)))
         assert self.found(lambda shown: shown.sum(axis=1)) > EPSILON
 

@@ -30,7 +30,7 @@ from quoron_privacy.two_servers.account import factors_of, outsiders_mu, server_
 from quoron_privacy.two_servers.chain import FIRST, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed
-from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows
+from quoron_privacy.two_servers.rows import ClippedRows, MomentRows, NormCountRows
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 
 KEY, OTHER = b"b" * 32, b"a" * 32
@@ -223,6 +223,56 @@ class TestTheAccount:
         one = lambda draws: steps[0].gaussian_steps(draws) + steps[1].gaussian_steps(draws)  # noqa: E731
         two = lambda draws: far + steps[2].gaussian_steps(draws) + steps[3].gaussian_steps(draws)  # noqa: E731
         assert 0.3 < epsilon_lower_bound(one, two, delta=DELTA, draws=60_000) <= outside < EPSILON
+
+    def correlated(self, column_norm, servers=1, rounds=8, draws=60_000, name="sqrt-toeplitz"):
+        """Of transcripts of correlated noise, a coordinate each, whose user moves round 0 as far as its kind allows.
+
+        What is told apart by is (C w) along the first column of C: all that a transcript says of that user.
+        """
+        unit = unit_for(gdp.mu_for(EPSILON, DELTA), "clipped", column_norm=column_norm)
+        block = Block("sums", 2 * draws, unit, "clipped")
+        made = Sheet((RoundSheet((block,)),) * rounds, name)
+        chains = [bytes([t + 1]) * 32 for t in range(rounds)]
+        c = factors_of(made).coefficients
+
+        def world(shift, first):
+            noises = [ServerNoise(bytes([first + each]) * 32, "run", PLAN, made) for each in range(servers)]
+            told = [signed(added(*(each.of(t, chains[: t + 1]) for each in noises))) for t in range(rounds)]
+            told[0] = told[0] + shift
+            along = [sum(c[t - j] * told[j] for j in range(t + 1)) for t in range(rounds)]
+            return lambda draws: sum(c[t] * along[t] for t in range(rounds))[:draws]
+
+        return epsilon_lower_bound(world(0, 1), world(2 * unit, 50), delta=DELTA, draws=2 * draws), made
+
+    def test_transcripts_of_correlated_noise_are_within_the_promise_of_one_server_and_of_outsiders(self):
+        kappa = factors_of(sheet(rounds=8)).column_norm
+        found, made = self.correlated(kappa)
+        assert 0.6 < found <= EPSILON
+        assert server_mu(made) <= gdp.mu_for(EPSILON, DELTA) + 1e-5
+        both, made = self.correlated(kappa, servers=2)
+        assert 0.3 < both <= gdp.epsilon_for(outsiders_mu(made), DELTA) < 0.8
+
+    def test_a_column_norm_that_was_forgotten_is_caught(self):
+        found, made = self.correlated(1.0)
+        assert found > EPSILON
+        assert server_mu(made) > 1.2 * gdp.mu_for(EPSILON, DELTA)
+
+    @pytest.mark.parametrize(("kind", "adjacency"), [("moment", "replace-one"), ("norm-counts", "zero-out")])
+    def test_the_farthest_real_rows_of_a_kind_are_within_the_promise_and_four_times_as_long_are_caught(
+        self, kind, adjacency
+    ):
+        unit, here = unit_for(gdp.mu_for(EPSILON, DELTA), kind, adjacency, length=3), np.ones(2, bool)
+        for times in (1, 4):
+            if kind == "moment":  # orthogonal users
+                made = RoundSheet((Block("sums", 3, times * unit, kind),), adjacency)
+                one, other = MomentRows(made, 2, 1.0).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
+            else:  # a user at the centre, and nobody
+                blocks = Block("sums", 1, times * unit, kind), Block("shares", 3, times * unit, kind)
+                one = NormCountRows(RoundSheet(blocks, adjacency), 1.0).rows(np.zeros((2, 1)), here)[0]
+                other = np.zeros(4, np.int64)
+            far = float(np.linalg.norm(one - other))
+            found = self.epsilon(far, draws=40_000)
+            assert 0.5 < found <= EPSILON if times == 1 else found > 2 * EPSILON
 
     def test_rounds_nearer_than_planned_move_correlated_noise_farther_than_promised(self):
         made = sheet(rounds=12, participations=2, separation=6)

@@ -11,7 +11,7 @@ from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.account import factors_of, outsiders_mu, rounding_mu, server_mu, unit_for
-from quoron_privacy.two_servers.chain import FIRST, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain, next_chains
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
 from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet
@@ -161,6 +161,15 @@ class TestChains:
         assert {len(each) for each in made} == {32}
         assert next_chain(FIRST, 0, 0, [self.one]) == next_chain(FIRST, 0, 0, [self.one])
 
+    def test_groups_have_chains_of_their_own_and_a_user_is_in_one_of_them(self):
+        mine, yours = Entry(self.one[0], b"q", b"s", 0), Entry(self.other[0], b"q", b"s", 2)
+        made = apart(next_chains(FIRST * 3, 0, [mine, yours]))
+        assert made == [next_chain(FIRST, 0, g, [each for each in (mine, yours) if each.group == g]) for g in range(3)]
+        assert apart(next_chains(FIRST * 3, 0, [mine]))[2] != made[2]
+        for entries in ([mine, mine._replace(group=1)], [mine._replace(group=3)], [yours, mine]):
+            with pytest.raises(ConfigError, match="in one of 3 groups"):
+                next_chains(FIRST * 3, 0, entries)
+
     def test_a_user_twice_another_order_and_short_digests_are_refused(self):
         for entries in ([self.one, self.one], [self.other, self.one], [(bytes(16), b"q", b"s")]):
             with pytest.raises(ConfigError, match="fingerprints"):
@@ -273,10 +282,10 @@ class TestSheets:
         assert outsiders_mu(one_block(unit=unit, rounds=8)) == pytest.approx(0.5**0.5, rel=1e-7)
 
     def test_correlated_rounds_cost_the_column_norm(self):
-        for times, apart in ((1, 1), (3, 4)):
-            sheet = one_block(rounds=12, factorisation="blt", participations=times, separation=apart)
+        for times, far in ((1, 1), (3, 4)):
+            sheet = one_block(rounds=12, factorisation="blt", participations=times, separation=far)
             factors = factors_of(sheet)
-            exact = factors.reach(times, apart) * 2 * (1 << 29) / 2**30 + rounding_mu(factors, 12, 4)
+            exact = factors.reach(times, far) * 2 * (1 << 29) / 2**30 + rounding_mu(factors, 12, 4)
             assert server_mu(sheet) == pytest.approx(exact, rel=1e-8)
             assert outsiders_mu(sheet) == pytest.approx(exact * 0.5**0.5, rel=1e-6)
 

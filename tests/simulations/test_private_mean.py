@@ -108,6 +108,7 @@ def test_a_users_items_count_by_their_mean():
 def test_no_user_can_raise_or_move_the_mean_far(method, bad):
     users = USERS.copy()
     users[7] = bad
+    users.flags.writeable = False  # nothing is copied that need not be, and nobody's array is written to
     mean = found(users, method=method)
     assert np.linalg.norm(mean.value - TRUTH) < 20 * mean.noise_scale + 2 * mean.radius / 2000
 

@@ -192,16 +192,21 @@ class _Told:
 
     def lengths(self, centre: Vector, edges: Vector, mu: float) -> Vector:
         """Noisy shares of users whose distance from `centre` is between `edges`; others do not count."""
-        rows, step, bins = self.rows[self.here], max(1, _BLOCK // len(centre)), []
-        for own in (slice(start, start + step) for start in range(0, len(rows), step)):
-            bins.append(np.searchsorted(edges, np.linalg.norm(rows[own] - centre, axis=1)) - 1)
-        every = np.concatenate([*bins, np.empty(0, np.int64)])
-        return self._counted(every[(every >= 0) & (every < len(edges) - 1)], len(edges) - 1, len(self.rows), mu)
+        counts, step = np.zeros(len(edges) + 1, np.int64), max(1, _BLOCK // len(centre))
+        for own in (slice(start, start + step) for start in range(0, len(self.rows), step)):
+            lengths = np.linalg.norm(self.rows[own] - centre, axis=1)[self.here[own]]
+            counts += np.bincount(np.searchsorted(edges, lengths), minlength=len(counts))
+        return self._released(counts[1:-1] / len(self.rows), len(self.rows), mu)
 
     def _counted(self, bins: NDArray[np.int64], size: int, divisor: int, mu: float) -> Vector:
+        return self._released(np.bincount(bins, minlength=size) / divisor, divisor, mu)
+
+    def _released(self, shares: Vector, divisor: int, mu: float) -> Vector:
+        """Of one-hot rows, or rows of zeros."""
+        size = len(shares)
         noise = GaussianNoise.for_mu(sensitivity=acute_sensitivity(1.0, divisor), mu=mu, dimension=size)
         self.noises.append((noise, size))
-        return noise.release(np.bincount(bins, minlength=size) / divisor, self.stream)
+        return noise.release(shares, self.stream)
 
     @property
     def scale(self) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Question, Task
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import homes
+from quoron_server.books.roster import by_client
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
@@ -99,14 +99,3 @@ class Cohort:
         one = 8 * task.numbers_down(task.model_size) + 1
         most = max((len(self.rows[client]) for client in clients), default=1)
         return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
-
-
-def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, Rows]:
-    """Places (k,) of each client's users among some, in the order of their numbers."""
-    if not silos:
-        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
-    clients = homes(users, silos)
-    order = np.lexsort((users, clients))
-    found, begins = np.unique(clients[order], return_index=True)
-    ends = [*begins[1:].tolist(), len(order)]
-    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}

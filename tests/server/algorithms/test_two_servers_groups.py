@@ -56,7 +56,7 @@ def test_groups_cost_noise_and_no_privacy(name: str) -> None:
     units = [[block.unit for each in plan.sheet.rounds for block in each.blocks] for plan in (one, three)]
     if len(units[0]) == len(units[1]):
         assert units[1] == pytest.approx(units[0], rel=0.05)  # rows are as long: a group has as much noise as all
-    assert "the median of 3 public groups" in sentence(three.guarantee)
+    assert "released as the median of 3 public groups" in sentence(three.guarantee)
     assert "median" not in sentence(one.guarantee)
 
 

@@ -160,6 +160,8 @@ class BothServers:
         self._noise = noise_of(seed, HELPER, plan.without_quorum())
 
     def __getattr__(self, name: str) -> Any:
+        if name == "engine":  # of one that is being made
+            raise AttributeError(name)
         return getattr(self.engine, name)  # what it measures, and whose users it asks
 
     def ask(self, question: Question) -> Answers | Sums | Any:
