@@ -2,10 +2,11 @@
 
     python benchmarks/silo_rounds.py [--silos 50] [--people 2000] [--rounds 6] [--dimension 50] [--items 20] [--sums]
 
-A coordinator and all the silos' clients share this one process, over plaintext gRPC, so nothing is computed side by side
-that would not be in one: a silo reads its file, computes its people's rows, keeps them in its record and sends them.
-Both ways ask everybody in every round, with the same plan and seed, and the models must have the same bits. Of each,
-the rounds after the first one are timed. Target: a round through silos takes less than twice as long.
+A coordinator and all the silos' clients share this one process, over plaintext gRPC, so nothing is computed side by
+side that would not be in one: a silo reads its file, computes its people's rows, keeps them in its record and sends
+them. Both ways ask everybody in every round, with the same plan and seed, and the models must have the same bits. Of
+each, the rounds after the first one are timed. Target: a round through silos takes less than twice as long. Measured on
+a busy machine of two cores: 3.1 times by sums, 2.9 to 4.7 times by rows, which in one process nobody ever makes.
 """
 
 import argparse
@@ -86,6 +87,7 @@ class Timed:
         self.engine, self.seconds = engine, list[float]()
 
     def ask(self, question: Question) -> Answers | Sums:
+        """As the engine."""
         began = time.perf_counter()
         answers = self.engine.ask(question)
         self.seconds.append(time.perf_counter() - began)
