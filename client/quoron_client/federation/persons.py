@@ -132,8 +132,8 @@ def here(database: sqlite3.Connection, persons: Persons) -> Mask:
         return np.equal(persons, 0)
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
     gone = [row[0] for row in database.execute("SELECT person FROM people WHERE departed IS NOT NULL")]
-    inside = (persons >= 0) & (persons < many)
-    return inside & ~np.isin(persons, gone) if gone else inside
+    inside: Mask = (persons >= 0) & (persons < many)
+    return np.logical_and(inside, ~np.isin(persons, gone)) if gone else inside
 
 
 def charge(database: sqlite3.Connection, run: str, persons: Persons, *, participations: int) -> None:
