@@ -14,6 +14,7 @@ privacy; every figure is a mean over seeds of noise, slots and patients. What is
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -57,7 +58,7 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
         people = setup(configs.parse(plain, settings=[*BASE, *settings]), folder).population
         found["nothing learnt"] = {"excess_risk": people.excess_risk(np.zeros(people.dimension))}
 
-        def way(name: str, source: str, more: list[str]) -> Any:
+        def way(name: str, source: str, more: list[str]) -> None:
             began = time.perf_counter()
             prepared, result = carried_out(source, folder, [*settings, *more])
             silos = result.summary.silos
@@ -69,22 +70,23 @@ def measured(hospitals: int, patients: int, seed: int, epsilon: float) -> dict[s
                 "bytes_up": silos.get("bytes_up", result.summary.bytes_up),
                 "seconds": time.perf_counter() - began,
             }
+            print(name, found[name], file=sys.stderr, flush=True)
             return result.model
 
-        own = way("curator with the pooled table", plain, ["privacy.quorum=none"])
-        rows = way("silos, a row a patient", text, [])
+        way("curator with the pooled table", plain, ["privacy.quorum=none"])
+        way("silos, a row a patient", text, [])
         found["one client a patient"] = found["silos, a row a patient"] | {
             "messages": found["silos, a row a patient"]["rounds"] * hospitals * patients
         }
         way("silos, one sum each", text, ["population.silo_sums=true"])
         way("silos by rows, the largest away", text, ["population.silos_away=[1]"])
-        del own, rows
-        found["one user a hospital"] = as_users(plain, folder, people, settings, hospitals)
-        found["DP-SGD in each hospital, models averaged"] = averaged(plain, folder, people, settings, hospitals)
+        found["one user a hospital"] = as_users(plain, folder, people, settings)
+        for method in ("dp-sgd-wor", "whitened-tracking"):
+            found[f"{method} in each hospital, models averaged"] = averaged(plain, folder, people, settings, method)
     return found
 
 
-def as_users(plain: str, folder: Path, people: Any, settings: list[str], hospitals: int) -> dict[str, float]:
+def as_users(plain: str, folder: Path, people: Any, settings: list[str]) -> dict[str, float]:
     """Each hospital is one user, with all of its visits."""
     text = plain.replace('user = "patient"', 'user = "hospital"')
     more = [
@@ -107,16 +109,14 @@ def as_users(plain: str, folder: Path, people: Any, settings: list[str], hospita
     }
 
 
-def averaged(plain: str, folder: Path, people: Any, settings: list[str], hospitals: int) -> dict[str, float]:
+def averaged(plain: str, folder: Path, people: Any, settings: list[str], method: str) -> dict[str, float]:
     """Each hospital trains with the same promise by itself; the mean of their models, weighed by patients."""
     models = []
     for path in sorted((folder / "visits").iterdir()):
         source = plain.replace('path = "visits"', f'path = "visits/{path.name}"')
-        more = ["privacy.quorum=none", "algorithm.name=dp-sgd-wor"]
-        more += ["privacy.allow_large_delta=true"]
+        more = [f"algorithm.name={method}", "privacy.allow_large_delta=true"]
         models.append(carried_out(source, folder, [*settings, *more])[1].model)
-    del hospitals
-    return {"excess_risk": people.excess_risk(np.mean(models, axis=0)), "method": "dp-sgd-wor", "messages": len(models)}
+    return {"excess_risk": people.excess_risk(np.mean(models, axis=0)), "method": method, "messages": len(models)}
 
 
 def table(found: list[dict[str, dict[str, Any]]]) -> list[tuple[str, float, float, dict[str, Any]]]:
@@ -147,7 +147,7 @@ def main() -> None:
     found = [measured(asked.hospitals, asked.patients, seed, asked.epsilon) for seed in range(asked.seeds)]
     for name, risk, error, first in table(found):
         more = ", ".join(f"{key} {value}" for key, value in first.items() if key != "excess_risk")
-        print(f"{name:<42} {risk:.4f} ± {error:.4f}  {more}")
+        print(f"{name:<42} {risk:.2g} ± {error:.1g}  {more}")
     if asked.json is not None:
         asked.json.write_text(json.dumps(found, indent=1))
 

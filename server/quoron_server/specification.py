@@ -228,6 +228,11 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
     A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n; exposure
     `model` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
     """
+    if specification.early_ends and plan.guarantee.exposure == "two-servers":
+        raise ConfigError(
+            "Expected early_ends=false with exposure two-servers, got true: the end of a round would tell who was "
+            "absent, and clients answer at a time that the question fixes."
+        )
     if specification.simulation:
         if not allow_simulation:
             raise ConfigError("Expected simulation=false, got true: tests need `quoron serve --allow-simulation`.")

@@ -138,7 +138,7 @@ def sentence(promise: Guarantee) -> str:
         words += f" and {TWO_SERVERS_THEOREM}; ({promise.servers.together_epsilon:.4g}, {promise.delta:g}) against "
         words += f"whoever sees nothing but what is released, where both servers keep to it, by {OUTSIDERS_THEOREM}"
         if promise.servers.groups > 1:
-            words += f"; the median of {promise.servers.groups} public groups of users"
+            words += f", released as the median of {promise.servers.groups} public groups of users"
     if promise.quorum is not None:
         paid = f"{promise.quorum.epsilon:g} of this ε" if promise.quorum.epsilon else "nothing"
         theorem = GAUSSIAN_QUORUM[promise.quorum.each > 0]

@@ -218,10 +218,13 @@ class PrivacySection(Section):
         description="with exposure two-servers, ε against each of the servers, epsilon being that against everybody "
         "else; default: epsilon against each, and less against everybody else",
     )
-    groups: Literal[1, 3, 5, 7, 9] = Field(
+    groups: int = Field(
         default=1,
-        description="with exposure two-servers, public groups of users whose means' median is taken: fewer than half "
-        "as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.8 times the noise",
+        ge=1,
+        le=9,
+        description="with exposure two-servers, public groups of users, an odd number, whose means' median is taken: "
+        "fewer than half as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.7 "
+        "times the noise",
     )
 
 

@@ -30,7 +30,7 @@ from quoron_privacy.two_servers.account import factors_of, outsiders_mu, server_
 from quoron_privacy.two_servers.chain import FIRST, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed
-from quoron_privacy.two_servers.rows import ClippedRows, NormCountRows
+from quoron_privacy.two_servers.rows import ClippedRows, MomentRows, NormCountRows
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 
 KEY, OTHER = b"b" * 32, b"a" * 32
@@ -79,6 +79,23 @@ class TestTheCoordinatorAlone:
     def test_labels_without_the_lists_before_are_caught(self):
         assert found(self.lists_put_back_a_round_ago(True), ROWS[OWN])
 
+    def a_round_of_two_groups(self, own_list_alone):
+        """Books put back; the own user was in group 1 of round 0 the first time, so it is left out of round 1."""
+        replies, noise = [], ServerNoise(KEY, "run", PLAN, sheet(factorisation=None))
+        for before in ([*entries([0, 1], SEEDS), *entries([OWN], SEEDS)], entries([0, 1], SEEDS)):
+            labelled = entries([0, 1], SEEDS) if own_list_alone else sorted(before)
+            chains = [next_chain(FIRST, 0, labelled)]
+            chains.append(next_chain(chains[0], 1, entries([0, 1, OWN], SEEDS)))
+            taken = [0, 1] if len(before) == 3 else [0, 1, OWN]
+            replies.append(less(added(*(mask(SEEDS[user], 5) for user in taken)), noise.of(1, chains)))
+        return own_row(MASKED, [0, 1, OWN], replies[1], [0, 1], replies[0])
+
+    def test_a_groups_noise_knows_the_lists_of_all_groups(self):
+        assert not found(self.a_round_of_two_groups(False), ROWS[OWN])
+
+    def test_a_label_of_a_groups_own_lists_is_caught(self):
+        assert found(self.a_round_of_two_groups(True), ROWS[OWN])
+
     def test_equal_lists_after_a_crash_give_equal_bits(self):
         made = helper()
         again = made.put_back()
@@ -92,7 +109,7 @@ class TestTheCoordinatorAlone:
             noises = []
             for users in (list(USERS), [0, 1, 2]):
                 total = added(np.zeros(5, np.int64), *(own[user] for user in users))
-                chain = next_chain(FIRST, 0, 0, entries(users, SEEDS))
+                chain = next_chain(FIRST, 0, entries(users, SEEDS))
                 label = total.tobytes()[:32] if twin else chain
                 noises.append(added(total, ServerNoise(KEY, "run", PLAN, sheet()).of(0, [label])))
             return (noises[0] == noises[1]).all()
@@ -105,7 +122,7 @@ class TestTheCoordinatorAlone:
 
     def test_one_noise_is_taken_off_by_whoever_drew_it(self):
         list_, none = list(USERS), np.zeros(5, np.uint64)
-        own = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, 0, entries(list_, SEEDS))])
+        own = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, entries(list_, SEEDS))])
         masks = added(none, *(mask(each, 5) for each in SEEDS))
         reply, total = helper().reply(list_, SEEDS), added(none, *ROWS)
         released = less(added(added(none, *MASKED), own), reply)
@@ -156,7 +173,7 @@ class TestTheHelperAlone:
         released = []
         for taken in (list(USERS), [0, 1, 2]):
             listed = taken if own_chain else list(USERS)
-            noise = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, 0, entries(listed, SEEDS))])
+            noise = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, entries(listed, SEEDS))])
             total = less(added(none, *(MASKED[user] for user in taken)), *(masks[user] for user in taken))
             released.append(added(total, noise))
         return signed(less(*released))
@@ -223,6 +240,56 @@ class TestTheAccount:
         one = lambda draws: steps[0].gaussian_steps(draws) + steps[1].gaussian_steps(draws)  # noqa: E731
         two = lambda draws: far + steps[2].gaussian_steps(draws) + steps[3].gaussian_steps(draws)  # noqa: E731
         assert 0.3 < epsilon_lower_bound(one, two, delta=DELTA, draws=60_000) <= outside < EPSILON
+
+    def correlated(self, column_norm, servers=1, rounds=8, draws=60_000, name="sqrt-toeplitz"):
+        """Of transcripts of correlated noise, a coordinate each, whose user moves round 0 as far as its kind allows.
+
+        What is told apart by is (C w) along the first column of C: all that a transcript says of that user.
+        """
+        unit = unit_for(gdp.mu_for(EPSILON, DELTA), "clipped", column_norm=column_norm)
+        block = Block("sums", 2 * draws, unit, "clipped")
+        made = Sheet((RoundSheet((block,)),) * rounds, name)
+        chains = [bytes([t + 1]) * 32 for t in range(rounds)]
+        c = factors_of(made).coefficients
+
+        def world(shift, first):
+            noises = [ServerNoise(bytes([first + each]) * 32, "run", PLAN, made) for each in range(servers)]
+            told = [signed(added(*(each.of(t, chains[: t + 1]) for each in noises))) for t in range(rounds)]
+            told[0] = told[0] + shift
+            along = [sum(c[t - j] * told[j] for j in range(t + 1)) for t in range(rounds)]
+            return lambda draws: sum(c[t] * along[t] for t in range(rounds))[:draws]
+
+        return epsilon_lower_bound(world(0, 1), world(2 * unit, 50), delta=DELTA, draws=2 * draws), made
+
+    def test_transcripts_of_correlated_noise_are_within_the_promise_of_one_server_and_of_outsiders(self):
+        kappa = factors_of(sheet(rounds=8)).column_norm
+        found, made = self.correlated(kappa)
+        assert 0.6 < found <= EPSILON
+        assert server_mu(made) <= gdp.mu_for(EPSILON, DELTA) + 1e-5
+        both, made = self.correlated(kappa, servers=2)
+        assert 0.3 < both <= gdp.epsilon_for(outsiders_mu(made), DELTA) < 0.8
+
+    def test_a_column_norm_that_was_forgotten_is_caught(self):
+        found, made = self.correlated(1.0)
+        assert found > EPSILON
+        assert server_mu(made) > 1.2 * gdp.mu_for(EPSILON, DELTA)
+
+    @pytest.mark.parametrize(("kind", "adjacency"), [("moment", "replace-one"), ("norm-counts", "zero-out")])
+    def test_the_farthest_real_rows_of_a_kind_are_within_the_promise_and_four_times_as_long_are_caught(
+        self, kind, adjacency
+    ):
+        unit, here = unit_for(gdp.mu_for(EPSILON, DELTA), kind, adjacency, length=3), np.ones(2, bool)
+        for times in (1, 4):
+            if kind == "moment":  # orthogonal users
+                made = RoundSheet((Block("sums", 3, times * unit, kind),), adjacency)
+                one, other = MomentRows(made, 2, 1.0).rows(np.array([[7.0, 0, 0], [0, 0, 7.0]]), here)
+            else:  # a user at the centre, and nobody
+                blocks = Block("sums", 1, times * unit, kind), Block("shares", 3, times * unit, kind)
+                one = NormCountRows(RoundSheet(blocks, adjacency), 1.0).rows(np.zeros((2, 1)), here)[0]
+                other = np.zeros(4, np.int64)
+            far = float(np.linalg.norm(one - other))
+            found = self.epsilon(far, draws=40_000)
+            assert 0.5 < found <= EPSILON if times == 1 else found > 2 * EPSILON
 
     def test_rounds_nearer_than_planned_move_correlated_noise_farther_than_promised(self):
         made = sheet(rounds=12, participations=2, separation=6)

@@ -139,6 +139,7 @@ SERVED: dict[str, dict[str, object]] = {
     "one-pass-dp-sgd/two-servers": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
     "mean-sgd/two-servers": {"rounds": 5},
     "whitened-tracking/two-servers": {"rounds": 10},
+    "whitened-tracking/classes/two-servers": {"rounds": 10},
     "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
 }
 

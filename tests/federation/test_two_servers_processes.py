@@ -62,14 +62,14 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
             pinned = ["--helper-key", theirs / "helper-key.pem"]
             started.append(Program("client", "--coordinator", clients, *authority, *shown, *limits, *data, *pinned))
         operator = ["--coordinator", control, "--token-file", ours / "token", *authority]
-        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 8.0, *operator)
+        patient = ["--quorum", 0.9, "--waiting", 300]  # all are there before anybody is asked
+        quoron("submit", ours / "run.toml", "--run", "both", "--users", USERS, "--seconds", 12.0, *patient, *operator)
         started[0].process.send_signal(signal.SIGKILL)
         started[0].process.wait()
-        started[0] = second(where)
+        started.append(second(where))
         lines = [json.loads(line) for line in quoron("watch", "both", "--json", *operator).splitlines()]
         assert lines[-1]["how"] == "complete"
-        started[0].process.send_signal(signal.SIGTERM)
-        started[0].process.wait()
+        started[-1].stop()
         told = quoron("helper", "runs", *books)
         assert "both  closed" in told
         assert "keys destroyed" in told

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from federation.wire_messages import DIGEST, GOLDEN, GRADIENT, MESSAGES
+from federation import masked_messages, wire_messages
+from federation.wire_messages import DIGEST, GRADIENT
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
@@ -31,7 +32,11 @@ from quoron_client.protocol.wire import (
 )
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation
+from quoron_protos.v1 import helper_pb2 as helper
 from quoron_protos.v1 import values_pb2 as values
+
+MESSAGES = wire_messages.MESSAGES | masked_messages.MESSAGES
+GOLDEN = wire_messages.GOLDEN | masked_messages.GOLDEN
 
 ROOT = Path(__file__).parent.parent.parent
 POINTS = np.array([[1.0, -2.0, 3.0], [0.5, 0.0, 2.0**-40]])
@@ -111,7 +116,8 @@ class TestTheBytes:
         assert type(message).FromString(bytes.fromhex(GOLDEN[name])) == message
 
     def test_are_pinned_for_every_message_with_every_field(self):
-        named = {**values.DESCRIPTOR.message_types_by_name, **federation.DESCRIPTOR.message_types_by_name}
+        sources = (values, federation, helper)
+        named = {name: kind for each in sources for name, kind in each.DESCRIPTOR.message_types_by_name.items()}
         for name, kind in named.items():
             seen = {field.name for key, each in MESSAGES.items() if key.partition(".")[0] == name
                     for field, _ in each.ListFields()}  # fmt: skip

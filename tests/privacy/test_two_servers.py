@@ -11,7 +11,7 @@ from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.account import factors_of, outsiders_mu, rounding_mu, server_mu, unit_for
-from quoron_privacy.two_servers.chain import FIRST, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
 from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet
@@ -24,7 +24,7 @@ vectors = st.lists(numbers, min_size=1, max_size=9).map(lambda each: np.array(ea
 def chains(number, name=b"list"):
     made = [FIRST]
     for t in range(number):
-        made.append(next_chain(made[-1], t, 0, [(bytes([t]) * 32, b"question", name)]))
+        made.append(next_chain(made[-1], t, [(bytes([t]) * 32, b"question", name)]))
     return made[1:]
 
 
@@ -149,24 +149,24 @@ class TestChains:
 
     def test_a_chain_holds_all_lists_so_far_in_their_rounds_and_groups(self):
         made = {
-            next_chain(FIRST, 0, 0, []),
-            next_chain(FIRST, 1, 0, []),
-            next_chain(FIRST, 0, 1, []),
-            next_chain(FIRST, 0, 0, [self.one]),
-            next_chain(FIRST, 0, 0, [self.one, self.other]),
-            next_chain(KEY, 0, 0, [self.one]),
-            next_chain(FIRST, 0, 0, [(self.one[0], b"qs", b"")]),
+            next_chain(FIRST, 0, []),
+            next_chain(FIRST, 1, []),
+            next_chain(FIRST, 0, [Entry(*self.one, 1)]),
+            next_chain(FIRST, 0, [self.one]),
+            next_chain(FIRST, 0, [self.one, self.other]),
+            next_chain(KEY, 0, [self.one]),
+            next_chain(FIRST, 0, [(self.one[0], b"qs", b"")]),
         }
         assert len(made) == 7
         assert {len(each) for each in made} == {32}
-        assert next_chain(FIRST, 0, 0, [self.one]) == next_chain(FIRST, 0, 0, [self.one])
+        assert next_chain(FIRST, 0, [self.one]) == next_chain(FIRST, 0, [self.one])
 
     def test_a_user_twice_another_order_and_short_digests_are_refused(self):
         for entries in ([self.one, self.one], [self.other, self.one], [(bytes(16), b"q", b"s")]):
             with pytest.raises(ConfigError, match="fingerprints"):
-                next_chain(FIRST, 0, 0, entries)
+                next_chain(FIRST, 0, entries)
         with pytest.raises(ConfigError, match="32 bytes"):
-            next_chain(bytes(16), 0, 0, [])
+            next_chain(bytes(16), 0, [])
 
 
 class TestTheNoiseOfAServer:
@@ -273,10 +273,10 @@ class TestSheets:
         assert outsiders_mu(one_block(unit=unit, rounds=8)) == pytest.approx(0.5**0.5, rel=1e-7)
 
     def test_correlated_rounds_cost_the_column_norm(self):
-        for times, apart in ((1, 1), (3, 4)):
-            sheet = one_block(rounds=12, factorisation="blt", participations=times, separation=apart)
+        for times, far in ((1, 1), (3, 4)):
+            sheet = one_block(rounds=12, factorisation="blt", participations=times, separation=far)
             factors = factors_of(sheet)
-            exact = factors.reach(times, apart) * 2 * (1 << 29) / 2**30 + rounding_mu(factors, 12, 4)
+            exact = factors.reach(times, far) * 2 * (1 << 29) / 2**30 + rounding_mu(factors, 12, 4)
             assert server_mu(sheet) == pytest.approx(exact, rel=1e-8)
             assert outsiders_mu(sheet) == pytest.approx(exact * 0.5**0.5, rel=1e-6)
 

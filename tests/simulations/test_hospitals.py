@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import quoron
+from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.sections import Keep
 from quoron.training.hospitals import CASES, MOST_VISITS, visits, write_hospitals
@@ -43,6 +44,7 @@ def test_the_command_writes_a_run_that_learns_something(
     assert said.out.split()[-1] == "trial/run.toml"
     text = (tmp_path / "trial" / "run.toml").read_text()
     assert "MADE UP" in text
+    assert configs.parse(text).privacy.quorum is None, "`quoron train` takes none"
     result = quoron.simulate(
         "trial/run.toml", keep=Keep(tmp_path / "run"), settings=["algorithm.name=whitened-tracking"]
     )

@@ -192,11 +192,16 @@ def spent(
     held = np.zeros((len(rows), len(persons)), bool)
     for kept, (_, _, everybody, charged) in zip(held, rows, strict=True):
         kept[:] = True if everybody else at(unpacked(charged), persons)
+    return _summed(held, [row[:2] for row in rows], plus)
+
+
+def _summed(held: Mask, costs: Sequence[tuple[float, float]], plus: Sequence[tuple[float, float]]) -> Sums:
+    """Of each column (R, k) of those `costs` that it has, and `plus` these; alike columns are summed once."""
     patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
     sums = np.empty((len(patterns), 2))
     for total, pattern in zip(sums, patterns, strict=True):
-        bits = np.unpackbits(pattern, count=len(rows)) if rows else ()
-        all_of = [*(row[:2] for row, bit in zip(rows, bits, strict=True) if bit), *plus]
+        bits = np.unpackbits(pattern, count=len(costs)) if costs else ()
+        all_of = [*(cost for cost, bit in zip(costs, bits, strict=True) if bit), *plus]
         total[:] = fsum(each[0] for each in all_of), fsum(each[1] for each in all_of)
     return sums[which.ravel()]
 
@@ -213,15 +218,10 @@ def reported(
     spends: tuple[float, float],
 ) -> Sums:
     """ε and δ of each person's local reports in a run, with one more that spends so much, shape (k, 2)."""
-    sums = np.tile(np.array(spends), (len(persons), 1))
-    again = np.flatnonzero(counts)
     query = "SELECT epsilon, delta, persons FROM answers WHERE run = ? AND (epsilon > 0 OR delta > 0)"
-    given = database.execute(query, (run,)).fetchall() if len(again) else []
-    held = np.array([at(unpacked(row[2]), persons[again]) for row in given], bool).reshape(len(given), len(again))
-    for index, bits in zip(again, held.T, strict=True):
-        own = [spends, *(row[:2] for row, bit in zip(given, bits, strict=True) if bit)]
-        sums[index] = fsum(each[0] for each in own), fsum(each[1] for each in own)
-    return sums
+    given = database.execute(query, (run,)).fetchall() if counts.any() else []
+    held = np.array([at(unpacked(row[2]), persons) for row in given], bool).reshape(len(given), len(persons))
+    return _summed(held, [row[:2] for row in given], [spends])
 
 
 def whole(database: sqlite3.Connection) -> bool:

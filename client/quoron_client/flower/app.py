@@ -1,4 +1,4 @@
-"""The ClientApp of a SuperNode that holds one user's items: `quoron_client.flower.app:app`.
+"""The ClientApp of a SuperNode that holds one user's items, or a silo's: `quoron_client.flower.app:app`.
 
 What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps
 (`quoron_client.flower.node` lists it), and this code keeps to it whatever a message or a run config says. But Flower
@@ -17,8 +17,9 @@ from flwr.app import Context, RecordDict
 
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import Owner
+from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker
-from quoron_client.flower.node import opened, read_owner
+from quoron_client.flower.node import opened, people_of, read_owner
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import Values, bytes_of, record
 from quoron_privacy.errors import DataError, WireError
@@ -27,8 +28,8 @@ from quoron_protos.v1 import federation_pb2 as pb
 _LOG = logging.getLogger("quoron.client")
 
 
-class OneUser:
-    """Answers as the native client does, by the same record."""
+class Owned:
+    """Answers as the native client does, by the same record: for one user, or for all asked persons of a silo."""
 
     def answer(self, values: Values, context: Context) -> RecordDict:
         """The answer to a question, the same again for the same question; or declined, by the owner's decisions."""
@@ -37,10 +38,11 @@ class OneUser:
         if not isinstance(user, int) or question.run != announcement.run:
             raise WireError("Expected a question of the announced run to a user, got another.")
         owner = read_owner(context.node_config, os.environ)
-        if question.round == 0:
+        if question.round == 0 and owner.user_column is None:
             _ask(owner)
         with opened(owner) as kept:
-            worker = Worker(owner, kept)
+            # Never `SiloWorker.of`, which looks at the file first: how many persons are in it decides nothing here.
+            worker = Worker(owner, kept) if owner.people is None else SiloWorker(owner, kept, people=owner.people)
             if not worker.consider(announcement, user).takes_part:
                 return record(declined=True)
             sent = worker.reply(question)
@@ -65,4 +67,4 @@ def _ask(owner: Owner) -> None:
         _LOG.exception("Whether the data are one person's could not be seen.")
 
 
-app = make_app(OneUser())
+app = make_app(Owned(), people=lambda context: people_of(context.node_config, os.environ))

@@ -11,6 +11,8 @@
 | `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
 | `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
+| `user`             | QUORON_USER             | of a silo: the column that says whose each row is  |
+| `people`           | QUORON_PEOPLE           | of a silo: for how many it answers, for ever       |
 | `separator`        | QUORON_SEPARATOR        | what separates cells, if the header does not say   |
 | `decimal`          | QUORON_DECIMAL          | "," for numbers such as 3,14                       |
 | `encoding`         | QUORON_ENCODING         | of text, if not UTF-8                              |
@@ -37,8 +39,22 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
     """The owner's decisions. ConfigError names the key that is missing or wrong."""
     given = _Given(node_config, environment)
     items = given.whole("items-per-user", "a whole number")
-    data, alone = Path(given.text("data")), given.switch("one-user")
-    return Owner(data=data, dialect=_dialect(given), one_user=alone, items_per_user=items, **_limits(given))
+    data, alone, column = Path(given.text("data")), given.switch("one-user"), given.found("user")
+    people = people_of(node_config, environment)
+    silo: dict[str, Any] = {} if column is None else {"user_column": str(column), "people": people}
+    return Owner(data=data, dialect=_dialect(given), one_user=alone, items_per_user=items, **silo, **_limits(given))
+
+
+def people_of(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> int:
+    """For how many persons a node answers, as its owner says: 1 of one user. ConfigError if a silo's does not say."""
+    given = _Given(node_config, environment)
+    column, people = given.found("user"), given.whole("people", "a whole number")
+    if (column is None) != (people is None) or people == 0:
+        raise ConfigError(
+            "Expected user and people together in the --node-config of a silo, the column that says whose each row is "
+            "and for how many it answers, got one. It is not counted in the data: the server hears of it first."
+        )
+    return 1 if people is None else people
 
 
 def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Limits | None:

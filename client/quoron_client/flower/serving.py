@@ -40,8 +40,12 @@ class Holder(Protocol):
         """A run has ended."""
 
 
-def make_app(holder: Holder, refuses: Callable[[Context], str | None] = lambda context: None) -> ClientApp:
-    """The ClientApp of a holder: `query.hello`, a query for each task, and `query.ended`.
+def make_app(
+    holder: Holder,
+    refuses: Callable[[Context], str | None] = lambda context: None,
+    people: Callable[[Context], int] = lambda context: 1,
+) -> ClientApp:
+    """The ClientApp of a holder of so many `people`: `query.hello`, a query for each task, and `query.ended`.
 
     On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
@@ -54,7 +58,7 @@ def make_app(holder: Holder, refuses: Callable[[Context], str | None] = lambda c
         return either
 
     app = ClientApp()
-    app.query(HELLO)(guarded(fit(hello)))
+    app.query(HELLO)(guarded(fit(lambda values, context: hello(values, context, people(context)))))
     for action in TASKS:
         app.query(action)(guarded(fit(holder.answer)))
     app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))
@@ -89,11 +93,13 @@ def _reply(message: Message, respond: Callable[[Values], RecordDict]) -> RecordD
         return record(refused=FAILED)
 
 
-def hello(values: Values, context: Context) -> RecordDict:
-    """Version and place of this node, and the bytes that came: so it shows whether replies arrive as they are made."""
+def hello(values: Values, context: Context, people: int = 1) -> RecordDict:
+    """Version and place of this node, for how many it answers, and the bytes that came: so it shows whether replies
+    arrive as they are made."""
     back = {"nonce": values["nonce"]} if "nonce" in values else {}
     place = {ours: context.node_config.get(theirs, -1) for theirs, ours in _PLACE.items()}
-    return record(version=VERSION, **back, **{key: int(each) for key, each in place.items()})
+    several = {"people": people} if people > 1 else {}
+    return record(version=VERSION, **back, **several, **{key: int(each) for key, each in place.items()})
 
 
 def _done(holder: Holder, values: Values, context: Context) -> RecordDict:

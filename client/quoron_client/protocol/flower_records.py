@@ -3,8 +3,9 @@
 | message            | record "quoron" holds                                                          |
 | ------------------ | ------------------------------------------------------------------------------- |
 | `query.hello`      | version; a nonce, as in every message                                           |
-| its reply          | version, the nonce, partition, partitions (-1 where the node was given none)    |
-| `query.<task>`     | version, announcement, user, question: to the one user of a node                |
+| its reply          | version, the nonce, partition, partitions (-1 where the node was given none);   |
+|                    | people, of a silo                                                               |
+| `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |
 | its reply          | answer, or declined                                                             |
 | `query.<task>`     | version, question, users; starts or coordinates where each has its own          |
 | its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
@@ -12,7 +13,7 @@
 | a plug-in's action | a nonce alone: a hello; announcement, user, question; run, how: replies as above |
 | any reply          | refused: why, in words that no data can influence                               |
 
-A node of a federation holds one user; one of a simulation may hold many.
+A node of a federation holds one user, or is a silo of as many as it has declared; one of a simulation may hold many.
 """
 
 from collections.abc import Iterator, Sequence

@@ -102,6 +102,13 @@ def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matr
     return rows
 
 
+def changes(values: Matrix) -> Matrix:
+    """The first of two numbers less the second, (users, 1)."""
+    with np.errstate(all="ignore"):
+        change: Matrix = values[:, :1] - values[:, 1:]
+    return change
+
+
 def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) -> tuple[Vector, int]:
     """(Σ clip(row)) / cohort_size over answered rows, shape (d,), and how many rows were clipped.
 

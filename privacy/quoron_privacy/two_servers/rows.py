@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import check_norm
 from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import changes
 from quoron_privacy.means.clipping import loops as clipping
 from quoron_privacy.means.free_presence import SPAN, moment_logs, vector_logs
 from quoron_privacy.means.free_presence import loops as shaped
@@ -54,7 +55,7 @@ class RingSums:
     """
 
     total: Words  # (k,); (groups · k,) of several groups, one after the other
-    chain: bytes | None = None  # None until the helper's noise is in; of several groups theirs, one after the other
+    chain: bytes | None = None  # None until the helper's noise is in
     answered: int = 0  # rows that are in it: both servers know whose
     asked: int = 0  # users that were asked and count: where there are groups, user number i of them is in i mod groups
 
@@ -84,12 +85,13 @@ class RingReduction(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedRows:
-    """⌊U clip_C(v - c) / C⌋, of the kind "clipped"."""
+    """⌊U clip_C(v - c) / C⌋, of the kind "clipped"; v is a vector, or the change of a number of which both are sent."""
 
     sheet: RoundSheet  # one block of d numbers
     norm: float  # C
     centre: Vector | None = None  # c, (d,); None is zero
     chains: tuple[bytes, ...] = ()
+    change: bool = False  # whether v is the first of two numbers less the second
 
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction."""
@@ -99,6 +101,8 @@ class ClippedRows:
         """See RingReduction."""
         block = only(self.sheet, "clipped")
         centre, norm = centred(self.centre, block.length), radius_of(self.norm)
+        if self.change:
+            values = changes(checked(values, 2))
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             none = np.zeros(5, np.int64)

@@ -432,6 +432,17 @@ def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int6
     return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
 
 
+def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, NDArray[np.intp]]:
+    """Places (k,) of each client's users among some, in the order of their numbers."""
+    if not silos:
+        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
+    clients = homes(users, silos)
+    order = np.lexsort((users, clients))
+    found, begins = np.unique(clients[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}
+
+
 def _require_current(connection: sa.Connection, fingerprint: str) -> None:
     nobodys = sa.select(NOBODYS).where(NOBODYS.c.digest == _nobodys(fingerprint))
     if connection.execute(nobodys).first() is not None:

@@ -85,6 +85,11 @@ class Attendance:
         self.greet(seconds)
         return {name: self._greetings[node][0] for name, node in self.homes().items()}
 
+    @property
+    def people(self) -> Mapping[str, int]:
+        """Every node with a function of its own is one user."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlackBoxes:

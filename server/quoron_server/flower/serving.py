@@ -33,6 +33,7 @@ from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
+from quoron_server.books.roster import homes
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
@@ -71,14 +72,15 @@ def serve(
     waiting: float,
     group: str = EVERYONE,
     allow_simulation: bool = False,
+    most_people: int = 1,
 ) -> Ended:
     """Carry out the run of a specification's text, from wherever the books of `database` stand.
 
     It begins once enough users are active, and goes on once all members are there or `waiting` seconds are over.
-    Whoever comes is enrolled in `group`, and a run that names another is refused: its submitter would choose whose
-    lifetime budget is drawn on. Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError as
-    the coordinator's `submit` does; RunError if too few users come, or the run has ended without a model;
-    SuperLinkAway.
+    Whoever comes is enrolled in `group`, silos of at most `most_people` persons, and a run that names another is
+    refused: its submitter would choose whose lifetime budget is drawn on. Raises ConfigError, Infeasible,
+    VerificationError, BudgetExceeded and LedgerError as the coordinator's `submit` does; RunError if too few users
+    come, or the run has ended without a model; SuperLinkAway.
     """
     specification = RunSpecification.parse(text)
     if not 0 <= waiting <= LONGEST_WAIT:  # nan would wait for ever
@@ -97,21 +99,31 @@ def serve(
         books.settle()
         with farewell(grid, books, specification.run, ENDED, lambda members: _homes(grid, books, members)):
             if not books.enter(specification, plan, "flower"):
-                _carry_out(grid, books, specification, plan, waiting)
+                _carry_out(grid, books, specification, plan, waiting, most_people)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, ledger.model)
 
 
-def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
+def _carry_out(
+    grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float, most_people: int
+) -> None:
     seats = 0 if books.registry.seated(specification.run) else specification.problem.users
-    enrol(books, specification.group, seats, waiting, _Newcomers(grid))
+    enrol(books, specification.group, seats, waiting, _Newcomers(grid, most_people))
+    silos = books.registry.roster.silos()
+    drawn, _ = retried_while_away(lambda: books.members(specification, plan))
+    try:
+        specifications.require_silos(specification, plan, homes(drawn, silos))
+    except ConfigError as problem:
+        said = str(problem)
+        retried_while_away(lambda: books.end(specification.run, "failed", said))
+        raise
 
     def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, announcement, members, cache(books.registry.user), declined)
-        wait_for(members, lambda _: len(fleet.homes()), waiting)
+        fleet = Users(grid, announcement, members, cache(books.registry.user), declined, silos)
+        wait_for(members, lambda _: fleet.here(), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
@@ -147,6 +159,10 @@ class Greeter(Protocol):
 
     hellos: Hellos
     connected: int  # nodes that were there at the last look
+
+    @property
+    def people(self) -> Mapping[str, int]:
+        """For how many each answers, but for those of one user."""
 
     def greeted(self, seconds: float) -> Mapping[str, int]:
         """Partition, or -1, of every user who has said hello, after so long a wait for others."""
@@ -187,7 +203,7 @@ def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greete
         known = {name: books.registry.user(name) for name in partitions}
         fresh = [name for name, user in known.items() if user is None]
         books.registry.roster.seen(user for user in known.values() if user is not None)
-        found = books.registry.roster.standing(group).active + len(fresh)
+        found = books.registry.roster.standing(group).active + sum(greeter.people.get(name, 1) for name in fresh)
         if found >= needed:
             greeter.hellos.require_somebody(late=True)  # those who were enrolled before may have another app now
             break
@@ -200,15 +216,17 @@ def enrol(books: Books, group: str, needed: int, waiting: float, greeter: Greete
             )
         time.sleep(1.0)
     for name in sorted(fresh, key=lambda each: (partitions[each], each)):
-        books.registry.enrol(name, group)
+        books.registry.enrol(name, group, people=greeter.people.get(name, 1))
 
 
 class _Newcomers:
     """Who has said hello in our version, and when others are due again: they may come back with another version."""
 
-    def __init__(self, grid: Grid) -> None:
-        self.hellos, self.connected = Hellos(grid), 0
-        self._grid = grid
+    people: Mapping[str, int]
+
+    def __init__(self, grid: Grid, most_people: int = 1) -> None:
+        self.hellos, self.connected, self.people = Hellos(grid), 0, {}
+        self._grid, self._most = grid, most_people
         self._partitions: dict[str, int] = {}
         self._due: dict[int, float] = {}
 
@@ -219,7 +237,16 @@ class _Newcomers:
         new = {node: identity(key) for node, key in there.items() if self._due.get(node, now) <= now}
         new = {node: name for node, name in new.items() if name not in self._partitions}
         for node, values in self.hellos.say(sorted(new), seconds).items():
-            partition = values.get("partition")
+            partition, people = values.get("partition"), values.get("people", 1)
+            if not isinstance(people, int) or not 1 <= people <= self._most:
+                _log.warning(
+                    "node %d takes no part: it answers for %.20s people, each of them a user, where at most %d are let "
+                    "in (QUORON_MOST_PEOPLE)",
+                    *(node, people, self._most),
+                )
+                continue
+            if people > 1:
+                self.people = {**self.people, new[node]: people}
             self._partitions[new[node]] = partition if isinstance(partition, int) else -1
         self._due |= dict.fromkeys(new, now + _GREETED_AGAIN)
         return self._partitions
@@ -263,7 +290,8 @@ def _say_farewell(
 
 
 def _homes(grid: Grid, books: Books, members: NDArray[np.int64]) -> Iterable[int]:
-    return Users(grid, pb.Announcement(), members, cache(books.registry.user)).homes().values()
+    silos = books.registry.roster.silos()
+    return Users(grid, pb.Announcement(), members, cache(books.registry.user), silos=silos).homes().values()
 
 
 def retried_while_away(work: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
-"""A federation's users: one node, one user, by the node's key.
+"""A federation's users: one node, one user, by the node's key; or a silo, a user for each of its persons.
 
-    fleet = Users(grid, announcement, members, registry.user)
+    fleet = Users(grid, announcement, members, registry.user, silos=registry.roster.silos())
 
 A SuperNode signs the time of each of its requests with its private key, and the SuperLink answers only to the node that
 has the public one; node number and key are what a Grid lists. With `--enable-supernode-auth` it takes only keys that
@@ -13,7 +13,7 @@ and has another number there, is the same user as long as it has the key.
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -23,12 +23,13 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol import wire
-from quoron_client.protocol.flower_records import bytes_of, values_of
+from quoron_client.protocol import silo, wire
+from quoron_client.protocol.flower_records import Values, bytes_of, values_of
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.wire import task_name
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.roster import by_client, homes
 from quoron_server.flower.engine import Asked, Part
 from quoron_server.flower.exchange import Letter, nodes
 
@@ -44,32 +45,41 @@ class Users:
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of an identity, if it is enrolled
     declined: set[int] = field(default_factory=set)
+    silos: Mapping[int, int] = field(default_factory=dict)  # how many persons each has, by the number of its first
 
     def homes(self) -> dict[int, int]:
-        """Node of each member who is there."""
-        wanted = set(self.members.tolist())
+        """Node of each member who is there; of a silo that has some, by the number of its first person."""
+        wanted = set(homes(self.members, self.silos).tolist())
         there = {self.user(identity(key)): node for node, key in sorted(nodes(self.grid).items())}
         return {user: node for user, node in there.items() if user in wanted and user is not None}
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each asked user who is there, in a secret order that is new in each round."""
-        homes, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
-        users, task = self.members[question.cohort].tolist(), question.task
+        there, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
+        users, task = self.members[question.cohort], question.task
         shared = wire.Body.of(task) if task.own is None else None
-        for row in secrets.SystemRandom().sample(range(len(users)), len(users)):
-            user = users[row]
-            if user in homes:
-                body = shared or wire.Body.of(task.part(slice(row, row + 1)))
+        asked_of_each = by_client(users, self.silos)
+        for user in secrets.SystemRandom().sample(sorted(asked_of_each), len(asked_of_each)):
+            if user in there:
+                rows = asked_of_each[user]
+                if user in self.silos:
+                    persons = silo.bits_of(users[rows] - user, people=self.silos[user])
+                    body = wire.Body.of(task.part(rows), persons)
+                else:
+                    body = shared or wire.Body.of(task.part(rows))
                 asked = wire.question_head(body, run=run, round=question.round, user=user, seconds=seconds)
                 asked.MergeFromString(body.data)
-                values = {"announcement": announcement, "user": user, "question": asked.SerializeToString()}
-                letter = Letter(homes[user], task_name(question.task), values)
-                yield Part(np.array([row]), asked_of(asked, user)), letter
+                values: Values = {"announcement": announcement, "user": user, "question": asked.SerializeToString()}
+                yield Part(rows, asked_of(asked, user)), Letter(there[user], task_name(question.task), values)
+
+    def here(self) -> int:
+        """How many members are there."""
+        return int(np.isin(homes(self.members, self.silos), list(self.homes())).sum())
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
         note_declined(reply, part, self.declined)
-        return read_answer(reply, part, shape)
+        return read_answer(reply, part, shape, several=part.asked is not None and part.asked.user in self.silos)
 
 
 def asked_of(question: pb.Question, user: int) -> Asked:
@@ -77,18 +87,22 @@ def asked_of(question: pb.Question, user: int) -> Asked:
     return Asked(user, question.run, question.round, question.digest)
 
 
-def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
-    """The answer of one user to the question of a part; who declines or refuses is MISSING, anything else REJECTED."""
-    nobody = np.zeros((1, *shape))
+def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...], *, several: bool = False) -> Answers:
+    """The answer to the question of a part, of one user or of `several` persons of a silo; who declines or refuses is
+    MISSING, anything else REJECTED."""
+    asked = len(part.rows)
+    nobody = np.zeros((asked, *shape))
     try:
         values = values_of(reply)
         if "declined" in values or "refused" in values:
-            return Answers(nobody, np.array([Status.MISSING], np.uint8))
+            return Answers(nobody, np.full(asked, Status.MISSING, np.uint8))
         answer = pb.Answer.FromString(bytes_of(values, "answer"))
     except (WireError, DecodeError):
-        return Answers(nobody, np.array([Status.REJECTED], np.uint8))
+        return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
     if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
-        return Answers(nobody, np.array([Status.REJECTED], np.uint8))
+        return Answers(nobody, np.full(asked, Status.REJECTED, np.uint8))
+    if several:
+        return silo.rows_from_wire(answer, shape, asked)
     found, status = wire.answer_from_wire(answer, shape)
     return Answers(found[None], np.array([status], np.uint8))
 

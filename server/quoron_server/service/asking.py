@@ -14,12 +14,20 @@ from numpy.typing import NDArray
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Question, Task
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import homes
+from quoron_server.books.roster import by_client
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
 _EVERYBODY = -1  # in the place of a client: all who are one user, where these are asked the same
 Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,12 +109,8 @@ class Cohort:
         return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
 
 
-def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, Rows]:
-    """Places (k,) of each client's users among some, in the order of their numbers."""
-    if not silos:
-        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
-    clients = homes(users, silos)
-    order = np.lexsort((users, clients))
-    found, begins = np.unique(clients[order], return_index=True)
-    ends = [*begins[1:].tolist(), len(order)]
-    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}
+def summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)

@@ -82,7 +82,7 @@ def prepare(
     planned = choose(config, problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, TableSection):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
-        if compare and config.train.health != 0:
+        if compare and config.train.health != 0 and planned.plan.guarantee.servers is None:
             planned = replace(planned, remarks=(*planned.remarks, LOOK))
     scene = scene.settled(planned.plan)
     if config.train.evaluate is not None and not compare:

@@ -8,18 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SERVED, Quadratic, execute, make, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SERVED, Quadratic, make, make_plan
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.release import Adjacency
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers import method
-from quoron_server.algorithms.two_servers.method import BothServers, with_helper
+from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
 from quoron_server.plan import Plan, Privacy
 from quoron_server.runs import charge_of
@@ -67,24 +69,31 @@ def test_every_other_method_is_refused_with_its_reason(name: str) -> None:
     assert "two-servers" not in ALGORITHMS[name].exposures
 
 
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("name", SCENES)
 def test_without_noise_two_servers_release_what_one_does(
-    name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, units, divisors and the root of two: all of the arithmetic but the noise is the same."""
-    monkeypatch.setattr(
-        ServerNoise, "of", lambda self, t, chains, group=0: np.zeros(self.sheet.rounds[t].length, np.uint64)
-    )
-    two = execute(name, tmp_path)
-    monkeypatch.setattr(
-        "quoron_privacy.noise.streams.RandomStream.gaussian_steps", lambda self, shape: np.zeros(shape, np.int64)
-    )
-    alone, noise = ALGORITHMS[make_plan(name).algorithm].maker(make_plan(name).without_servers()), SeededNoise(11)
-    state, engine = alone.init(), Quadratic()
-    while (question := alone.request(state, noise)) is not None:
-        state = alone.update(state, engine.ask(question), noise).state
-    near = 1e-2 if "groups" in name else 1e-4  # a median of groups of users is not their mean
-    np.testing.assert_allclose(two, alone.model(state), rtol=near, atol=1e-6)
+    base = name.partition("/")[0]
+    if adjacency not in ALGORITHMS[base].promises.adjacency:
+        return
+    info, problem = ALGORITHMS[base], make_plan(name).problem
+    plan = info.plan(problem, replace(TWO, adjacency=adjacency), info.options(**SERVED[name]), "calibrated", 7)
+    monkeypatch.setattr(ServerNoise, "of", lambda self, t, *_: np.zeros(self.sheet.rounds[t].length, np.uint64))
+    monkeypatch.setattr(RandomStream, "gaussian_steps", lambda self, shape: np.zeros(shape, np.int64))
+    models = []
+    for own in (plan.without_servers(), plan):
+        algorithm, noise, engine = ALGORITHMS[base].maker(plan.without_servers()), SeededNoise(11), Quadratic()
+        algorithm = algorithm if own is not plan else WithServers(plan, algorithm)
+        asked = BothServers(engine, plan, b"11") if own is plan else engine
+        state = algorithm.init()
+        while (question := algorithm.request(state, noise)) is not None:
+            state = algorithm.update(state, asked.ask(question), noise).state
+        models.append(algorithm.model(state))
+    largest = np.abs(models[0]).max()
+    assert largest > 0
+    np.testing.assert_allclose(models[1], models[0], rtol=0, atol=1e-3 * largest)
 
 
 def steps(name: str, noise: Any, chain: bytes = b"c" * 32) -> np.ndarray:
@@ -151,7 +160,9 @@ def test_nobody_is_asked_through_an_engine_that_sees_answers() -> None:
 def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
     """The broken twin: the plan of one server, whose noise two then halve between them."""
     plan, one = make_plan(name), replace(TWO, exposure=None)
-    whole = planned(plan.algorithm, one, **(SERVED[name] | ({"rate": 1.0} if "mean" in name else {})))
+    info, more = ALGORITHMS[plan.algorithm], {"rate": 1.0} if "mean" in name else {}
+    more |= {"parts": True} if "whitened" in name else {}
+    whole = info.plan(plan.problem, one, info.options(**SERVED[name] | more), "calibrated", 7)
     assert plan.guarantee.servers is not None
     for together in (plan.guarantee.servers.together_epsilon, plan.guarantee.epsilon):
         servers = replace(plan.guarantee.servers, together_epsilon=together)

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, make_plan
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.groups import noise_factor
@@ -56,7 +56,7 @@ def test_groups_cost_noise_and_no_privacy(name: str) -> None:
     units = [[block.unit for each in plan.sheet.rounds for block in each.blocks] for plan in (one, three)]
     if len(units[0]) == len(units[1]):
         assert units[1] == pytest.approx(units[0], rel=0.05)  # rows are as long: a group has as much noise as all
-    assert "the median of 3 public groups" in sentence(three.guarantee)
+    assert "released as the median of 3 public groups" in sentence(three.guarantee)
     assert "median" not in sentence(one.guarantee)
 
 
@@ -92,6 +92,13 @@ def test_groups_without_two_servers_and_even_numbers_of_groups_are_refused() -> 
                 replace(wrong, groups=groups)
     with pytest.raises(ConfigError, match="groups"):
         replace(PRIVACY, groups=3)
+
+
+def test_rounds_of_fewer_users_than_groups_are_refused() -> None:
+    info, problem = ALGORITHMS["dp-ftrl"], replace(PROBLEM, users=40)
+    options = info.options(rounds=13)
+    with pytest.raises(Infeasible, match="fewer than its 9 groups"):
+        info.plan(problem, replace(TWO, groups=9), options, "calibrated", 7)
 
 
 def test_the_scene_of_contracts_has_three_groups() -> None:

@@ -1,6 +1,6 @@
 """Which integer rows a question of the plan of one server asks for, where two servers sum them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_privacy.two_servers.sheet import RoundSheet
 from quoron_server.algorithms.one_epoch.reserves import first_answered
-from quoron_server.algorithms.whitened.parts import ChangeSum, changes
+from quoron_server.algorithms.whitened.parts import ChangeSum, ContrastSum
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -48,31 +48,6 @@ class FirstRows:
         return self.own.of(values, first_answered(answered, self.most))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChangeRows:
-    """The clipped change of a user's loss, of two that it sends."""
-
-    own: RingReduction
-
-    @property
-    def sheet(self) -> RoundSheet:
-        """See RingReduction."""
-        return self.own.sheet
-
-    @property
-    def chains(self) -> tuple[bytes, ...]:
-        """See RingReduction."""
-        return self.own.chains
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction."""
-        return self.own.rows(changes(values), answered)
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        return self.own.of(changes(values), answered)
-
-
 def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> RingReduction:
     """As the algorithm's own reduction of the round, on the plan's grid. VerificationError for one with no rows."""
     match reduction:
@@ -84,12 +59,16 @@ def rows_of(reduction: Any, sheet: RoundSheet, chains: tuple[bytes, ...]) -> Rin
             return made.NormCountRows(sheet, reduction.norm, None, reduction.centre, chains)
         case NormCountSum():
             return made.NormCountRows(sheet, reduction.radius, reduction.transform, reduction.centre, chains)
+        case ContrastSum():  # the gradients of several classes: one matrix makes their contrasts and whitens them
+            own: Any = reduction.own.transform
+            whole: Matrix = np.kron(reduction.contrasts.matrix(), own)
+            return rows_of(replace(reduction.own, transform=whole), sheet, chains)
         case LengthSum():
             return made.LengthRows(sheet, reduction.transform, reduction.top, False, chains)
         case VectorLengthSum():
             return made.LengthRows(sheet, reduction.transform, reduction.top, True, chains)
         case ChangeSum():
-            return ChangeRows(made.ClippedRows(sheet, reduction.own.norm, None, chains))
+            return made.ClippedRows(sheet, reduction.own.norm, None, chains, change=True)
         case ShapedMomentSum():
             return made.ShapedMomentRows(sheet, reduction.transform, reduction.radius, chains)
     raise VerificationError(f"Expected a question whose answers two servers may sum, got one with {reduction!r:.99}.")

@@ -18,6 +18,8 @@ from quoron_server.problem import Problem
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
 FAR = 1000.0  # ν, up to which made and real tables fixed the bounds; rare labels fall slower beyond
 FORECAST_FROM = 9  # rounds: with fewer the way may be too long, as the model at most about doubles in each
+PULLED = 0.3  # share of what they could do at most that clipped users do, where the tail of lengths is flat
+FLAT_TAIL = 2.0  # α of a tail r^-α below which it is
 
 
 class Powers(NamedTuple):
@@ -56,11 +58,16 @@ class Seen(NamedTuple):
     noise: float  # ½ Σ P/h: the excess risk of the noise, one step from the model
     curvature: float
     radius: float
+    clipped: float = 0.0  # excess risk if all that the last round clipped had pulled one way; 0 unless the tail is flat
 
     @classmethod
     def of(cls, error: float, bends: NDArray[np.float64], curvature: float, radius: float) -> "Seen":
         """From P⁺, the curvatures that a step goes by, their mean without doubt, and C."""
         return cls(0.5 * error * float(np.sum(1 / bends)), curvature, radius)
+
+    def pulled(self, radius: float, beyond: float, tail: float) -> "Seen":
+        """With the last round's C, the share of users beyond ⅔ of it, and the flattest tail of lengths, r^-tail."""
+        return self if tail >= FLAT_TAIL else self._replace(clipped=0.5 * (radius * beyond) ** 2 / self.curvature)
 
 
 BEFORE = {
@@ -81,13 +88,21 @@ def before(problem: Problem, rounds: int, resolution: float) -> float | None:
     kind = "rate" if constant_risk(problem) is not None else _kind(problem)
     most = start_risk(problem)
     unreached = 0.0 if rounds >= FORECAST_FROM else 0.5 ** (rounds - 1) * most  # measured from four rounds on
-    return min(BEFORE[kind].of(problem, resolution) + unreached, most)
+    return min(max(BEFORE[kind].of(problem, resolution) + unreached, _way(problem, rounds)), most)
+
+
+def _way(problem: Problem, rounds: int) -> float:
+    """What rounds that each halve what is left, as they do where features are far from Gaussian, leave of the most."""
+    return 0.5**rounds * start_risk(problem) if problem.beliefs.sigmoid else 0.0
 
 
 def after(problem: Problem, rounds: int, resolution: float, seen: Seen) -> float | None:
     """Of a run that kept its model, by what it released; None with few rounds, too."""
-    measured = rounds >= FORECAST_FROM and _measured(problem)
-    return AFTER[_kind(problem)].of(problem, resolution, seen) if measured else None
+    if rounds < FORECAST_FROM or not _measured(problem):
+        return None
+    found = AFTER[_kind(problem)].of(problem, resolution, seen)
+    pulled = PULLED * seen.clipped if problem.beliefs.sigmoid and problem.outputs == 1 else 0.0
+    return min(max(found + pulled, _way(problem, rounds)), start_risk(problem))
 
 
 def _measured(problem: Problem) -> bool:

@@ -26,7 +26,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
-from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.means.clipping import changes, clipped_mean
 from quoron_privacy.means.free_presence import Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -389,9 +389,7 @@ class WhitenedTracking:
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
         """Not training, unless users are noticeably better off."""
         p = self.parameters
-        with np.errstate(all="ignore"):
-            change = answers.values[:, :1] - answers.values[:, 1:]
-        mean, _ = clipped_mean(change, answers.answered, p.vote_bound, p.cohort_size)
+        mean, _ = clipped_mean(changes(answers.values), answers.answered, p.vote_bound, p.cohort_size)
         released = p.vote.release(mean, noise.stream("vote", state.round))
         return self.voted(state, float(released[0]), int(np.sum(answers.answered)))
 
@@ -420,7 +418,8 @@ class WhitenedTracking:
         """What a run has released, before its vote, about how far its model is off."""
         levels, _ = self._law.at(state.point)
         bends = np.outer(levels, 1 + DOUBT * state.doubt)
-        return Seen.of(state.error, bends, float(levels.mean()), state.radius)
+        seen = Seen.of(state.error, bends, float(levels.mean()), state.radius)
+        return seen.pulled(float(state.radii[-1]), max(float(state.beyond[-1]), 0.0), state.tail)
 
     def model(self, state: WhitenedState) -> Vector:
         """L θ, of each part, as predictions."""

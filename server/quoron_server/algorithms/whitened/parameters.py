@@ -11,6 +11,7 @@ from quoron_server.algorithms.whitened.law import Contrasts, Law
 from quoron_server.parameters import Attendance, Parameters, PlannedRelease, Served
 from quoron_server.problem import Problem
 
+MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
 PARTS = 5  # a length, a second moment, both again, and the length of a gradient
 
 
@@ -113,8 +114,8 @@ class WhitenedParameters(Parameters):
         return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
 
     def served(self, problem: Problem) -> Served | None:
-        """A length, a moment, a weighted gradient or a vote; nobody wrote down the rows of several classes."""
-        if not self.parts or self.outputs > 1:
+        """A length, a moment, a weighted gradient or a vote; of several classes only with matrices of moderate size."""
+        if not self.parts or (self.outputs > 1 and problem.dimension > MOST_CONTRASTED):
             return None
         d, length = problem.dimension, self.length().served
         first = (length, self.moment(d, 0).served, length, self.moment(d, 1).served, length)

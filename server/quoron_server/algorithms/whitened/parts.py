@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.clipping import ClippedSum, changes
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource
@@ -61,13 +61,6 @@ class ChangeSum:
     def of(self, values: Vector, answered: NDArray[np.bool_]) -> Sums:
         """See clipping.Reduction."""
         return self.own.of(changes(values), answered)
-
-
-def changes(values: Vector) -> Vector:
-    """Of two losses the first less the second, (users, 1)."""
-    with np.errstate(all="ignore"):
-        change: Vector = values[:, :1] - values[:, 1:]
-    return change
 
 
 def made(plan: Plan) -> Algorithm[Any]:
