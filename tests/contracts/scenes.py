@@ -140,6 +140,7 @@ SERVED: dict[str, dict[str, object]] = {
     "mean-sgd/two-servers": {"rounds": 5},
     "dp-ftrl/three-groups": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
     "whitened-tracking/two-servers": {"rounds": 10},
+    "whitened-tracking/classes/two-servers": {"rounds": 10},
 }
 
 
