@@ -35,7 +35,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import entropy
 from quoron_server.algorithms.whitened import forecast
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
-from quoron_server.algorithms.whitened.plan import WhitenedOptions, resolution
+from quoron_server.algorithms.whitened.plan import ROUNDS, WhitenedOptions, resolution
 
 NAME = "whitened-tracking"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -211,7 +211,11 @@ def held(lines: list[Line], kind: str) -> Line:
     if not own:
         return {}
     powers, rates = {"before": forecast.BEFORE, "after": forecast.AFTER}[when][what], numbers(own, "rate")
-    bounds = np.minimum(units(own) * np.exp(facts(own) @ np.array(powers)), numbers(own, "most"))
+    bounds = units(own) * np.exp(facts(own) @ np.array(powers))
+    if what != "squares":  # as `forecast` tells them
+        pulled = np.nan_to_num(numbers(own, "clipped")) * (numbers(own, "outputs") == 1) if when == "after" else 0.0
+        bounds = np.maximum(bounds + forecast.PULLED * pulled, 0.5**ROUNDS * numbers(own, "most"))
+    bounds = np.minimum(bounds, numbers(own, "most"))
     if what == "rate":
         bounds = np.minimum(bounds, [entropy(rate) for rate in rates])
     risks, enough = np.maximum(numbers(own, "risk"), TINY), numbers(own, "nu") > LEAST_NU

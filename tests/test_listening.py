@@ -27,7 +27,11 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[1]
 LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user", "--engine ray": "token"}
-LISTENS |= {"--engine service": "as of serve", "local start": "as of serve", "helper serve": "coordinators' certificates"}
+LISTENS |= {
+    "--engine service": "as of serve",
+    "local start": "as of serve",
+    "helper serve": "coordinators' certificates",
+}
 Words = list[object]
 
 

@@ -315,8 +315,8 @@ class TestPlans:
         plan = plan_of(table())
         few = replace(plan, problem=replace(plan.problem, items_per_user=1))
         many = replace(plan, problem=replace(plan.problem, items_per_user=30))
-        assert any("zeros and ones" in each for each in INFO.choosing.remarks(few))
-        assert not any("zeros and ones" in each for each in INFO.choosing.remarks(many))
+        assert any("rare columns" in each for each in INFO.choosing.remarks(few))
+        assert not any("rare columns" in each for each in INFO.choosing.remarks(many))
 
     def test_with_a_known_label_rate_it_says_no_more_than_there_is_to_learn_beside_it(self):
         problem = plan_of(table()).problem

@@ -46,8 +46,8 @@ SURE_CLASSES = (
     "as much may be left. The run tells a bound of its own."
 )
 SURE_COLUMNS = (
-    "The predicted risk is of columns in which users differ. It does not cover columns of zeros and ones, or mostly "
-    "zeros, in which fewer than one user in five differs: up to 100 times as much was left of a few such columns."
+    "The predicted risk is not of rare columns: where fewer than one user in five has more than zeros, 100 times as "
+    "much may be left."
 )
 FEW_ITEMS = 3  # a user, up to which columns are rare for users as well as for rows
 SMOOTHING = 0.25  # λ of a hinge's envelope, in units of the margin
