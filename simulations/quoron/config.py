@@ -223,7 +223,7 @@ class PrivacySection(Section):
         ge=1,
         le=9,
         description="with exposure two-servers, public groups of users, an odd number, whose means' median is taken: "
-        "fewer than half as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.8 "
+        "fewer than half as many hostile users move it no further than honest ones do, for 2.0 (three groups) to 3.7 "
         "times the noise",
     )
 

@@ -45,12 +45,12 @@ def by_answers(folder: Path) -> Presence:
 
 def loss(there: Presence) -> float:
     """The largest log-likelihood ratio of what both runs tell, for her bit."""
-    laws = []
+    laws, present = [], [there(False), there(True)]
     for bit in (0, 1):
         law: dict[tuple[int, bool], float] = {}
         for drawn, said in product((False, True), (0, 1)):
             truth = exp(DRAWN) / (1 + exp(DRAWN)) if said == bit else 1 / (1 + exp(DRAWN))
-            seen = said, there(drawn)
+            seen = said, present[drawn]
             law[seen] = law.get(seen, 0.0) + 0.5 * (truth if drawn else 0.5)
         laws.append(law)
     return max(abs(log(laws[1][seen] / laws[0][seen])) for seen in laws[0])

@@ -79,6 +79,23 @@ class TestTheCoordinatorAlone:
     def test_labels_without_the_lists_before_are_caught(self):
         assert found(self.lists_put_back_a_round_ago(True), ROWS[OWN])
 
+    def a_round_of_two_groups(self, own_list_alone):
+        """Books put back; the own user was in group 1 of round 0 the first time, so it is left out of round 1."""
+        replies, noise = [], ServerNoise(KEY, "run", PLAN, sheet(factorisation=None))
+        for before in ([*entries([0, 1], SEEDS), *entries([OWN], SEEDS)], entries([0, 1], SEEDS)):
+            labelled = entries([0, 1], SEEDS) if own_list_alone else sorted(before)
+            chains = [next_chain(FIRST, 0, labelled)]
+            chains.append(next_chain(chains[0], 1, entries([0, 1, OWN], SEEDS)))
+            taken = [0, 1] if len(before) == 3 else [0, 1, OWN]
+            replies.append(less(added(*(mask(SEEDS[user], 5) for user in taken)), noise.of(1, chains)))
+        return own_row(MASKED, [0, 1, OWN], replies[1], [0, 1], replies[0])
+
+    def test_a_groups_noise_knows_the_lists_of_all_groups(self):
+        assert not found(self.a_round_of_two_groups(False), ROWS[OWN])
+
+    def test_a_label_of_a_groups_own_lists_is_caught(self):
+        assert found(self.a_round_of_two_groups(True), ROWS[OWN])
+
     def test_equal_lists_after_a_crash_give_equal_bits(self):
         made = helper()
         again = made.put_back()
@@ -92,7 +109,7 @@ class TestTheCoordinatorAlone:
             noises = []
             for users in (list(USERS), [0, 1, 2]):
                 total = added(np.zeros(5, np.int64), *(own[user] for user in users))
-                chain = next_chain(FIRST, 0, 0, entries(users, SEEDS))
+                chain = next_chain(FIRST, 0, entries(users, SEEDS))
                 label = total.tobytes()[:32] if twin else chain
                 noises.append(added(total, ServerNoise(KEY, "run", PLAN, sheet()).of(0, [label])))
             return (noises[0] == noises[1]).all()
@@ -105,7 +122,7 @@ class TestTheCoordinatorAlone:
 
     def test_one_noise_is_taken_off_by_whoever_drew_it(self):
         list_, none = list(USERS), np.zeros(5, np.uint64)
-        own = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, 0, entries(list_, SEEDS))])
+        own = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, entries(list_, SEEDS))])
         masks = added(none, *(mask(each, 5) for each in SEEDS))
         reply, total = helper().reply(list_, SEEDS), added(none, *ROWS)
         released = less(added(added(none, *MASKED), own), reply)
@@ -156,7 +173,7 @@ class TestTheHelperAlone:
         released = []
         for taken in (list(USERS), [0, 1, 2]):
             listed = taken if own_chain else list(USERS)
-            noise = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, 0, entries(listed, SEEDS))])
+            noise = ServerNoise(OTHER, "run", PLAN, sheet()).of(0, [next_chain(FIRST, 0, entries(listed, SEEDS))])
             total = less(added(none, *(MASKED[user] for user in taken)), *(masks[user] for user in taken))
             released.append(added(total, noise))
         return signed(less(*released))

@@ -51,7 +51,7 @@ class Helper:
 
     def reply(self, users, seeds):
         before = FIRST if self.forgets or not self.chains else self.chains[-1]
-        chain = next_chain(before, len(self.chains), 0, entries(users, seeds))
+        chain = next_chain(before, len(self.chains), entries(users, seeds))
         self.chains.append(chain)
         masks = [mask(seeds[user], self.noise.sheet.rounds[0].length) for user in users]
         none = np.zeros(self.noise.sheet.rounds[0].length, np.uint64)

@@ -16,6 +16,7 @@ from quoron_client.federation import ClientConfig, run_client
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import Coordinator
 
 
 def write_silos(folder: Path, sizes: Sequence[int]) -> list[Path]:
@@ -47,11 +48,13 @@ def silo_config(path: Path, listen: str, **changes: object) -> ClientConfig:
 
 
 @contextlib.asynccontextmanager
-async def clients_of(configs: Sequence[ClientConfig], running) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Clients that enrol one after the other, and are stopped in the end."""
+async def clients_of(
+    configs: Sequence[ClientConfig], running: Coordinator, *, before: int = 0
+) -> AsyncIterator[list[asyncio.Task[None]]]:
+    """Clients that enrol one after the other, after as many as are there, and are stopped in the end."""
     stop, tasks = asyncio.Event(), []
     try:
-        for number, config in enumerate(configs):
+        for number, config in enumerate(configs, before):
             tasks.append(asyncio.create_task(run_client(config, stop=stop)))
             while running.sessions.connected <= number:
                 assert not tasks[-1].done(), tasks[-1].result()

@@ -5,16 +5,23 @@ import re
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
-from federation.crowd import carried_out, complete, from_items, inline_model, write_items
-from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, wanted
+from federation.crowd import carried_out, complete, coordinator, from_items, inline_model, write_items
+from federation.tls import transport
+from federation.two_servers import USERS, clients, enrol, helped, helper, hurried, link, wanted
 from quoron_client.federation import masking
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.two_servers import ring
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import helper_pb2
+from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.helper.runs import Helped
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates
 from quoron_server.service.sessions import Sessions
+from quoron_server.specification import make_plan, require_deployable
 
 
 @pytest.mark.parametrize(
@@ -122,3 +129,39 @@ def _require_uniform(words: np.ndarray) -> None:
     assert abs(ones.sum() - ones.size / 2) < 6 * np.sqrt(ones.size) / 2
     signs = ones.reshape(-1, 64).sum(axis=0)
     assert np.abs(signs - len(words) / 2).max() < 7 * np.sqrt(len(words)) / 2
+
+
+class TestRefusals:
+    """By name, before anybody is asked."""
+
+    def test_a_run_of_two_servers_needs_a_coordinator_with_a_helper(self, issued: Path, tmp_path: Path) -> None:
+        async def scene() -> None:
+            async with coordinator(tmp_path, transport=transport(issued)) as running:
+                with pytest.raises(ConfigError, match="--helper"):
+                    await running.manager.submit(wanted().as_text())
+
+        carried_out(scene())
+
+    def test_a_helper_needs_clients_whom_nobody_overhears(self, tmp_path: Path) -> None:
+        with helper(tmp_path) as second:
+            config = ServeConfig(transport=Transport(insecure=True), helper=link(tmp_path, second))
+            with pytest.raises(ConfigError, match="Expected certificates together with a helper"):
+                Coordinator(config)
+
+    def test_rounds_end_at_their_time(self) -> None:
+        run = wanted(early_ends=True)
+        with pytest.raises(ConfigError, match="early_ends=false"):
+            require_deployable(run, make_plan(run), allow_simulation=True)
+
+    def test_the_helper_lets_in_whom_its_operator_has_named_alone(self, issued: Path, tmp_path: Path) -> None:
+        with helper(tmp_path) as second:
+            certificates.issue(tmp_path, "stranger", days=1)
+            codes = []
+            for folder, name in ((tmp_path, "stranger"), (issued, "client-0")):
+                pair = [(folder / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+                files = grpc.ssl_channel_credentials((tmp_path / "authority.pem").read_bytes(), *pair)
+                with grpc.secure_channel(second.listen, files) as channel:
+                    with pytest.raises(grpc.RpcError) as caught:
+                        HelperStub(channel).Close(helper_pb2.CloseRun(run="trial"), timeout=60)
+                    codes.append(caught.value.code())
+        assert codes == [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAVAILABLE]

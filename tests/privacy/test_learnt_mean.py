@@ -144,6 +144,16 @@ def test_noise_hardly_ever_makes_users_and_the_less_the_farther_away():
     assert np.mean(seen[:, 40:].any(axis=1)) < 0.01
 
 
+@pytest.mark.parametrize("strength", [LEAST, 124.0, 300.0])
+def test_noise_hardly_ever_hides_which_octave_pairs_are_in(strength):
+    """A place that is looked for in the wrong octave is lost. Users in four octaves; 2,000 fixed draws."""
+    share, rng = learnt_mean.first_share(strength), np.random.default_rng(8)
+    pairs = rng.normal(0.0, 2 * math.sqrt(2 / share) / strength, (2000, learnt_radii.BINS))
+    pairs[:, 6:10] += 0.2, 0.35, 0.25, 0.2
+    found = np.array([learnt_radii.typical_length(own, 2.0**8) for own in pairs])
+    assert np.mean((found < 0.15) | (found > 4.0)) < 0.005
+
+
 def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it():
     lows, highs = np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 2.0, 2.0, 5.0])
     for over in (0.3, 1.5, 2.0, 4.0, 6.0):

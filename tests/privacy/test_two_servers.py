@@ -11,7 +11,7 @@ from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.account import factors_of, outsiders_mu, rounding_mu, server_mu, unit_for
-from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain, next_chains
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, fits, less, mask, seed_for, signed, sum_of_squares
 from quoron_privacy.two_servers.sheet import KINDS, Block, RoundSheet, Sheet
@@ -24,7 +24,7 @@ vectors = st.lists(numbers, min_size=1, max_size=9).map(lambda each: np.array(ea
 def chains(number, name=b"list"):
     made = [FIRST]
     for t in range(number):
-        made.append(next_chain(made[-1], t, 0, [(bytes([t]) * 32, b"question", name)]))
+        made.append(next_chain(made[-1], t, [(bytes([t]) * 32, b"question", name)]))
     return made[1:]
 
 
@@ -149,33 +149,24 @@ class TestChains:
 
     def test_a_chain_holds_all_lists_so_far_in_their_rounds_and_groups(self):
         made = {
-            next_chain(FIRST, 0, 0, []),
-            next_chain(FIRST, 1, 0, []),
-            next_chain(FIRST, 0, 1, []),
-            next_chain(FIRST, 0, 0, [self.one]),
-            next_chain(FIRST, 0, 0, [self.one, self.other]),
-            next_chain(KEY, 0, 0, [self.one]),
-            next_chain(FIRST, 0, 0, [(self.one[0], b"qs", b"")]),
+            next_chain(FIRST, 0, []),
+            next_chain(FIRST, 1, []),
+            next_chain(FIRST, 0, [Entry(*self.one, 1)]),
+            next_chain(FIRST, 0, [self.one]),
+            next_chain(FIRST, 0, [self.one, self.other]),
+            next_chain(KEY, 0, [self.one]),
+            next_chain(FIRST, 0, [(self.one[0], b"qs", b"")]),
         }
         assert len(made) == 7
         assert {len(each) for each in made} == {32}
-        assert next_chain(FIRST, 0, 0, [self.one]) == next_chain(FIRST, 0, 0, [self.one])
-
-    def test_groups_have_chains_of_their_own_and_a_user_is_in_one_of_them(self):
-        mine, yours = Entry(self.one[0], b"q", b"s", 0), Entry(self.other[0], b"q", b"s", 2)
-        made = apart(next_chains(FIRST * 3, 0, [mine, yours]))
-        assert made == [next_chain(FIRST, 0, g, [each for each in (mine, yours) if each.group == g]) for g in range(3)]
-        assert apart(next_chains(FIRST * 3, 0, [mine]))[2] != made[2]
-        for entries in ([mine, mine._replace(group=1)], [mine._replace(group=3)], [yours, mine]):
-            with pytest.raises(ConfigError, match="in one of 3 groups"):
-                next_chains(FIRST * 3, 0, entries)
+        assert next_chain(FIRST, 0, [self.one]) == next_chain(FIRST, 0, [self.one])
 
     def test_a_user_twice_another_order_and_short_digests_are_refused(self):
         for entries in ([self.one, self.one], [self.other, self.one], [(bytes(16), b"q", b"s")]):
             with pytest.raises(ConfigError, match="fingerprints"):
-                next_chain(FIRST, 0, 0, entries)
+                next_chain(FIRST, 0, entries)
         with pytest.raises(ConfigError, match="32 bytes"):
-            next_chain(bytes(16), 0, 0, [])
+            next_chain(bytes(16), 0, [])
 
 
 class TestTheNoiseOfAServer:

@@ -93,7 +93,7 @@ class Leader:
         """The reply to the next list, after which the chain goes on."""
         ordered = sorted(entries)
         reply = self.helped.sum(self.head(round_, ordered), ordered, LEADER)
-        self.chain = next_chain(self.chain, round_, 0, ordered)
+        self.chain = next_chain(self.chain, round_, ordered)
         assert reply.chain == self.chain
         return reply
 

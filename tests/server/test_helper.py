@@ -275,6 +275,6 @@ class TestBooksPutBack:
 def _chains(lists: list[list[object]]) -> list[bytes]:
     found, before = [], FIRST
     for round_, entries in enumerate(lists):
-        before = next_chain(before, round_, 0, entries)  # type: ignore[arg-type]
+        before = next_chain(before, round_, entries)  # type: ignore[arg-type]
         found.append(before)
     return found

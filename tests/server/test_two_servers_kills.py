@@ -28,9 +28,9 @@ from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped, UnknownRun
 from quoron_server.plan import Plan
 from quoron_server.runs import Run
-from quoron_server.service import helping
-from quoron_server.service.helping import Forgetting, HelpedEngine, HelperAway, HelperDisagrees, Helping
-from quoron_server.service.sessions import Sealed
+from quoron_server.service.asking import Sealed
+from quoron_server.service.helping import Forgetting, HelpedEngine, Helping
+from quoron_server.service.masked_sums import SUMS, HelperAway, HelperDisagrees, MaskedSums
 from quoron_server.specification import RunSpecification, make_plan
 from server.helper_scene import LEADER, SIGNING, Leader, key_of, opened, real
 
@@ -142,7 +142,7 @@ class Linked(Helping):
     def __init__(self, database: Database, second: "Second") -> None:
         self._database, self.second = database, second
         self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
-        database.ensure(helping._schema)
+        self.sums = MaskedSums(database)
 
     def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         return self.second.do(lambda helped: helped.sum(head, entries, LEADER))
@@ -226,7 +226,7 @@ def carried_out(
             database.close()
     if first is not None:
         first.database = None
-    rows = [dict(each._mapping) for each in database.all(sa.select(helping._sums))]
+    rows = [dict(each._mapping) for each in database.all(sa.select(SUMS))]
     database.close()
     other.end()
     return model, rows
@@ -287,7 +287,7 @@ def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_her
         summed(self, head, entries)
         monkeypatch.setattr(Linked, "sum", summed)
         with self._database.writing() as connection:
-            connection.execute(helping._sums.delete())
+            connection.execute(SUMS.delete())
         inner.away = {0}
         raise Killed
 
@@ -323,7 +323,7 @@ def test_who_is_left_out_is_in_no_sum_and_labels_the_coordinators_noise(begun: A
             assert sums.answered == len([user for user in cohort if user not in who.broken])
             chains.append(sums.chain)
             entries = sorted(who.of(user, 0, len(sums.total))[0] for user in cohort if user not in who.broken)
-            assert sums.chain == next_chain(bytes(32), 0, 0, entries), "of those who are in the sum, and of no others"
+            assert sums.chain == next_chain(bytes(32), 0, entries), "of those who are in the sum, and of no others"
             second.end()
     assert chains[0] != chains[1]
 

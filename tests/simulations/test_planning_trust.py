@@ -42,6 +42,10 @@ def test_naming_one_that_two_servers_can_carry_out_plans_it_for_them_and_exposur
     assert quoron.plan(configs.parse(TOML, settings=UNTRUSTED)).plan.guarantee.exposure == "two-servers"
     with pytest.raises(ConfigError, match=r"exposure local with privacy\.exposure='local', got .*'one-pass-dp-sgd'"):
         quoron.plan(configs.parse(TOML, settings=["privacy.exposure=local"]))
+    with pytest.raises(ConfigError, match=r"privacy\.exposure='two-servers' with privacy\.groups=3"):
+        quoron.plan(configs.parse(TOML, settings=["privacy.groups=3"]))
+    with pytest.raises(ConfigError, match=r"privacy\.groups in 1, 3, 5, 7, 9, got 4"):
+        quoron.plan(configs.parse(TOML, settings=["privacy.groups=4"]))
     with pytest.raises(ConfigError, match=r"privacy\.exposure='two-servers' with privacy\.server_epsilon"):
         quoron.plan(configs.parse(TOML, settings=["privacy.server_epsilon=2.0"]))
 

@@ -236,8 +236,9 @@ class TestSubmissions:
         assert "any one person of one silo" in sentence(plan.guarantee)
 
     def test_silos_that_do_not_add_up_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="add up to 900"):
-            self.submitted("silos = [300, 300]")
+        for sizes in ([300, 300], [600, 600], [575, 550]):  # of the last a simulation would hold a fifth out
+            with pytest.raises(ConfigError, match="add up to 900"):
+                self.submitted(f"silos = {sizes}")
         text = json.loads(self.submitted("silos = 3")[0].as_text())
         with pytest.raises(ConfigError, match="another number"):
             RunSpecification.parse(json.dumps(text | {"silos": [1, 2]}))

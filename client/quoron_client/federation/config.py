@@ -42,8 +42,8 @@ class ClientConfig(Owner):
         self._check_identity()
         if TWO_SERVERS in self.accept_exposures and self.user_column is not None:
             raise ConfigError(
-                f"Expected a client of one user with {TWO_SERVERS}, got user_column={self.user_column!r}: a client masks "
-                "one row. Run a client for each person, with a certificate of its own."
+                f"Expected a client of one user with {TWO_SERVERS}, got user_column={self.user_column!r}: it masks one "
+                "row. Run a client for each person, with a certificate of its own."
             )
         if TWO_SERVERS in self.accept_exposures and not self.masks:
             raise ConfigError(

@@ -112,7 +112,7 @@ def _row(rows: RingReduction, sheet: RoundSheet, values: NDArray[np.float64] | N
     try:
         with np.errstate(all="ignore"):
             if values is not None and np.isfinite(values).all():
-                row = rows.rows(values.reshape(1, -1), np.ones(1, np.bool_))[0]
+                row: NDArray[np.int64] = rows.rows(values.reshape(1, -1), np.ones(1, np.bool_))[0]
                 if ring.fits(row, sheet):
                     return row
     except Exception:  # whatever it is, nobody else may learn of it

@@ -23,6 +23,7 @@ from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Part, Worker, misfit_of
 from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import FAR, Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import (
@@ -33,7 +34,7 @@ from quoron_client.protocol.silo import (
     sums_to_wire,
 )
 from quoron_client.protocol.smoothing import Convolution
-from quoron_client.protocol.wire import answer_to_wire, question_from_wire
+from quoron_client.protocol.wire import MAX_MESSAGE, MOST_VECTORS, answer_to_wire, question_from_wire
 from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as federation
@@ -101,6 +102,15 @@ class SiloWorker(Worker):
         places[seats[seats >= 0]] = np.flatnonzero(seats >= 0)
         return SiloPart(made.terms, made.batch, made.user, places=places)
 
+    def wanted(self, head: Long) -> int | None:
+        """See `Worker`: something for each person, and the public transform that sums are made by."""
+        part = self.parts.get(head.run)
+        if part is None:
+            return None
+        dimension = part.terms.dimension
+        sums = 8 * (dimension + 2) ** 2 if part.terms.silo_sums else 0
+        return min(self.people * (8 * MOST_VECTORS * dimension + 1) + sums + BESIDE, MAX_MESSAGE)
+
     def _answer(self, name: tuple[str, int, bytes], message: federation.Question, ready: bool) -> bytes | str:
         """A new answer, kept in the record, or why there is none."""
         part = self.prepare(name[0]) if ready else self.parts.get(name[0])
@@ -120,10 +130,10 @@ class SiloWorker(Worker):
             return misfit
         if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
             return self._said(name, part, _nobody(part, task, len(asked)), sums)
-        found = self._found(name, part, task, asked)
+        found = self._each(name, part, task, asked)
         return found if isinstance(found, str) else self._said(name, part, found, sums)
 
-    def _found(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
+    def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
         """Rows of the asked, made now and kept, or kept before: nobody says two things in one round."""
         stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
         kept = None if stored is None else KeptRows.read(stored)

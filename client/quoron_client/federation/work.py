@@ -194,7 +194,7 @@ class Worker:
         if part is None:
             return None
         shape = part.terms.dimension**2 if part.masking is not None else 0  # of a row, by a matrix
-        most = self.people * (8 * MOST_VECTORS * part.terms.dimension + 1) + 8 * shape
+        most = 8 * MOST_VECTORS * part.terms.dimension + 8 * shape
         return min(most + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question, *, ready: bool = True) -> bytes | None:

@@ -42,8 +42,8 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAST, LEAST_A_ROOT = 60.0, 25.0  # n μ and n μ / √d, below which shares of users, or the centre, drown in their noise
-_FIRST, _MOST_FIRST = 0.02, 0.25  # of μ² for the first release
-_CLEAR = 14.0  # n μ times the root of that share, from which on it tells enough
+_FIRST, _MOST_FIRST = 0.02, 0.4  # of μ² for the first release
+_CLEAR = 42.0  # n μ times the root of that share, from which on it tells enough
 _WHOLE = 1 - 1e-9  # of μ², so that rounded shares add to no more than all of it
 _ROOT = 1.4142135  # below √2
 _BLOCK = 1 << 20  # numbers of rows held at a time
@@ -101,7 +101,7 @@ class LearntMean:
         told = _Told(clip_rows(values, self.bound), here, stream)
         if self.dimension == 1:
             return self._of_a_column(told, public)
-        first = min(_MOST_FIRST, max(_FIRST, (_CLEAR / (self.users * self.mu)) ** 2))
+        first = first_share(self.users * self.mu)
         top = 2 * min(self.bound, self.spread or self.bound)
         mu, d = self.mu * math.sqrt((1 - first) * _WHOLE), self.dimension
         pairs, unit = told.pairs(top, _spent(self.mu, first), public), math.sqrt(d) / (self.users * self.mu)
@@ -226,6 +226,11 @@ class _Told:
         noise = _noise(users, size, mu)
         self.noises.append((noise, size))
         return noise.release(mean, self.stream), noise.scale
+
+
+def first_share(strength: float) -> float:
+    """Of μ² for the pairs, by n μ: noise makes a wrong octave of them once in a thousand runs at most, or so."""
+    return min(_MOST_FIRST, max(_FIRST, (_CLEAR / strength) ** 2))
 
 
 def gaussians(dimension: int) -> int:

@@ -55,7 +55,7 @@ class RingSums:
     """
 
     total: Words  # (k,); (groups · k,) of several groups, one after the other
-    chain: bytes | None = None  # None until the helper's noise is in; of several groups theirs, one after the other
+    chain: bytes | None = None  # None until the helper's noise is in
     answered: int = 0  # rows that are in it: both servers know whose
     asked: int = 0  # users that were asked and count: where there are groups, user number i of them is in i mod groups
 

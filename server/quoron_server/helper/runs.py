@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.errors import ConfigError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
@@ -76,7 +76,7 @@ class _Working:
             return chains
         made: list[bytes] = []
         for round_ in range(len(chains)):
-            made.append(simulated_chain(made, round_, self.sheet.groups))
+            made.append(simulated_chain(made, round_))
         return made
 
 
@@ -179,7 +179,7 @@ class Helped:
             run = self._known(head.run, coordinator, head.plan_digest)
             working = self._work(run)
             answered = len(working.chains)
-            before = working.chains[-1] if working.chains else FIRST * working.sheet.groups
+            before = working.chains[-1] if working.chains else FIRST
             if head.round < answered:
                 return self._again(run, head, entries)
             if head.round != answered or head.round >= len(working.sheet.rounds):
@@ -192,6 +192,8 @@ class Helped:
                     f"Expected round {head.round} of run {head.run} after the lists that this helper has answered, "
                     "got other ones: the books of one of the two servers were put back."
                 )
+            if any(each.group >= working.sheet.groups for each in entries):
+                raise Refused(f"Expected users in one of {working.sheet.groups} groups, got one in another.")
             chain = _chain(before, head, entries)
             left_out, total = self._lifted(run, working, head.round, entries)
             noise = noise_of_groups(working.noise, working.labels(chain))
@@ -318,7 +320,7 @@ class Helped:
         if answered is None:
             raise Refused(f"Expected an answered round of run {run.run}, got round {head.round}.")
         earlier = self.books.answered(run.run, head.round - 1)
-        before = bytes(len(answered.chain)) if earlier is None else earlier.chain
+        before = FIRST if earlier is None else earlier.chain
         same = head.previous == before and _chain(before, head, entries) == answered.chain
         return pb.Reply.FromString(answered.reply) if same else _told(answered)
 
@@ -372,7 +374,7 @@ def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> byte
     if any(len(each.question_digest) != DIGEST or len(each.sealed) != seals.SEALED for each in entries):
         raise Refused(f"Expected digests of {DIGEST} bytes and seals of {seals.SEALED} in a list, got others.")
     try:
-        return next_chains(before, head.round, entries)
+        return next_chain(before, head.round, entries)
     except ConfigError as error:
         raise Refused(str(error)) from None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -47,6 +47,7 @@ _OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 _log = logging.getLogger("quoron.helper")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +93,14 @@ class HelperProcess:
         trust = Trust(config.certificate, config.key, config.authority)
         self._database = Database(config.database)
         try:
-            more = {"keep": config.keep, "allow_simulation": config.allow_simulation, "threads": config.threads}
-            self.helped = Helped(HelperBooks(self._database), Keys(config.keys), self.signing, **more)
+            self.helped = Helped(
+                HelperBooks(self._database),
+                Keys(config.keys),
+                self.signing,
+                keep=config.keep,
+                allow_simulation=config.allow_simulation,
+                threads=config.threads,
+            )
             self._server = grpc.server(ThreadPoolExecutor(_CALLS, thread_name_prefix="calls"), options=_OPTIONS)
             helper_pb2_grpc.add_HelperServicer_to_server(HelperService(self.helped, trust, config), self._server)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
@@ -178,7 +185,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             raise Refused("Expected as many entries as a list announces, got fewer.")
         return self._helped.sum(head, entries, caller)
 
-    def _done(self, context: Any, work: Callable[[str], Any]) -> Any:
+    def _done(self, context: Any, work: Callable[[str], T]) -> T:
         """What a known coordinator asks for, or the status that says why not."""
         metadata = tuple(context.invocation_metadata())
         found = security.caller(context.auth_context(), metadata, authorities=self._trust.now().authorities)

@@ -22,6 +22,14 @@ _EVERYBODY = -1  # in the place of a client: all who are one user, where these a
 Rows = NDArray[np.intp]
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What came with a masked answer, for the helper."""
+
+    question: bytes  # digest, 32 bytes
+    seed: bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cohort:
     """The clients who are asked, by their first users' numbers, each with its rows in the order of its persons."""
@@ -99,3 +107,10 @@ class Cohort:
         one = 8 * task.numbers_down(task.model_size) + 1
         most = max((len(self.rows[client]) for client in clients), default=1)
         return one * (1 if self.shared else most) + max(map(len, self.persons.values()), default=0)
+
+
+def summed(question: Question, shape: tuple[int, ...]) -> int:
+    """Numbers in a sum of rows of that shape."""
+    if question.reduction is None:
+        return 0
+    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)

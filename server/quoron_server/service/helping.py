@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import IdentityError, LedgerUnavailable, OtherVersion, RunError
+from quoron_privacy.errors import IdentityError, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chains
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
@@ -39,13 +39,15 @@ from quoron_server.books.roster_tables import USERS
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
 from quoron_server.service import certificates
+from quoron_server.service.asking import Sealed
 from quoron_server.service.engine import GrpcEngine
-from quoron_server.service.sessions import Sealed
+from quoron_server.service.masked_sums import Held, HelperAway, HelperDisagrees, MaskedSums
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
 PATIENCE = 30.0  # seconds for the helper to be there, and to answer what is short
 EACH = 0.01  # and for each entry of a list
+_PARTING = 5.0  # seconds for the helper to hear of a run's end: whoever watches waits for it
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
@@ -61,25 +63,6 @@ _helped = sa.Table(
     sa.Column("consent", sa.LargeBinary, nullable=False),
     sa.Column("closed", sa.Integer, nullable=False, server_default="0"),  # 1: the helper has heard of the end
 )
-_sums = sa.Table(
-    "masked_rounds",
-    _schema,
-    sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("chain", sa.LargeBinary, nullable=False),  # of all lists, as they were sent
-    # What follows is erased when the round is committed.
-    sa.Column("used", sa.LargeBinary),  # of all lists without those whom the helper left out, if nobody is now
-    sa.Column("total", sa.LargeBinary),  # of masked answers
-    sa.Column("answered", sa.Integer),
-)
-
-
-class HelperAway(LedgerUnavailable):
-    """The helper cannot be reached now: the run waits for it, and goes on."""
-
-
-class HelperDisagrees(OtherVersion):
-    """The helper does not answer what it was asked: the run is left as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +74,6 @@ class HelperLink:
     certificate: Path  # this coordinator's, which that operator has issued
     key: Path
     helper_key: Path  # the public one that the helper signs with
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A round whose list was sent, or was about to be."""
-
-    chain: bytes
-    used: bytes | None
-    total: Words | None
-    answered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +96,7 @@ class Helping:
         self._lock = threading.Lock()
         files = [certificates.read(each) for each in (link.authority, link.key, link.certificate)]
         self._credentials = grpc.ssl_channel_credentials(*files)
+        self.sums = MaskedSums(database)
         database.ensure(_schema)
 
     def close_channel(self) -> None:
@@ -157,10 +131,9 @@ class Helping:
             known = registry.run(row.run)
             if known is not None and known.state in OPEN:
                 continue
-            self.forget(row.run)
-            request = helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest)
+            self.sums.forget(row.run)
             try:
-                self._call(lambda stub, request=request: stub.Close(request, timeout=PATIENCE))
+                self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
             except HelperAway:
                 _log.warning("run %s has ended, and the helper %s was not told yet", row.run, self.link.address)
                 continue
@@ -168,6 +141,9 @@ class Helping:
                 _log.warning("%s", error)
             with self._database.writing() as connection:
                 connection.execute(_helped.update().where(_helped.c.run == row.run).values(closed=1))
+
+    def _close(self, request: helper_pb2.CloseRun) -> None:
+        self._call(lambda stub: stub.Close(request, timeout=_PARTING))
 
     def sum(self, head: helper_pb2.HelperList, entries: Sequence[Entry]) -> helper_pb2.Reply:
         """The helper's signed reply to a list, or to the one that it has answered in that round."""
@@ -178,12 +154,15 @@ class Helping:
                 yield helper_pb2.ListPart(head=None if start else head, entries=some)
 
         seconds = PATIENCE + EACH * len(entries)
-        return self._reply(head.run, head.round, lambda stub: stub.Sum(said(), timeout=seconds))
+        reply: helper_pb2.Reply = self._reply(head.run, head.round, lambda stub: stub.Sum(said(), timeout=seconds))
+        return reply
 
     def recall(self, run: str, round_: int) -> helper_pb2.Reply | None:
         """Its reply to a round, if it has answered one."""
         request = helper_pb2.RoundReference(run=run, round=round_)
-        return self._reply(run, round_, lambda stub: stub.Recall(request, timeout=PATIENCE), missing=True)
+        reply: helper_pb2.Reply | None
+        reply = self._reply(run, round_, lambda stub: stub.Recall(request, timeout=PATIENCE), missing=True)
+        return reply
 
     def _reply(
         self, run: str, round_: int, ask: Callable[[Any], Iterator[helper_pb2.Chunk]], *, missing: bool = False
@@ -237,47 +216,6 @@ class Helping:
                 self._channel = grpc.secure_channel(self.link.address, self._credentials, options=options)
             return self._channel
 
-    def chain_before(self, run: str, round_: int) -> bytes:
-        """After the list of the round before, as it was sent."""
-        query = sa.select(_sums.c.chain).where(_sums.c.run == run, _sums.c.round == round_ - 1)
-        found = self._database.all(query)
-        if not found:
-            raise HelperDisagrees(
-                f"Expected the chain of lists of run {run} up to round {round_} in these books, found none: they were "
-                "put back. Cancel the run."
-            )
-        return bytes(found[0][0])
-
-    def held(self, run: str, round_: int) -> Held | None:
-        """A round that is not committed, if its list was made."""
-        found = self._database.all(sa.select(_sums).where(_sums.c.run == run, _sums.c.round == round_))
-        if not found:
-            return None
-        row = found[0]
-        return Held(
-            row.chain, row.used, None if row.total is None else np.frombuffer(row.total, "<u8"), row.answered or 0
-        )
-
-    def hold(self, run: str, round_: int, held: Held) -> None:
-        """Keep the list and the sum of a round, in place of one that the helper has not heard of."""
-        total = None if held.total is None else held.total.astype("<u8").tobytes()
-        row = {"chain": held.chain, "used": held.used, "total": total, "answered": held.answered}
-        with self._database.writing() as connection:
-            connection.execute(_sums.delete().where(_sums.c.run == run, _sums.c.round == round_))
-            connection.execute(_sums.insert().values(run=run, round=round_, **row))
-
-    def forget(self, run: str, *, before: int | None = None) -> None:
-        """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
-        which = sa.and_(_sums.c.run == run, _sums.c.total.is_not(None))
-        if before is not None:
-            which = sa.and_(which, _sums.c.round < before)
-        with self._database.writing() as connection:
-            erased = connection.execute(
-                _sums.update().where(which).values(used=None, total=None, answered=None)
-            ).rowcount
-        if erased:
-            self._database.checkpoint()
-
     def fingerprints(self, users: Sequence[int]) -> dict[int, bytes]:
         """SHA-256 of the key of each user's certificate."""
         found: dict[int, bytes] = {}
@@ -322,7 +260,7 @@ class HelpedEngine:
         if not hasattr(asked, "chains"):
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
-        before = self.helping.chain_before(run, round_) if round_ else FIRST * self._groups
+        before = self.helping.sums.chain_before(run, round_) if round_ else FIRST
         reply = None if self._begun else self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
@@ -330,14 +268,14 @@ class HelpedEngine:
         if reply.copies > self._copies:
             self._copies = reply.copies
             _log.warning(
-                "run %s: the helper's books were put back, and what it has answered since was released again: μ is %d "
-                "times its square root of what was promised at most", run, reply.copies,
+                "run %s: the helper's books were put back, and what it has answered since is released again: what the "
+                "coordinator's side learns is up to √%d times the plan's μ", run, reply.copies,
             )  # fmt: skip
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
         if not self.specification.simulation:
             return sums
-        return replace(sums, chain=simulated_chain(asked.chains, round_, self._groups))
+        return replace(sums, chain=simulated_chain(asked.chains, round_))
 
     def _first(self, question: Question, asked: RingReduction, before: bytes) -> helper_pb2.Reply:
         """Ask everybody, keep what came, and send the list."""
@@ -347,10 +285,10 @@ class HelpedEngine:
             first = sorted(self._gathered.items(), key=lambda item: item[1].slot)
             self._gathered = dict(first[:most])
         entries = [self._gathered[each].entry for each in sorted(self._gathered)]
-        chain = next_chains(before, round_, entries)
-        used = next_chains(self._used(asked), round_, entries)
+        chain = next_chain(before, round_, entries)
+        used = next_chain(self._used(asked), round_, entries)
         total = self._totals(round_, self._gathered.values())
-        self.helping.hold(run, round_, Held(chain, used, total, len(entries)))
+        self.helping.sums.hold(run, round_, Held(chain, used, total, len(entries)))
         head = helper_pb2.HelperList(
             run=run,
             plan_digest=bytes.fromhex(digest(self.plan)),
@@ -363,7 +301,7 @@ class HelpedEngine:
     def _unmasked(self, question: Question, asked: RingReduction, before: bytes, reply: helper_pb2.Reply) -> RingSums:
         """Σ y - R, over those of the helper's list whom it did not leave out."""
         round_, run = question.round, self.specification.run
-        length, held = self._length(round_) * self._groups, self.helping.held(run, round_)
+        length, held = self._length(round_) * self._groups, self.helping.sums.held(run, round_)
         counted = min(len(question.cohort), getattr(asked, "most", len(question.cohort)))
         if len(reply.values) != 8 * length or len(reply.left_out) % _DIGEST:
             raise HelperDisagrees(
@@ -378,15 +316,15 @@ class HelpedEngine:
         listed = sorted(self._gathered) if same and self._gathered else _split(reply.fingerprints)
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
-        if next_chains(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
+        if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
             raise HelperDisagrees(
                 f"Expected the helper's reply to a list of run {run} whose clients send what they sent before, got one "
                 f"of other entries in round {round_}: a client's record was put back, or the helper does not follow. "
                 "Cancel the run, or put back what is newer."
             )
         kept = [each for each in listed if each not in set(left_out)]
-        used = next_chains(self._used(asked), round_, [self._gathered[each].entry for each in kept])
-        self.helping.hold(run, round_, Held(reply.chain, None, None, 0))
+        used = next_chain(self._used(asked), round_, [self._gathered[each].entry for each in kept])
+        self.helping.sums.hold(run, round_, Held(reply.chain, None, None, 0))
         total = self._totals(round_, [self._gathered[each] for each in kept])
         return RingSums(ring.less(total, lifted), used, len(kept), counted)
 
@@ -424,7 +362,7 @@ class HelpedEngine:
         return 1 if servers is None else servers.groups
 
     def _used(self, asked: RingReduction) -> bytes:
-        return asked.chains[-1] if asked.chains else FIRST * self._groups
+        return asked.chains[-1] if asked.chains else FIRST
 
     def _totals(self, round_: int, gathered: Iterable[_Gathered]) -> Words:
         """Of each group, one after the other."""
@@ -446,11 +384,11 @@ class Forgetting:
 
     def round_finished(self, event: RoundEvent) -> None:
         """After the commit."""
-        self.helping.forget(self.run, before=event.round + 1)
+        self.helping.sums.forget(self.run, before=event.round + 1)
 
     def finished(self, model: Any) -> None:
         """What a kill has left."""
-        self.helping.forget(self.run)
+        self.helping.sums.forget(self.run)
 
 
 def _split(fingerprints: bytes) -> list[bytes]:

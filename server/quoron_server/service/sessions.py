@@ -31,7 +31,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
 from quoron_server.books.roster import homes
-from quoron_server.service.asking import Cohort
+from quoron_server.service.asking import Cohort, Sealed, summed
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder
 from quoron_server.traffic import GRPC
@@ -74,7 +74,7 @@ class _Open:
     passed: asyncio.Event  # everybody who was here has been asked
     length: int = 0  # numbers in a sum
     sums: dict[int, Sums] = field(default_factory=dict)  # of each silo that has sent one in place of rows
-    sealed: dict[int, "Sealed"] = field(default_factory=dict)  # with two servers, by row of the cohort
+    sealed: dict[int, Sealed] = field(default_factory=dict)  # with two servers, by row of the cohort
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -88,14 +88,6 @@ class _Asked:
     heard: bool = False
     connection: Connection | None = None  # in which it was asked
     body: bytes = b""  # digest of what was asked
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """What came with a masked answer, for the helper."""
-
-    question: bytes  # digest, 32 bytes
-    seed: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -369,7 +361,7 @@ class Sessions:
             left=len(order),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
-            length=_summed(question, shape) if cohort.sums is not None else 0,
+            length=summed(question, shape) if cohort.sums is not None else 0,
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
@@ -455,10 +447,3 @@ class Sessions:
         current.left -= 1
         if not current.left:
             current.complete.set()
-
-
-def _summed(question: Question, shape: tuple[int, ...]) -> int:
-    """Numbers in a sum of rows of that shape."""
-    if question.reduction is None:
-        return 0
-    return len(question.reduction.of(np.zeros((0, *shape)), np.zeros(0, np.bool_)).total)

@@ -23,6 +23,7 @@ from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 from quoron_server.rounds import require_storable
+from quoron_server.silos import Silos
 from quoron_server.specification import (
     LONGEST_WAITING,
     WAITING,
@@ -143,6 +144,8 @@ def declared(config: Config, users: int) -> Problem:
     """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
     loss = loss_of(config.loss)
     columns, items = _encoding(config, loss), config.problem.items_per_user
+    if (sizes := config.population.silos) is not None and not isinstance(sizes, int):
+        Silos.declared(sizes, users)  # nobody is held out here
     if items is None:
         raise ConfigError(
             "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "

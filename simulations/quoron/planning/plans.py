@@ -205,6 +205,8 @@ def privacy_of(config: Config, exposure: Literal["two-servers"] | None = None) -
     apart = wanted.server_epsilon
     if apart is not None and wanted.exposure != "two-servers":
         raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.server_epsilon={apart:g}.")
+    if wanted.groups % 2 == 0:
+        raise ConfigError(f"Expected privacy.groups in 1, 3, 5, 7, 9, got {wanted.groups}: a median has a middle.")
     if wanted.groups != 1 and wanted.exposure != "two-servers":
         raise ConfigError(f"Expected privacy.exposure='two-servers' with privacy.groups={wanted.groups}.")
     own = (exposure, apart if exposure else None, wanted.groups if exposure else 1)

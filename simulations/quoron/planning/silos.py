@@ -1,5 +1,6 @@
 """Silos of a configuration: what plans for them assume, and what is said beside one of a silo that is away."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from quoron.config import Config, TableSection
@@ -34,8 +35,10 @@ def silos_of(config: Config, users: int) -> Silos | None:
                 )
         return None
     said = section.silos
-    held_out = isinstance(section, TableSection) and not isinstance(said, int) and sum(said) >= users
-    of = sum(said) if held_out and not isinstance(said, int) else None
+    of = None
+    if isinstance(section, TableSection) and not isinstance(said, int):
+        whole, kept = sum(said), 1 - section.test_fraction  # each is held out by a coin of its own
+        of = whole if abs(users - whole * kept) <= 1 + 6 * math.sqrt(whole * kept * (1 - kept)) else None
     return Silos.declared(said, users, sums=section.silo_sums, of=of)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, make_plan
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.groups import noise_factor
@@ -92,6 +92,13 @@ def test_groups_without_two_servers_and_even_numbers_of_groups_are_refused() -> 
                 replace(wrong, groups=groups)
     with pytest.raises(ConfigError, match="groups"):
         replace(PRIVACY, groups=3)
+
+
+def test_rounds_of_fewer_users_than_groups_are_refused() -> None:
+    info, problem = ALGORITHMS["dp-ftrl"], replace(PROBLEM, users=40)
+    options = info.options(rounds=13)
+    with pytest.raises(Infeasible, match="fewer than its 9 groups"):
+        info.plan(problem, replace(TWO, groups=9), options, "calibrated", 7)
 
 
 def test_the_scene_of_contracts_has_three_groups() -> None:

@@ -20,7 +20,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Noised, Sums
-from quoron_privacy.two_servers.chain import FIRST, Entry, apart, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.ring import added, signed
@@ -45,7 +45,7 @@ class ServersState:
     """Between two rounds: what the algorithm keeps, all of it released, and the chain after every round's list."""
 
     round: int
-    chains: NDArray[np.uint8]  # (rounds, 32 · groups); zeros for rounds to come
+    chains: NDArray[np.uint8]  # (rounds, 32); zeros for rounds to come
     running: NDArray[np.float64]  # of each group, of what is correlated over rounds: its released sum, (groups + 1, d)
     inner: Any
 
@@ -71,7 +71,7 @@ class WithServers:
         groups, first = self._sheet.groups, self._sheet.correlated[:1]
         series = sum(each.length for t in first for each in self._sheet.rounds[t].blocks if each.name == SUMS)
         running = np.zeros((groups + 1 if groups > 1 else 0, series))
-        return ServersState(0, np.zeros((len(self._sheet.rounds), 32 * groups), np.uint8), running, self.inner.init())
+        return ServersState(0, np.zeros((len(self._sheet.rounds), 32), np.uint8), running, self.inner.init())
 
     def request(self, state: ServersState, noise: NoiseSource) -> Question | None:
         """The algorithm's own question, about rows in whole steps."""
@@ -175,7 +175,7 @@ class BothServers:
         sums: Any = summed(whole, rows) if groups == 1 else _grouped(whole, rows, groups)
         if sums.chain is not None:
             return sums
-        history = (*rows.chains, simulated_chain(rows.chains, question.round, groups))
+        history = (*rows.chains, simulated_chain(rows.chains, question.round))
         return replace(sums, total=added(sums.total, noise_of_groups(self._noise, history)), chain=history[-1])
 
 
@@ -200,19 +200,13 @@ def _grouped(answers: Answers, rows: Any, groups: int) -> RingSums:
     return RingSums(np.concatenate([each.total for each in sums]), None, int(np.count_nonzero(counted)), asked)
 
 
-def of_group(chains: Sequence[bytes], group: int) -> tuple[bytes, ...]:
-    """One group's chains, of those of all groups one after the other."""
-    return tuple(apart(each)[group] for each in chains)
-
-
 def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
     """One server's noise of the last round of a history, of all groups one after the other."""
     groups, now = noise.sheet.groups, len(history) - 1
-    return np.concatenate([noise.of(now, of_group(history, g), g) for g in range(groups)])
+    return np.concatenate([noise.of(now, history, g) for g in range(groups)])
 
 
-def simulated_chain(before: Sequence[bytes], round_: int, groups: int) -> bytes:
-    """The chains after a round in a simulation, of whoever answers: in one process and in two, the same noise."""
+def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
+    """The chain after a round's list in a simulation, of whoever answers: in one process and in two, the same noise."""
     entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
-    last = before[-1] if before else FIRST * groups
-    return b"".join(next_chain(own, round_, g, [entry]) for g, own in enumerate(apart(last)))
+    return next_chain(before[-1] if before else FIRST, round_, [entry])

@@ -61,6 +61,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
             raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
+        if (fewest := min(own.parameters.cohorts())) < privacy.groups:
+            few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
+            raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
         sheet = own.parameters.sheet(own.problem, privacy.groups)
         spent, outside = server_mu(sheet), outsiders_mu(sheet)
         if spent <= server and outside <= whole:
