@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
@@ -37,6 +36,8 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
+    Leading,
+    fitting,
     shrunk,
     tail_power,
     within,
@@ -93,25 +94,6 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leading:
-    """The first numbers of each row of a matrix, of which blocks of rows are looked at."""
-
-    rows: Rows
-    numbers: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(k, numbers)."""
-        return len(self.rows), self.numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, rows: slice) -> Vector:
-        return self.rows[rows][:, : self.numbers]
 
 
 class WhitenedTracking:
@@ -311,7 +293,7 @@ class WhitenedTracking:
         else:
             following = self._stepped(state, gradient, variance, model)
         following = within(following, self._largest)
-        following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
+        following = following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
 
     def _approached(self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel) -> Vector:
@@ -398,10 +380,8 @@ class WhitenedTracking:
         p = self.parameters
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
-        diagnostics = {"answered": answered}
-        left = self._left(state) if accepted else None
-        public = {"vote": released, "accepted": accepted, "left": left, "heard": state.heard >= HEARD}
-        return Update(after, (p.vote.entry(),), public, diagnostics)
+        public = {"vote": released, "accepted": accepted, "left": self._left(state) if accepted else None}
+        return Update(after, (p.vote.entry(),), public | {"heard": state.heard >= HEARD}, {"answered": answered})
 
     def _left(self, state: WhitenedState) -> float | None:
         """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
@@ -468,13 +448,3 @@ class WhitenedTracking:
         if not p.robust:
             return usual * max(1.0, p.resolution / COARSE)
         return ROBUST_LABELS * label if label else max(USUAL * math.sqrt(p.width), 2 * p.start_slope)
-
-
-def _fitting(domain: Domain, model: Vector) -> float:
-    """How much of a model lies in the domain, along the way from zero."""
-    largest, length = (
-        (domain.radius, np.linalg.norm(model))
-        if isinstance(domain, L2Ball)
-        else (domain.half_width, np.abs(model).max())
-    )
-    return 1.0 if length <= largest else float(largest / length)
