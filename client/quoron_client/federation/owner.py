@@ -5,7 +5,7 @@ from math import isnan
 from pathlib import Path
 
 from quoron_client.data.dialect import Dialect
-from quoron_client.protocol.silo import MOST_PEOPLE
+from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")

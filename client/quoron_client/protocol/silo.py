@@ -26,7 +26,6 @@ from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2
 
 Persons = NDArray[np.int64]
-MOST_PEOPLE = 1 << 20  # of one silo
 
 
 def bits_of(persons: Persons, *, people: int) -> bytes:
