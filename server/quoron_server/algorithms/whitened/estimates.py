@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_privacy.means.free_presence import Rows
 from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
@@ -28,25 +27,6 @@ LARGEST_CHANGE = 4.0  # of a curvature by what rounds have taught
 WALK = 0.3  # share of a step's change of the gradient by which no model of it holds
 POWERS = (0.0, 0.5, 1.0, 1.5, 2.0)  # of features' variance, by which there may be more to learn where they vary
 GRID = 60  # scales of what there is to learn
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leading:
-    """The first numbers of each row of a matrix, of which blocks of rows are looked at."""
-
-    rows: Rows
-    numbers: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(k, numbers)."""
-        return len(self.rows), self.numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, rows: slice) -> Vector:
-        return self.rows[rows][:, : self.numbers]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,7 +26,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import changes, clipped_mean
-from quoron_privacy.means.free_presence import Length, Moment, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
@@ -36,7 +36,6 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
-    Leading,
     fitting,
     shrunk,
     tail_power,
@@ -380,8 +379,10 @@ class WhitenedTracking:
         p = self.parameters
         accepted = not released > p.vote_scale
         after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
-        public = {"vote": released, "accepted": accepted, "left": self._left(state) if accepted else None}
-        return Update(after, (p.vote.entry(),), public | {"heard": state.heard >= HEARD}, {"answered": answered})
+        diagnostics = {"answered": answered}
+        left = self._left(state) if accepted else None
+        public = {"vote": released, "accepted": accepted, "left": left, "heard": state.heard >= HEARD}
+        return Update(after, (p.vote.entry(),), public, diagnostics)
 
     def _left(self, state: WhitenedState) -> float | None:
         """A bound on the excess risk, by what was released before the vote; None with rounds that nobody measured.
@@ -411,9 +412,8 @@ class WhitenedTracking:
 
     def _farther(self, flattest: float) -> float:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
-        p = self.parameters
-        told = p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM  # else it is mostly noise, or theirs
-        return FARTHER if told and flattest < STEEP else 1.0
+        p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
+        return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     @property
     def bound(self) -> float:
