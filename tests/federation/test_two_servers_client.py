@@ -25,8 +25,8 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.helper.keys import public_pem
 from quoron_server.plan import Plan
-from quoron_server.specification import describe, make_plan
-from server.helper_scene import SIGNING, Leader, key_of, opened, real
+from quoron_server.specification import describe
+from server.helper_scene import SIGNING, Leader, key_of, opened, plan_of, real
 
 ME = key_of(0)
 
@@ -36,7 +36,7 @@ class Scene:
 
     def __init__(self, place: Path, algorithm: str = "one-pass-dp-sgd", data: Path | None = None) -> None:
         self.place, self.run = place, real(algorithm)
-        self.plan: Plan = make_plan(self.run)
+        self.plan: Plan = plan_of(self.run)
         with opened(place) as helped:
             self.leader = Leader(self.run, helped)
             self.secrets = helped.keys.read("trial")

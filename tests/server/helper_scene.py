@@ -1,12 +1,14 @@
 """A helper without a transport, and users who mask and seal as clients do."""
 
 import contextlib
+import functools
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,13 +18,16 @@ from quoron_privacy.two_servers import ring, seals
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.books.database import Database
+from quoron_server.helper import runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped
-from quoron_server.specification import RunSpecification, make_plan
+from quoron_server.plan import Plan
+from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
 LEADER = "a" * 64
+PLANNED = functools.cache(runs.planned)  # a plan takes a second, and is the same every time
 SIGNING = Ed25519PrivateKey.generate()
 Row = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -45,12 +50,17 @@ def opened(place: Path, **changes: Any) -> Iterator[Helped]:
     """A helper on the books and keys of a folder, as they are there."""
     with Database(f"sqlite:///{place}/helper.sqlite", as_it_is=changes.pop("as_it_is", False)) as database:
         made = Helped(HelperBooks(database), Keys(place / "keys"), SIGNING, threads=1, **changes)
-        yield made
+        with patch.object(runs, "planned", PLANNED):
+            yield made
         made.close_threads()
 
 
+def plan_of(run: RunSpecification) -> Plan:
+    return PLANNED(run.as_text())[1]
+
+
 def request(run: RunSpecification) -> pb.OpenRun:
-    plan = bytes.fromhex(digest(make_plan(run)))
+    plan = bytes.fromhex(digest(plan_of(run)))
     return pb.OpenRun(run=run.run, specification=run.as_text(), plan_digest=plan, software="test")
 
 
@@ -66,7 +76,7 @@ class Leader:
 
     def __post_init__(self) -> None:
         self.consent = self.helped.open(request(self.run), LEADER)
-        plan = make_plan(self.run)
+        plan = plan_of(self.run)
         self.sheet = plan.parameters.sheet(plan.problem)
 
     def masked(self, user: int, round_: int, row: Row | None = None, **about: Any) -> tuple[Entry, np.ndarray]:

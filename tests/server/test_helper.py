@@ -12,15 +12,14 @@ from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, next_chain
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
 from quoron_server.helper.runs import Refused, UnknownRun
-from quoron_server.specification import make_plan
-from server.helper_scene import LEADER, SIGNING, Clock, Leader, key_of, opened, real, request, words_of
+from server.helper_scene import LEADER, SIGNING, Clock, Leader, key_of, opened, plan_of, real, request, words_of
 
 
 def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> np.ndarray:
     """What a helper with these keys adds after these lists, made apart from it."""
     made = leader.helped.keys.read(leader.run.run)
     assert made is not None
-    return noise_of(made.noise_key, HELPER, make_plan(leader.run).without_quorum()).of(round_, chains)
+    return noise_of(made.noise_key, HELPER, plan_of(leader.run).without_quorum()).of(round_, chains)
 
 
 class TestOneList:
@@ -138,7 +137,7 @@ class TestConsent:
     def test_it_is_signed_and_names_the_units_that_the_helper_has_derived_itself(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:
             leader = Leader(real("dp-ftrl"), helped)
-            consent, plan = leader.consent, make_plan(leader.run)
+            consent, plan = leader.consent, plan_of(leader.run)
             check_signature(consent, consent.signature, SIGNING.public_key())
             assert consent.sheet_digest == leader.sheet.digest()
             assert (consent.epsilon, consent.participations, consent.separation) == (plan.guarantee.epsilon, 2, 3)

@@ -337,3 +337,22 @@ def _moment_sensitivity(dimension: int, users: int, adjacency: Adjacency) -> flo
     """√2 / n or 1 / n, with what the products and the grid add to a unit moment: see free-presence#p2."""
     off = 1.01 * (dimension + 4) * sqrt(dimension) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, users)
     return acute_sensitivity(1.0, users, adjacency) * (1 + 3 * off)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leading:
+    """The first numbers of each row of a matrix, of which blocks of rows are looked at."""
+
+    rows: Rows
+    numbers: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(k, numbers)."""
+        return len(self.rows), self.numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> Matrix:
+        return self.rows[rows][:, : self.numbers]

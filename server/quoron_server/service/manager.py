@@ -22,8 +22,9 @@ from quoron_client.protocol.masked import TWO_SERVERS
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive, homes
+from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
 from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.runs import Books

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_server.algorithms.whitened.law import Law
 
 Vector = NDArray[np.float64]
@@ -111,6 +112,16 @@ def within(point: Vector, limit: float) -> Vector:
     """The point, brought to at most that length."""
     length = float(np.linalg.norm(point))
     return point if length <= limit else point * (limit / length)
+
+
+def fitting(domain: Domain, model: Vector) -> float:
+    """How much of a model lies in the domain, along the way from zero."""
+    largest, length = (
+        (domain.radius, np.linalg.norm(model))
+        if isinstance(domain, L2Ball)
+        else (domain.half_width, np.abs(model).max())
+    )
+    return 1.0 if length <= largest else float(largest / length)
 
 
 def tail_power(radii: Vector, beyond: Vector, deviation: float, most: float) -> float:

@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import changes, clipped_mean
-from quoron_privacy.means.free_presence import Length, Moment, Rows, moment_logs, vector_logs
+from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release, packed
@@ -37,6 +36,7 @@ from quoron_server.algorithms.whitened.estimates import (
     LEARNT,
     WALK,
     GradientModel,
+    fitting,
     shrunk,
     tail_power,
     within,
@@ -93,25 +93,6 @@ class WhitenedState:
     radii: Vector  # (T,), C
     beyond: Vector  # (T,): share of users beyond ⅔ C
     tail: float  # the least power of the tail of users' lengths so far
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Leading:
-    """The first numbers of each row of a matrix, of which blocks of rows are looked at."""
-
-    rows: Rows
-    numbers: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(k, numbers)."""
-        return len(self.rows), self.numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, rows: slice) -> Vector:
-        return self.rows[rows][:, : self.numbers]
 
 
 class WhitenedTracking:
@@ -311,7 +292,7 @@ class WhitenedTracking:
         else:
             following = self._stepped(state, gradient, variance, model)
         following = within(following, self._largest)
-        following = following * _fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
+        following = following * fitting(self.plan.problem.domain, self._contrasts.model(state.transform, following))
         return following, float(np.sum((law.gradient(following) - known) ** 2))
 
     def _approached(self, state: WhitenedState, gradient: Vector, error: float, model: GradientModel) -> Vector:
@@ -431,9 +412,8 @@ class WhitenedTracking:
 
     def _farther(self, flattest: float) -> float:
         """Times what γ may be off by: more where lengths have a flat tail, so that features are far from Gaussian."""
-        p = self.parameters
-        told = p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM  # else it is mostly noise, or theirs
-        return FARTHER if told and flattest < STEEP else 1.0
+        p = self.parameters  # of the tail of fewer, or of hostile, users it is mostly noise, or theirs
+        return FARTHER if p.outputs == 1 and not p.robust and p.resolution > SLOWER_FROM and flattest < STEEP else 1.0
 
     @property
     def bound(self) -> float:
@@ -468,13 +448,3 @@ class WhitenedTracking:
         if not p.robust:
             return usual * max(1.0, p.resolution / COARSE)
         return ROBUST_LABELS * label if label else max(USUAL * math.sqrt(p.width), 2 * p.start_slope)
-
-
-def _fitting(domain: Domain, model: Vector) -> float:
-    """How much of a model lies in the domain, along the way from zero."""
-    largest, length = (
-        (domain.radius, np.linalg.norm(model))
-        if isinstance(domain, L2Ball)
-        else (domain.half_width, np.abs(model).max())
-    )
-    return 1.0 if length <= largest else float(largest / length)
