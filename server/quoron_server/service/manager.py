@@ -17,7 +17,6 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
-from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.masked import TWO_SERVERS
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
@@ -423,7 +422,7 @@ class Manager:
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
-        epsilon, delta = replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
+        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:
