@@ -384,12 +384,12 @@ class Record:
         """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
         kept before for the same question; None if some of them may not answer (any more).
 
-        If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too, maybe to
+        this very question: somebody has come since.
         """
         asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
-            before = self.recall(run, round, digest)
-            if before is not None:
+            if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
             if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
