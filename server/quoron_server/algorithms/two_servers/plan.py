@@ -58,7 +58,8 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
-            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
+            enough = f"epsilon >= {2 * LEAST_EPSILON * louder(privacy.groups):.2g}"
+            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", enough)
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
         if (fewest := min(own.parameters.cohorts())) < privacy.groups:
