@@ -299,7 +299,7 @@ class TestSheets:
         "blocks",
         [
             (),
-            (Block("sums", 1, 1, "clipped"), Block("sums", 1, 1, "flag")),
+            (Block("sums", 1, 1, "clipped"), Block("sums", 1, 1, "length")),
             (Block("sums", 1, 1, "norm-counts"),),
             (Block("shares", 3, 1, "norm-counts"), Block("sums", 1, 1, "norm-counts")),
         ],

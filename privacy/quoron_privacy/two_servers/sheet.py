@@ -44,8 +44,6 @@ class Kind:
 # Proofs: docs/privacy/two-servers.md#rows.
 KINDS: Mapping[str, Kind] = {
     "clipped": Kind((4, 1), (1, 1)),  # a ball
-    "one-hot": Kind((2, 1), (1, 1)),  # one cell of several
-    "flag": Kind((1, 1), (1, 1)),  # whether or not
     "length": Kind((1, 1), (1, 1)),  # free-presence#p1
     "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
     "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
@@ -99,11 +97,6 @@ class RoundSheet:
     def length(self) -> int:
         """k: numbers of a row."""
         return sum(block.length for block in self.blocks)
-
-    @property
-    def most(self) -> int:
-        """Σ U² over blocks."""
-        return sum(block.unit**2 for block in self.blocks)
 
     def parts(self) -> tuple[tuple[Block, slice], ...]:
         """Each block with where it stands in a row."""
