@@ -1,7 +1,6 @@
 """Plans and runs of two servers, neither of which sees an answer: docs/privacy/two-servers.md."""
 
 import math
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -57,11 +56,10 @@ def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_ser
 def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both_promises() -> None:
     """A unit is a whole number: of two millions of steps, so that a relative 10⁻⁸ less is not always less."""
     problem = replace(PROBLEM, users=20_000, items_per_user=50)
-    for name in ("online-to-batch", "tracking-srgd", "mean-sgd"):
-        for epsilon in (0.05, 0.0143):
-            with suppress(Infeasible):
-                plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
-                ALGORITHMS[name].verify(plan)
+    for name in ("online-to-batch", "mean-sgd"):
+        for epsilon in (0.05, 0.0213):
+            plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
+            ALGORITHMS[name].verify(plan)
 
 
 @pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.promises.one_server is not None])
