@@ -37,6 +37,7 @@ from quoron_server.wording import digest
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+LARGEST = 2.0**62  # steps of a median: hostile sums, made as large as all groups together, fit into no 64 bits
 COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
 
 
@@ -116,7 +117,7 @@ class WithServers:
             told = running[:-1] + alike[:, at]
             running = np.concatenate([told, [median(told)]])
             steps[at] = running[-1] - state.running[-1]
-        return np.rint(steps).astype(np.int64), running
+        return np.rint(np.clip(steps, -LARGEST, LARGEST)).astype(np.int64), running
 
     def model(self, state: ServersState) -> Vector:
         """The algorithm's own."""
