@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.crowd import write_items
-from quoron_client.federation import ClientConfig, masking
+from quoron_client.federation import ClientConfig, masking, work
 from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.record import Record
 from quoron_client.federation.terms import read_terms
@@ -110,6 +110,7 @@ class TestConsent:
             {"description": {"adjacency": "zero-out"}},
             {"description": {"rounds": 5}},
             {"description": {"exposure": "broadcast"}},
+            {"description": {"simulation": True, "simulation_seed": 7}},
             {"sheet": ""},
             {"consent": None},
         ],
@@ -124,6 +125,19 @@ class TestConsent:
         louder = replace(first, blocks=tuple(replace(each, unit=2 * each.unit) for each in first.blocks))
         sheet = replace(scene.leader.sheet, rounds=(louder,) * len(scene.leader.sheet.rounds))
         assert not takes_part(scene, scene.announcement(sheet=sheet.as_json()))
+
+    def test_the_consent_to_a_simulation_is_none_to_a_run_of_secret_noise(self, scene: Scene) -> None:
+        """Whoever knows its seed knows the helper's noise."""
+        consent = scene.leader.consent
+        consent.simulation = True
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+
+    def test_nothing_is_sealed_for_keys_whose_time_is_over(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert takes_part(scene, scene.announcement())
+        monkeypatch.setattr(work.time, "time", lambda: float(scene.leader.consent.expires))
+        assert scene.worker.reply(scene.question()[0]) is None
+        assert scene.worker.zero_row(scene.question()[0]) is None
 
     def test_what_was_agreed_to_never_changes(self, scene: Scene) -> None:
         assert takes_part(scene, scene.announcement())
