@@ -88,8 +88,5 @@ class MaskedSums:
         if before is not None:
             which = sa.and_(which, SUMS.c.round < before)
         with self._database.writing() as connection:
-            erased = connection.execute(
-                SUMS.update().where(which).values(used=None, total=None, answered=None)
-            ).rowcount
-        if erased:
-            self._database.checkpoint()
+            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
+        self._database.checkpoint()
