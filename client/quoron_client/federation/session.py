@@ -51,6 +51,7 @@ _ENROL_SECONDS = 30.0
 _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
 SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
 _READY = 0.9  # of that time: when it is looked at whether there is an answer, so that zeros leave no later than one
+_TO_KEEP = 0.25  # seconds before it leaves, at least: zeros are written first, however short a time a question names
 _MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
@@ -274,7 +275,7 @@ class _Session:
         loop, worker = asyncio.get_running_loop(), self._worker
         asked, took = loop.time(), SENDS * seconds
         computed = self._computing.submit(worker.reply, question)
-        await asyncio.sleep(asked + _READY * took - loop.time())
+        await asyncio.sleep(asked + min(_READY * took, took - _TO_KEEP) - loop.time())
         late = computed.cancel() or not computed.done()
         answer = await asyncio.to_thread(worker.zero_row, question) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
