@@ -26,7 +26,7 @@ from quoron_server.books import restoring
 from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import verify_rows
-from quoron_server.books.roster import ForgottenKey
+from quoron_server.books.roster_tables import ForgottenKey
 from quoron_server.books.seats import Seats
 from quoron_server.runs import Books
 from quoron_server.service import Coordinator, certificates, revocation, tokens, users

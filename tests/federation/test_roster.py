@@ -24,8 +24,8 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import draw, seed_of
 from quoron_server.books.registry import OtherGroup, Registry
 from quoron_server.books.restoring import restore
-from quoron_server.books.roster import DAY, RotatedKey
-from quoron_server.books.roster_tables import NAMES, STANDING
+from quoron_server.books.roster import DAY
+from quoron_server.books.roster_tables import NAMES, STANDING, RotatedKey
 
 T0 = 1.8e9
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked

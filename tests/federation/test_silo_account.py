@@ -13,6 +13,7 @@ import pytest
 from quoron.cli.app import invoke
 from quoron.reports import silo as reports
 from quoron_client.federation import account as accounts
+from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_server.specification import describe_promise, make_plan
@@ -102,7 +103,7 @@ def test_of_a_real_run_is_by_the_names_of_the_silos_own_table(
 
     carried_out(scene())
     table, kept = ["--data", str(paths[1]), "--user", "who"], ["--record", str(paths[1].with_suffix(".sqlite"))]
-    first = accounts.names_in(paths[1], "who")[0]
+    first = names_in(paths[1], "who")[0]
     assert invoke(["silo", "forget", first, *kept, "--for-good"]) == 0
     capsys.readouterr()
     assert invoke(["silo", "account", *table, *kept, "--json"]) == 0

@@ -5,10 +5,9 @@ import pytest
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
-from quoron_server.books.drawing import draw, seed_of
+from quoron_server.books.drawing import by_client, draw, homes, seed_of
 from quoron_server.books.registry import Registry
-from quoron_server.books.roster import DAY, OtherPeople, Standing, TooFewActive, homes
-from quoron_server.service.asking import by_client
+from quoron_server.books.roster import DAY, OtherPeople, Standing, TooFewActive
 
 
 class Clock:

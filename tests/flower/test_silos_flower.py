@@ -10,7 +10,8 @@ from federation.crowd import SEED
 from federation.silos import write_silos
 from flower.federation import expected, small
 from flower.grids import FakeGrid, FakeTime
-from quoron_client.federation.account import depart, names_in
+from quoron_client.federation.account import depart
+from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
 from quoron_client.flower.node import people_of, read_owner

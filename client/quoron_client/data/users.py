@@ -102,15 +102,3 @@ def group(table: pa.Table, user: str, *, without_rows: bool = False) -> tuple[in
     numbers = found.numbers()
     many, ranks = found.ranks(without_rows=without_rows)
     return many, ranks[numbers].astype(np.int64)
-
-
-def names(table: pa.Table, user: str) -> list[str]:
-    """The users of a table as text, in the order of their numbers.
-
-    >>> names(pa.table({"who": [10.0, 9.0, 10.0]}), "who")
-    ['9', '10']
-    """
-    found = Numbering(user)
-    found.add(table)
-    found.numbers()
-    return found.names()

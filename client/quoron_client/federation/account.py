@@ -20,12 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.data.dialect import Dialect
-from quoron_client.data.users import names
 from quoron_client.federation.agreements import Charge
-from quoron_client.federation.own_table import read_own_table
 from quoron_client.federation.record import Record
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError
 
 UNTOLD = "not told: a coordinator says that this key has agreed to it, and the record was made after"
 DEPARTED = {
@@ -136,15 +133,6 @@ def persons_csv(found: Sequence[PersonAccount]) -> str:
         for each in found
     ]
     return _csv(lines, list(PersonAccount.__dataclass_fields__))
-
-
-def names_in(data: Path, user: str, dialect: Dialect | None = None) -> list[str]:
-    """The persons of a silo's table, by their names, in the order of their numbers. Raises DataError."""
-    table = read_own_table(data, None, dialect)
-    try:
-        return names(table, user)
-    except DataError as error:
-        raise DataError(f"Data file {str(data)!r}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from math import isnan
 from pathlib import Path
 
 from quoron_client.data.dialect import Dialect
+from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "two-servers", "local", "none")
-MOST_PEOPLE = 1 << 20  # of one silo
 TWO_SERVERS = EXPOSURES[2]
 PUBLIC_ATTENDANCE = "public-attendance"  # beside them: whether this client answers may be told, by name
 

@@ -3,6 +3,7 @@
 from hashlib import blake2b
 from math import exp
 
+MOST_PEOPLE = 1 << 20  # of one silo, each of whom is charged
 MOST_TOLD = 500  # runs, the latest, that a coordinator tells whoever enrols
 UNASKED = "unasked"  # how a run has ended that had not begun: nobody was asked in it, and nobody is charged for it
 

@@ -99,6 +99,8 @@ class Promises:
     counting: Counting = Counting()
     # How far a user moves each round whose mean leaves room for a count, under replace-one and without coins.
     moves: "Callable[[Any, Problem], Sequence[Moves | None]]" = no_moves
+    # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.
+    one_server: str | None = "nobody has proved it for sums that no server sees"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,6 @@ class AlgorithmInfo:
     paper_planner: Planner | None = None  # of the printed constants, where they are implemented
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None
-    # Why it takes one server that sees single answers, and what to take instead; None: two that see none will do.
-    one_server: str | None = "nobody has proved it for sums that no server sees"
     choosing: Choosing = Choosing()
 
     @property
@@ -130,7 +130,7 @@ class AlgorithmInfo:
     @property
     def exposures(self) -> tuple[Exposure, ...]:
         """All that plans may promise, the usual one first."""
-        return (*self.promises.exposures, *(() if self.one_server is not None else ("two-servers",)))
+        return (*self.promises.exposures, *(() if self.promises.one_server is not None else ("two-servers",)))
 
     @property
     def takes_rounds(self) -> bool:

@@ -8,6 +8,7 @@ Nothing of it is secret, and no amplification by sampling may be claimed of it: 
 
 import hashlib
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,3 +67,24 @@ def packed(users: NDArray[np.int64]) -> bytes:
 def unpacked(stored: bytes) -> NDArray[np.int64]:
     """What was packed, in order."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(zlib.decompress(bytes(stored)), np.uint8))).astype(np.int64)
+
+
+def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int64]:
+    """The client of each user (k,), by the number of its first one."""
+    if not silos:
+        return users
+    begins = np.array(sorted(silos), np.int64)
+    ends = begins + np.array([silos[each] for each in begins.tolist()], np.int64)
+    place = np.maximum(np.searchsorted(begins, users, side="right") - 1, 0)
+    return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
+
+
+def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, NDArray[np.intp]]:
+    """Places (k,) of each client's users among some, in the order of their numbers."""
+    if not silos:
+        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
+    clients = homes(users, silos)
+    order = np.lexsort((users, clients))
+    found, begins = np.unique(clients[order], return_index=True)
+    ends = [*begins[1:].tolist(), len(order)]
+    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
-from quoron_server.books.drawing import Draw
-from quoron_server.books.roster import AWAY_AFTER, Roster, homes
+from quoron_server.books.drawing import Draw, homes
+from quoron_server.books.roster import AWAY_AFTER, Roster
 from quoron_server.books.roster import OtherGroup as OtherGroup
 from quoron_server.books.roster_tables import SCHEMA as SCHEMA
 from quoron_server.books.roster_tables import USERS

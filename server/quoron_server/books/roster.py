@@ -15,10 +15,9 @@ A *silo* is one client of several people, each a user: their numbers follow each
 known. It is one row here, and what is said of it is said of all of them.
 """
 
-import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -31,7 +30,20 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, LedgerError, count, printable
 from quoron_server.books.database import Database, now
 from quoron_server.books.drawing import Draw, draw, packed, seed_of, unpacked
-from quoron_server.books.roster_tables import DRAWS, GONE, KEYS, LATER, NAMES, NOBODYS, SCHEMA, STANDING, USERS
+from quoron_server.books.roster_tables import (
+    DRAWS,
+    GONE,
+    KEYS,
+    LATER,
+    NAMES,
+    NOBODYS,
+    SCHEMA,
+    STANDING,
+    USERS,
+    nobodys,
+    require_current,
+    require_unused,
+)
 from quoron_server.budget import EVERYONE as EVERYONE
 
 T = TypeVar("T")
@@ -92,14 +104,6 @@ class TooFewActive(LedgerError):
     """A run has more seats than there are active users in its group."""
 
 
-class RotatedKey(LedgerError):
-    """A key that its owner has put another one in the place of."""
-
-
-class ForgottenKey(LedgerError):
-    """A key of a user who has left, and was forgotten."""
-
-
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """What was erased of a user who has left."""
@@ -145,7 +149,7 @@ class Roster:
         with self._database.writing() as connection:
             known = connection.execute(sa.select(USERS).where(USERS.c.fingerprint == fingerprint)).first()
             if known is None:
-                _require_current(connection, fingerprint)
+                require_current(connection, fingerprint)
                 user = _next(connection, USERS.c.user + USERS.c.people - 1)
                 row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now(), "people": people}
                 connection.execute(USERS.insert(), row | told | {"seen": self.step})
@@ -324,9 +328,9 @@ class Roster:
                     f"Expected a key that was never revoked, got that of user {user.user}: whoever has it could sign "
                     "for any other. Replace the user without a rotation; then it is another user."
                 )
-            _require_current(connection, new)
+            require_current(connection, new)
             if holder is not None:
-                _require_unused(connection, holder.user, user.user)
+                require_unused(connection, holder.user, user.user)
                 other = {"fingerprint": f"user {user.user}: {new}", "state": "retired", "why": ROTATED}
                 connection.execute(USERS.update().where(USERS.c.user == holder.user).values(other))
             row = {"fingerprint": old, "user": user.user, "statement": statement, "time": now()}
@@ -347,7 +351,7 @@ class Roster:
                 raise ConfigError(f"Expected a user's number, got {user}. `quoron users list` has them.")
             rotated = connection.scalars(sa.select(KEYS.c.fingerprint).where(KEYS.c.user == user))
             keys = sorted({known.fingerprint, *rotated})
-            for each in map(_nobodys, keys):
+            for each in map(nobodys, keys):
                 if connection.execute(sa.select(NOBODYS).where(NOBODYS.c.digest == each)).first() is None:
                     connection.execute(NOBODYS.insert(), {"digest": each})
             connection.execute(KEYS.delete().where(KEYS.c.user == user))
@@ -422,58 +426,9 @@ class Roster:
         return 0 if math.isinf(self._away_after) else int(self._clock() - self._away_after) - self._grid
 
 
-def homes(users: NDArray[np.int64], silos: Mapping[int, int]) -> NDArray[np.int64]:
-    """The client of each user (k,), by the number of its first one."""
-    if not silos:
-        return users
-    begins = np.array(sorted(silos), np.int64)
-    ends = begins + np.array([silos[each] for each in begins.tolist()], np.int64)
-    place = np.maximum(np.searchsorted(begins, users, side="right") - 1, 0)
-    return np.where((users >= begins[place]) & (users < ends[place]), begins[place], users)
-
-
-def by_client(users: NDArray[np.int64], silos: Mapping[int, int]) -> dict[int, NDArray[np.intp]]:
-    """Places (k,) of each client's users among some, in the order of their numbers."""
-    if not silos:
-        return {user: np.array([place]) for place, user in enumerate(users.tolist())}
-    clients = homes(users, silos)
-    order = np.lexsort((users, clients))
-    found, begins = np.unique(clients[order], return_index=True)
-    ends = [*begins[1:].tolist(), len(order)]
-    return {client: order[a:b] for client, a, b in zip(found.tolist(), begins.tolist(), ends, strict=True)}
-
-
-def _require_current(connection: sa.Connection, fingerprint: str) -> None:
-    nobodys = sa.select(NOBODYS).where(NOBODYS.c.digest == _nobodys(fingerprint))
-    if connection.execute(nobodys).first() is not None:
-        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
-    gone = connection.execute(sa.select(KEYS.c.user).where(KEYS.c.fingerprint == fingerprint)).first()
-    if gone is not None:
-        raise RotatedKey(
-            f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
-        )
-
-
 def _has(user: int) -> sa.ColumnElement[bool]:
     """Whose user it is, of one or of several."""
     return sa.and_(USERS.c.user <= user, USERS.c.user + USERS.c.people > user)
-
-
-def _nobodys(fingerprint: str) -> str:
-    return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
-
-
-def _require_unused(connection: sa.Connection, other: int, user: int) -> None:
-    """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
-    people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
-    for name in ("slots", "agreed"):
-        table = sa.table(name, sa.column("user"))
-        any_of = table.c.user.between(other, other + people - 1)
-        if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
-            raise ConfigError(
-                f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
-                "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
-            )
 
 
 def _batched(values: Iterable[T], most: int) -> Iterator[list[T]]:

@@ -1,8 +1,11 @@
-"""The tables of a roster: users, keys that were theirs, draws, and who was forgotten."""
+"""The tables of a roster: users, keys that were theirs, draws, and who was forgotten; and whose keys are used up."""
 
+import hashlib
 import time
 
 import sqlalchemy as sa
+
+from quoron_privacy.errors import ConfigError, LedgerError
 
 SCHEMA = sa.MetaData()
 USERS = sa.Table(
@@ -57,3 +60,41 @@ LATER = {  # columns of `users` that earlier versions lack
     "seen": "BIGINT NOT NULL DEFAULT 0",
     "people": "INTEGER NOT NULL DEFAULT 1",
 }
+
+
+class RotatedKey(LedgerError):
+    """A key that its owner has put another one in the place of."""
+
+
+class ForgottenKey(LedgerError):
+    """A key of a user who has left, and was forgotten."""
+
+
+def require_current(connection: sa.Connection, fingerprint: str) -> None:
+    """RotatedKey or ForgottenKey of one that was somebody's."""
+    forgotten = sa.select(NOBODYS).where(NOBODYS.c.digest == nobodys(fingerprint))
+    if connection.execute(forgotten).first() is not None:
+        raise ForgottenKey("Expected a key that is in use, got one of a user who has left and was forgotten.")
+    gone = connection.execute(sa.select(KEYS.c.user).where(KEYS.c.fingerprint == fingerprint)).first()
+    if gone is not None:
+        raise RotatedKey(
+            f"Expected a key that is in use, got one that user {gone.user} has put another in the place of."
+        )
+
+
+def nobodys(fingerprint: str) -> str:
+    """The digest by which a forgotten key is known."""
+    return hashlib.sha256(f"quoron nobody's {fingerprint}".encode()).hexdigest()
+
+
+def require_unused(connection: sa.Connection, other: int, user: int) -> None:
+    """ConfigError if `other` was ever in a run: then it is a user of its own, and what it was promised stands."""
+    people = connection.scalar(sa.select(USERS.c.people).where(USERS.c.user == other)) or 1
+    for name in ("slots", "agreed"):
+        table = sa.table(name, sa.column("user"))
+        any_of = table.c.user.between(other, other + people - 1)
+        if connection.execute(sa.select(table.c.user).where(any_of).limit(1)).first() is not None:
+            raise ConfigError(
+                f"Expected a new key that was in no run, got that of user {other}. It is another user than user {user} "
+                "for ever: replace the one by the other without a rotation, or rotate to a key that is new."
+            )

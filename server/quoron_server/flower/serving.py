@@ -31,9 +31,9 @@ from quoron_privacy.errors import (
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import homes
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
-from quoron_server.books.roster import homes
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands

@@ -29,7 +29,7 @@ from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.wire import task_name
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import by_client, homes
+from quoron_server.books.drawing import by_client, homes
 from quoron_server.flower.engine import Asked, Part
 from quoron_server.flower.exchange import Letter, nodes
 

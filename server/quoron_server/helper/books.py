@@ -7,6 +7,7 @@ closed is never opened again. Keys are in no database (`keys`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -56,6 +57,12 @@ class HelpedRun:
     state: str = OPEN
     copies: int = 1
     held: int = 0
+
+    def words(self) -> str:
+        """One line for its operator: state, plan, when its keys end, copies."""
+        ends = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC" if self.state == OPEN else "destroyed"
+        held = ", held: the books were put back" if self.held else ""
+        return f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}  copies {self.copies}{held}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,3 +134,10 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
 def public_fingerprint(key: Ed25519PublicKey) -> str:
     """The same to be read aloud: SHA-256."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+
+def write_public(signing: Path, out: Path) -> str:
+    """The public key of the one in `signing`, in a file that may be given to anybody; its fingerprint."""
+    public = signing_key(signing).public_key()
+    replace_whole(out, public_pem(public), mode=PUBLIC)
+    return public_fingerprint(public)

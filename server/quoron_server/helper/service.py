@@ -12,7 +12,7 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from quoron_client.protocol.identity import fingerprint, load
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, RunError
 from quoron_privacy.two_servers.chain import Entry
 from quoron_protos.v1 import helper_pb2 as pb
@@ -74,6 +75,11 @@ class HelperConfig:
             )
         if not 60 <= self.keep <= 366 * 86_400:
             raise ConfigError(f"Expected keep in [60, {366 * 86_400}] seconds, got {self.keep:g}.")
+
+
+def keys_of(certificates: Iterable[Path]) -> tuple[str, ...]:
+    """The fingerprints of coordinators, by their certificates. IdentityError for files that are none."""
+    return tuple(fingerprint(load(each)) for each in certificates)
 
 
 class HelperProcess:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol import silo, wire
 from quoron_client.protocol.questions import Question, Task
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import by_client
+from quoron_server.books.drawing import by_client
 
 _AT_ONCE = 1 << 20  # bytes of questions that are made between two looks at what has come in
 _READY = 256 << 20  # bytes of them that are made before the first of them leaves
@@ -27,7 +27,7 @@ class Sealed:
     """What came with a masked answer, for the helper."""
 
     question: bytes  # digest, 32 bytes
-    seed: bytes
+    text: bytes  # the sealed seed of its mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,8 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.books.roster import ForgottenKey, OtherGroup, OtherPeople, RotatedKey
+from quoron_server.books.roster import OtherGroup, OtherPeople
+from quoron_server.books.roster_tables import ForgottenKey, RotatedKey
 from quoron_server.service import certificates, revocation, security, users
 from quoron_server.service.conversation import Conversation
 from quoron_server.service.counts import OTHER_PROTOCOL

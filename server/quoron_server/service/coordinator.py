@@ -22,8 +22,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from quoron_client.federation.owner import MOST_PEOPLE
 from quoron_client.protocol import parts, wire
+from quoron_client.protocol.charges import MOST_PEOPLE
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.chain import software

@@ -22,8 +22,9 @@ from quoron_client.protocol.masked import TWO_SERVERS
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
+from quoron_server.books.drawing import homes
 from quoron_server.books.registry import OPEN, SERVICE, State
-from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive, homes
+from quoron_server.books.roster import AWAY_AFTER, OtherPeople, TooFewActive
 from quoron_server.plan import Plan
 from quoron_server.rounds import Evaluate, Observer
 from quoron_server.runs import Books
@@ -167,6 +168,8 @@ class Manager:
 
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
+        for engine in [run.engine for run in self._active.values() if run.engine is not None]:
+            await self._stored(engine.note)  # in the open round, too
         return await self._stored(self._registry.agreed, user, charges.MOST_TOLD)
 
     async def user(self, identity: str) -> int | None:

@@ -30,7 +30,7 @@ from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
 from quoron_server import round_clock
-from quoron_server.books.roster import homes
+from quoron_server.books.drawing import homes
 from quoron_server.service.asking import Cohort, Sealed, summed
 from quoron_server.service.conversation import Backlog
 from quoron_server.spill import fits, free_disk, room_for, spill_folder

@@ -18,8 +18,8 @@ from quoron.cli.connection import (
     Key,
     LogFormat,
     LogLevel,
+    begin,
     check_environment,
-    start_log,
 )
 from quoron.cli.helper import HelperKey
 from quoron_privacy.errors import RunError, printable
@@ -113,10 +113,9 @@ def client(
 
     from quoron_client import federation
     from quoron_client.data.dialect import Dialect
-    from quoron_client.federation import core_dumps
     from quoron_client.federation.own_table import check_one_user
 
-    core_dumps.switch_off()
+    begin(log_format, log_level)
     dialect = Dialect(separator, decimal, encoding, quoting)
     if check:
         if user is not None:
@@ -151,7 +150,6 @@ def client(
         user_column=user,
         people=people,
     )
-    start_log(log_format, log_level)
     asyncio.run(_until_signalled(federation.run_client, config))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from quoron.reports.progress import Display
     from quoron.sections import Keep
+    from quoron_client.data.dialect import Dialect
 
 INTERRUPTED = 130
 
@@ -91,6 +92,12 @@ class Text:
         from quoron import opened
 
         return opened(table, **asdict(self))
+
+    def dialect(self) -> "Dialect":
+        """The same for a client, which reads its file itself."""
+        from quoron_client.data.dialect import Dialect
+
+        return Dialect(self.separator, self.decimal, self.encoding, self.quoting)
 
 
 @dataclass(frozen=True, slots=True)

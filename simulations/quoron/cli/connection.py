@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -116,12 +117,31 @@ def here() -> str:
         return f"user {os.getuid()}, in the books"
 
 
-def start_log(form: str, level: str) -> None:
-    """Onto standard error: what the other side makes us say fills no disk."""
-    from quoron_client.federation import log_limit
+def begin(form: str, level: str, *, serves: bool = False) -> None:
+    """Leave no dump of this process, and log onto standard error: what the other side makes us say fills no disk.
+
+    Where it `serves`, gRPC's core writes no line for every connection that is no TLS: GRPC_VERBOSITY=INFO shows them.
+    """
+    from quoron_client.federation import core_dumps, log_limit
+
+    if serves:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    core_dumps.switch_off()
 
     errors = logging.StreamHandler(sys.stderr)
     errors.addFilter(log_limit.LogLimit())
     lines = log_limit.JsonLines() if form == "json" else logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     errors.setFormatter(lines)
     logging.basicConfig(level=level.upper(), handlers=[errors])
+
+
+def announce(line: str) -> None:
+    """Print a line, or log it where nothing can be printed: a coordinator serves with a full disk under its output."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        with suppress(OSError, ValueError):  # what is left of the line would be tried again at the end
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)

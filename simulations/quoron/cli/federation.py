@@ -5,12 +5,7 @@ need when they are called.
 """
 
 import json
-import logging
-import os
-import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,16 +25,17 @@ from quoron.cli.connection import (
     Key,
     LogFormat,
     LogLevel,
+    announce,
+    begin,
     check_environment,
     here,
     shared_options,
-    start_log,
 )
 from quoron.cli.helper import HelperOptions
 from quoron.cli.silo import silo
-from quoron.cli.tokens import Json, seconds_of, tokens
+from quoron.cli.tokens import Json, bytes_of, seconds_of, tokens
 from quoron.cli.users import users as users_of
-from quoron_privacy.errors import ConfigError, Infeasible, RunError, WithoutQuorum, printable
+from quoron_privacy.errors import ConfigError, RunError, WithoutQuorum, printable
 
 QUORUM = 0.5  # of those asked, where nothing is declared
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
@@ -117,16 +113,12 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
-    # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    begin(log_format, log_level, serves=True)
     import asyncio
 
-    from quoron_client.federation import core_dumps
     from quoron_server import service
     from quoron_server.service import revocation
 
-    core_dumps.switch_off()
-    start_log(log_format, log_level)
     check_environment(plaintext=insecure or insecure_anywhere)
     refused = revocation.Revocations(*revoked) if revoked else None
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
@@ -141,11 +133,11 @@ def serve(
         metrics=metrics,
     )
     if largest_message is not None:
-        config = replace(config, largest_message=_bytes(largest_message))
+        config = replace(config, largest_message=bytes_of("--largest-message", largest_message))
 
     def ready(running: service.Coordinator) -> None:
         more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
-        _announce(f"listening: clients {running.listen}, control {running.control}{more}")
+        announce(f"listening: clients {running.listen}, control {running.control}{more}")
 
     asyncio.run(service.serve(config, ready=ready, patience=service.LEAVING))
 
@@ -190,7 +182,7 @@ def submit(
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
-    from quoron.planning.silos import useless, warnings
+    from quoron.planning.silos import few, useless, warnings
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -205,12 +197,12 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        with _few(users):
+        with few(users, _warn):
             looked = dry_run(resolved, users, whole=superlink is not None)
         _warn(useless(looked.plan))
         showing.show_plan(looked, as_json=False)
         return
-    with _few(users):
+    with few(users, _warn):
         wanted, plan = specify(
             resolved,
             run=run,
@@ -246,19 +238,6 @@ def submit(
         print(f"{promise}\nFlower's run {number}", flush=True)
         if follow:
             submission.follow(flower, number, print)
-
-
-@contextmanager
-def _few(users: int) -> Iterator[None]:
-    """Of few users that no method can learn of, the error with what may be meant."""
-    from quoron.planning.silos import FEW, FIX
-
-    try:
-        yield
-    except Infeasible:
-        if users < FEW:
-            _warn(FIX)
-        raise
 
 
 def _warn(said: str | None) -> None:
@@ -441,23 +420,3 @@ def register(app: typer.Typer) -> None:
     app.add_typer(tokens, name="tokens")
     app.add_typer(users_of, name="users")
     app.add_typer(silo, name="silo")
-
-
-def _announce(line: str) -> None:
-    """Print a line, or log it where nothing can be printed: a coordinator serves with a full disk under its output."""
-    try:
-        print(line, flush=True)
-    except OSError as error:
-        with suppress(OSError, ValueError):  # what is left of the line would be tried again at the end
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-        logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
-
-
-def _bytes(text: str) -> int:
-    """A number of bytes, such as 64MiB."""
-    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
-    if found is None:
-        raise ConfigError(f"Expected --largest-message as a number of bytes, KiB, MiB or GiB, got {text!r}.")
-    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]

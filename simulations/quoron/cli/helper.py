@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.connection import LogFormat, LogLevel, start_log
+from quoron.cli.connection import LogFormat, LogLevel, announce, begin
 from quoron.cli.tokens import seconds_of
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quoron_server.helper.runs import Helped
     from quoron_server.service.helping import HelperLink
 
 app = typer.Typer(
@@ -108,20 +107,14 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """Help coordinators until SIGTERM or SIGINT. There is no plaintext: whoever calls is known by its certificate."""
-    import os
-
-    from quoron_client.federation import core_dumps
-    from quoron_client.protocol.identity import fingerprint, load
+    begin(log_format, log_level, serves=True)
     from quoron_server.helper import service
 
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    core_dumps.switch_off()
-    start_log(log_format, log_level)
     config = service.HelperConfig(
         certificate=certificate,
         key=key,
         authority=authority,
-        coordinators=tuple(fingerprint(load(each)) for each in coordinator),
+        coordinators=service.keys_of(coordinator),
         listen=listen,
         database=database,
         keys=keys,
@@ -132,7 +125,7 @@ def serve(
     )
 
     def ready(running: service.HelperProcess) -> None:
-        print(f"listening: coordinators {running.listen}, signs with {running.fingerprint}", flush=True)
+        announce(f"listening: coordinators {running.listen}, signs with {running.fingerprint}")
 
     service.serve(config, ready=ready)
 
@@ -143,44 +136,36 @@ def key(
     signing_key: Signing = _SIGNING,
 ) -> None:
     """Write the public key that clients pin, and show its fingerprint, to be compared by telephone or in print."""
-    from quoron_client.durable import replace_whole
-    from quoron_server.books.durable import PUBLIC
-    from quoron_server.helper.keys import public_fingerprint, public_pem
-    from quoron_server.helper.keys import signing_key as read
+    from quoron_server.helper import keys
 
-    public = read(signing_key).public_key()
-    replace_whole(out, public_pem(public), mode=PUBLIC)
-    print(f"{out}: {public_fingerprint(public)}")
+    print(f"{out}: {keys.write_public(signing_key, out)}")
 
 
 @app.command()
 def runs(database: Books = _BOOKS) -> None:
     """List runs that were consented to, while the helper is stopped: state, copies and when their keys end."""
-    from datetime import UTC, datetime
+    from quoron_server.helper import stopped
 
-    from quoron_server.books.database import Database
-    from quoron_server.helper.books import OPEN, HelperBooks
-
-    with Database(database, create=False) as opened:
-        for run in HelperBooks(opened).runs():
-            ends = (
-                f"{datetime.fromtimestamp(run.expires, UTC):%Y-%m-%d %H:%M} UTC" if run.state == OPEN else "destroyed"
-            )
-            held = ", held: the books were put back" if run.held else ""
-            print(f"{run.run}  {run.state}  plan {run.plan_digest.hex():.12}  keys {ends}  copies {run.copies}{held}")
+    with stopped.books(database) as books:
+        for run in books.runs():
+            print(run.words())
 
 
 @app.command()
 def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS, signing_key: Signing = _SIGNING) -> None:
     """End a run for good, while the helper is stopped: its keys are destroyed, and nothing of it is answered again."""
-    with _Stopped(database, keys, signing_key) as helped:
+    from quoron_server.helper import stopped
+
+    with stopped.helped(database, keys, signing_key) as helped:
         print(f"{run}: {'closed' if helped.end(run) else 'was not open'}; its keys are destroyed.")
 
 
 @app.command("continue")
 def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS, signing_key: Signing = _SIGNING) -> None:
     """Let a held run go on from books that were put back: what was answered since is released once more."""
-    with _Stopped(database, keys, signing_key) as helped:
+    from quoron_server.helper import stopped
+
+    with stopped.helped(database, keys, signing_key) as helped:
         copies = helped.go_on(run)
         print(f"{run}: goes on. {copies} copies: what one server learns is up to √{copies} times the plan's μ.")
 
@@ -188,32 +173,8 @@ def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS, signin
 @app.command()
 def restore(database: Books = _BOOKS) -> None:
     """Take books that were put back, or lost their count, for all that there is: open runs are held."""
-    from quoron_server.books.database import Database
-    from quoron_server.helper.books import HelperBooks
+    from quoron_server.helper import stopped
 
-    with Database(database, create=False, as_it_is=True) as opened:
-        held = HelperBooks(opened).hold()
+    with stopped.books(database, as_it_is=True) as books:
+        held = books.hold()
     print(f"Held: {', '.join(held) or 'none'}. Close each (quoron helper close), or say that it goes on (continue).")
-
-
-class _Stopped:
-    """The helper's books while no helper serves from them."""
-
-    def __init__(self, database: str, keys: Path, signing_key: Path) -> None:
-        self._places = database, keys, signing_key
-
-    def __enter__(self) -> "Helped":
-        from quoron_server.books.database import Database
-        from quoron_server.helper.books import HelperBooks
-        from quoron_server.helper.keys import Keys
-        from quoron_server.helper.keys import signing_key as read
-        from quoron_server.helper.runs import Helped
-
-        database, keys, signing_key = self._places
-        self._database = Database(database, create=False)
-        self._helped = Helped(HelperBooks(self._database), Keys(keys), read(signing_key), threads=1)
-        return self._helped
-
-    def __exit__(self, *_: object) -> None:
-        self._helped.close_threads()
-        self._database.close()

@@ -284,7 +284,7 @@ def show_algorithms(*, as_json: bool) -> None:
     same = ("name", "summary", "paper", "exposure")
     rows: list[dict[str, Any]] = []
     for info in ALGORITHMS.values():
-        offered: dict[str, Any] = {"exposures": info.exposures, "one_server": info.one_server}
+        offered: dict[str, Any] = {"exposures": info.exposures, "one_server": info.promises.one_server}
         offered |= {"adjacency": info.promises.adjacency, "constants": info.constants, "theorem": info.promises.theorem}
         rows.append({key: getattr(info, key) for key in same} | offered)
     for refused in REFUSED.values():

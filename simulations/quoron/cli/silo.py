@@ -1,6 +1,7 @@
 """`quoron silo`: what a silo's record says of its persons, to the silo only, and how a person leaves."""
 
 import json
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoron.cli.client import give_receipt
-from quoron.cli.common import Decimal, Encoding, Quoting, Separator
+from quoron.cli.common import Text
+from quoron.cli.connection import shared_options
 from quoron_privacy.errors import ConfigError, RunError, printable
 
 if TYPE_CHECKING:
-    from quoron_client.data.dialect import Dialect
     from quoron_client.federation.account import PersonAccount
     from quoron_client.federation.record import Record
 
@@ -30,23 +31,20 @@ Json = Annotated[bool, typer.Option("--json", help="As JSON.")]
 
 
 @silo.command()
+@shared_options
 def account(
     record: Kept,
+    text: Text,
     person: Annotated[list[str] | None, typer.Argument(metavar="[PERSON...]", help="Of these, by name.")] = None,
     data: Data = None,
     user: User = None,
     as_json: Json = False,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
 ) -> None:
     """What each person has spent, by the names in --data or those given; without either, how many have spent what."""
-    from quoron_client.data.dialect import Dialect
     from quoron_client.federation import account as accounts
 
     with _opened(record) as kept:
-        names = _names(person, data, user, Dialect(separator, decimal, encoding, quoting))
+        names = _names(person, data, user, text)
         if names is None:
             told = accounts.account(kept, record)
             if as_json:
@@ -58,8 +56,6 @@ def account(
             return
         found = accounts.of_each(kept, names)
     if as_json:
-        from dataclasses import asdict
-
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
         return
     for line in found:
@@ -74,22 +70,19 @@ def _line(found: "PersonAccount") -> str:
 
 
 @silo.command()
+@shared_options
 def export(
     record: Kept,
+    text: Text,
     out: Annotated[Path, typer.Option(help="A folder for it, made if it is not there.")],
     names: Annotated[
         bool, typer.Option("--names", help="Add persons.csv: a line a person, by its name in --data.")
     ] = False,
     data: Data = None,
     user: User = None,
-    separator: Separator = None,
-    decimal: Decimal = ".",
-    encoding: Encoding = None,
-    quoting: Quoting = "double",
 ) -> None:
     """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
     from quoron.reports import silo as reports
-    from quoron_client.data.dialect import Dialect
     from quoron_client.durable import PRIVATE, replace_whole
     from quoron_client.federation import account as accounts
 
@@ -103,12 +96,12 @@ def export(
             "runs.csv": told.runs_csv(),
         }
         if names:
-            wanted = _names(None, data, user, Dialect(separator, decimal, encoding, quoting)) or []
+            wanted = _names(None, data, user, text) or []
             files["persons.csv"] = accounts.persons_csv(accounts.of_each(kept, wanted))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            replace_whole(out / name, text.encode("utf-8", "replace"), mode=PRIVATE)
+        for name, content in files.items():
+            replace_whole(out / name, content.encode("utf-8", "replace"), mode=PRIVATE)
     except OSError as error:
         raise RunError(
             f"Expected to write the account to {out}, cannot: {error.strerror}. Give another folder."
@@ -148,7 +141,7 @@ def _opened(record: Path) -> "Record":
     return Record.open(record, epsilon=inf, delta=inf)
 
 
-def _names(given: list[str] | None, data: Path | None, user: str | None, dialect: "Dialect") -> list[str] | None:
+def _names(given: list[str] | None, data: Path | None, user: str | None, text: Text) -> list[str] | None:
     """Whom is asked about; None for nobody in particular."""
     if given and data is not None:
         raise ConfigError("Expected names or --data, got both. Give one.")
@@ -156,6 +149,6 @@ def _names(given: list[str] | None, data: Path | None, user: str | None, dialect
         return given or None
     if data is None or user is None:
         raise ConfigError("Expected --data and --user together, the table and its column of names, got one. Give both.")
-    from quoron_client.federation.account import names_in
+    from quoron_client.federation.own_people import names_in
 
-    return names_in(data, user, dialect)
+    return names_in(data, user, text.dialect())

@@ -66,3 +66,11 @@ def seconds_of(option: str, text: str) -> float:
         times = "a time such as 7d, 12h, 30m or 45s, a hundred years at most"
         raise ConfigError(f"Expected {option} as {times}, or never, got {text!r}.")
     return seconds
+
+
+def bytes_of(option: str, text: str) -> int:
+    """A number of bytes, such as 64MiB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected {option} as a number of bytes, KiB, MiB or GiB, got {text!r}.")
+    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]

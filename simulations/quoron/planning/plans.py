@@ -384,7 +384,7 @@ def _exposures(config: Config) -> str:
 
 def _seen(info: Registered) -> str:
     """Why two servers will not do."""
-    return "" if info.one_server is None else f" ({info.one_server})"
+    return "" if info.promises.one_server is None else f" ({info.promises.one_server})"
 
 
 def _two_servers(info: Registered, config: Config) -> Literal["two-servers"] | None:
@@ -406,7 +406,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
             info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        why = info.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
+        why = info.promises.one_server if {*info.exposures}.isdisjoint(UNSEEN) else f"its exposure is {info.exposure}"
         shown = f"{info.name}: asked is exposure {_exposures(config)}; {why}."
         return Candidate(info.name, None, shown)
     try:

@@ -1,11 +1,12 @@
 """Silos of a configuration: what plans for them assume, and what is said beside one of a silo that is away."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from quoron.config import Config, TableSection
 from quoron_privacy.accounts.lifetime import Charge, compose
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import start_risk
 from quoron_server.parameters import Kind
@@ -115,3 +116,14 @@ def useless(plan: Plan) -> str | None:
         f"WARNING: {users:,} users, of whom nothing can be learnt: {forecast}, where not training leaves at most "
         f"{start:.2g}. {FIX}"
     )
+
+
+@contextmanager
+def few(users: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Of few users that no method can learn of, the error with what may be meant."""
+    try:
+        yield
+    except Infeasible:
+        if users < FEW:
+            say(FIX)
+        raise

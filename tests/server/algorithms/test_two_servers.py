@@ -29,7 +29,7 @@ from quoron_server.wording import sentence
 
 TWO = replace(PRIVACY, exposure="two-servers")
 SCENES = list(SERVED)
-ABLE = [name for name, info in ALGORITHMS.items() if info.one_server is None]
+ABLE = [name for name, info in ALGORITHMS.items() if info.promises.one_server is None]
 
 
 def planned(name: str, privacy: Privacy = TWO, **options: Any) -> Plan:
@@ -60,11 +60,11 @@ def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both
                 ALGORITHMS[name].verify(plan)
 
 
-@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.one_server is not None])
+@pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.promises.one_server is not None])
 def test_every_other_method_is_refused_with_its_reason(name: str) -> None:
     with pytest.raises(ConfigError, match="Expected an algorithm of exposure two-servers") as refused:
         planned(name)
-    assert ALGORITHMS[name].one_server in str(refused.value)
+    assert ALGORITHMS[name].promises.one_server in str(refused.value)
     assert "nobody has proved" not in str(refused.value)
     assert "two-servers" not in ALGORITHMS[name].exposures
 

@@ -10,13 +10,14 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One report a user, private before it leaves the client: protects against the coordinator too",
     paper="Bassily & Sun (2023), Algorithm 5 (with 2 and 3)",
-    promises=Promises(("local",), ("replace-one",), planning.THEOREM),
+    promises=Promises(
+        ("local",), ("replace-one",), planning.THEOREM, one_server="it needs neither server: clients add the noise"
+    ),
     options=planning.LocalModelOptions,
     parameters=LocalModelParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=LocalModel,
-    one_server="it needs neither server: clients add the noise",
     factor=Factor(known=None, unknown=2.0),
     no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
 )

@@ -284,14 +284,19 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
     paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
-    promises=Promises(("model",), ("replace-one",), "docs/privacy/group-privacy.md", pairs),
+    promises=Promises(
+        ("model",),
+        ("replace-one",),
+        "docs/privacy/group-privacy.md",
+        pairs,
+        one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+        "accelerated-srgd or tracking-srgd",
+    ),
     options=GroupedOptions,
     parameters=GroupedParameters,
     planner=plan,
     verifier=verify,
     maker=make,
-    one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
-    "accelerated-srgd or tracking-srgd",
     factor=Factor(known=3.5, unknown=11.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),

@@ -109,14 +109,20 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
     paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
-    promises=Promises(("model",), ("replace-one",), "docs/privacy/phased-sgd.md", pairs, moves=moves),
+    promises=Promises(
+        ("model",),
+        ("replace-one",),
+        "docs/privacy/phased-sgd.md",
+        pairs,
+        moves=moves,
+        one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+        "accelerated-srgd or tracking-srgd",
+    ),
     options=SizedOptions,
     parameters=PhasedParameters,
     planner=plan,
     verifier=verify,
     maker=make,
-    one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
-    "accelerated-srgd or tracking-srgd",
     factor=Factor(known=2.5, unknown=11.0),
     no_black_boxes=ITERATES,
 )

@@ -117,13 +117,14 @@ def _info(name: str, schemes: _Schemes, summary: str, factor: Factor, curve_step
         name=name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        promises=Promises(("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves),
+        promises=Promises(
+            ("broadcast",), tuple(schemes), THEOREM, pairs, Counting(_room, _beside), moves, one_server=None
+        ),
         options=DPSGDOptions,
         parameters=NoisySGDParameters,
         planner=partial(_plan, name, schemes),
         verifier=partial(_verify, schemes),
         maker=NoisySGD,
-        one_server=None,
         factor=factor,
         noise_ignores_domain=True,
         choosing=Choosing(many_passes=True, curve_step=curve_step),

@@ -143,14 +143,19 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         name=name,
         summary=summary,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
-        promises=Promises(("broadcast",), (adjacency,), "docs/privacy/group-privacy.md#sampled-items", _pairs),
+        promises=Promises(
+            ("broadcast",),
+            (adjacency,),
+            "docs/privacy/group-privacy.md#sampled-items",
+            _pairs,
+            one_server="its promise is amplification by secret samples, and two servers see whom they ask: take "
+            "mean-sgd or tracking-srgd",
+        ),
         options=GroupDPSGDOptions,
         parameters=GroupSGDParameters,
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
-        one_server="its promise is amplification by secret samples, and two servers see whom they ask: take "
-        "mean-sgd or tracking-srgd",
         factor=UNMEASURED,
         noise_ignores_domain=True,
         no_black_boxes=NoBlackBoxes("its clients clip each item's gradient on its own"),

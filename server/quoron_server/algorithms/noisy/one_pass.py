@@ -68,14 +68,18 @@ INFO = AlgorithmInfo(
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
     promises=Promises(
-        ("broadcast",), ("replace-one",), "docs/privacy/gaussian.md#parallel-composition", pairs, moves=moves
+        ("broadcast",),
+        ("replace-one",),
+        "docs/privacy/gaussian.md#parallel-composition",
+        pairs,
+        moves=moves,
+        one_server=None,
     ),
     options=OnePassOptions,
     parameters=NoisySGDParameters,
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
-    one_server=None,
     factor=Factor(known=3.0, unknown=9.0),
     noise_ignores_domain=True,
 )

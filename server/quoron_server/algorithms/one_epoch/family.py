@@ -17,13 +17,14 @@ ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
-        promises=Promises(("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs, moves=planning.moves),
+        promises=Promises(
+            ("broadcast",), ("replace-one",), planning.THEOREM, planning.pairs, moves=planning.moves, one_server=None
+        ),
         options=planning.FTRLOptions if gradients == "ftrl" else planning.OneEpochOptions,
         parameters=OneEpochParameters,
         planner=partial(planning.plan, name, gradients, method),
         verifier=planning.verify,
         maker=OneEpoch,
-        one_server=None,
         **more,
     )
 

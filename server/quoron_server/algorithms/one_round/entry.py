@@ -22,7 +22,7 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
     paper="Wang (2018), at the level of users (AdaSSP)",
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs),
+    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, one_server=None),
     options=planning.OneRoundOptions,
     parameters=OneRoundParameters,
     planner=planning.plan,
@@ -33,6 +33,5 @@ INFO = AlgorithmInfo(
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"
     ),
-    one_server=None,
     choosing=Choosing(rule=_rule, fewer_rounds=(1,)),
 )

@@ -9,14 +9,19 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Phases of regularised ERM on fresh users by full-batch steps, one noisy release a phase",
     paper="Zhang, Thekumparampil, Oh & He (2022), at user level, the phased algorithm",
-    promises=Promises(("model",), ("replace-one",), planning.THEOREM, planning.pairs),
+    promises=Promises(
+        ("model",),
+        ("replace-one",),
+        planning.THEOREM,
+        planning.pairs,
+        one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
+        "accelerated-srgd or tracking-srgd",
+    ),
     options=planning.PhasedERMOptions,
     parameters=PhasedERMParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=PhasedERM,
-    one_server="its iterates have no noise within a phase, and the coordinator would see them: take "
-    "accelerated-srgd or tracking-srgd",
     factor=Factor(known=2.0, unknown=4.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),

@@ -45,10 +45,8 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
 
     ConfigError for methods that two servers cannot carry out, naming why; Infeasible where noise leaves nothing.
     """
-    if info.one_server is not None:
-        raise ConfigError(
-            f"Expected an algorithm of exposure two-servers, got algorithm.name={info.name!r}: {info.one_server}."
-        )
+    if (why := info.promises.one_server) is not None:
+        raise ConfigError(f"Expected an algorithm of exposure two-servers, got algorithm.name={info.name!r}: {why}.")
     if constants != "calibrated":
         raise ConfigError(f"Expected constants='calibrated' with exposure two-servers, got {constants!r}.")
     limit = privacy.server_epsilon or privacy.epsilon

@@ -11,14 +11,18 @@ INFO = AlgorithmInfo(
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
     promises=Promises(
-        ("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs, moves=planning.moves
+        ("broadcast",),
+        ("replace-one", "zero-out"),
+        planning.THEOREM,
+        planning.pairs,
+        moves=planning.moves,
+        one_server=None,
     ),
     options=planning.WhitenedOptions,
     parameters=WhitenedParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=made,
-    one_server=None,
     factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(

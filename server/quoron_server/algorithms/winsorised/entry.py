@@ -9,15 +9,20 @@ INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Full-batch noisy gradient descent on means whose rotated coordinates are clamped in a private box",
     paper="Levy et al. (2021), as in Bassily & Sun (2023), Algorithm B",
-    promises=Promises(("broadcast",), ("replace-one", "zero-out"), planning.THEOREM, planning.pairs),
+    promises=Promises(
+        ("broadcast",),
+        ("replace-one", "zero-out"),
+        planning.THEOREM,
+        planning.pairs,
+        one_server="it chooses quantiles by whole histograms with an exponential mechanism, which is no sum with "
+        "noise: take tracking-srgd",
+    ),
     options=planning.WinsorisedERMOptions,
     parameters=WinsorisedERMParameters,
     planner=planning.plan,
     paper_planner=planning.paper_plan,
     verifier=planning.verify,
     maker=WinsorisedERM,
-    one_server="it chooses quantiles by whole histograms with an exponential mechanism, which is no sum with noise: "
-    "take tracking-srgd",
     factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
     choosing=Choosing(many_passes=True),
