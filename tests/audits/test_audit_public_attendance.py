@@ -49,7 +49,11 @@ def told(there: list[list[bool]], sent: list[str], quorum: Quorum = QUORUM, twin
         update=lambda state, answers, noise: Update(state + 1, (), {}, {}),
     )
     parameters = SimpleNamespace(cohorts=lambda: (USERS,) * ROUNDS)
-    plan: Any = SimpleNamespace(parameters=parameters, attendance=lambda: (Attendance(math.inf),) * ROUNDS)
+    plan: Any = SimpleNamespace(
+        parameters=parameters,
+        attendance=lambda: (Attendance(math.inf),) * ROUNDS,
+        guarantee=SimpleNamespace(servers=None),
+    )
     run = WithQuorum(plan, quorum, inner)
     state, noise, events = run.init(), SeededNoise(1), []
     while state.round < ROUNDS and (question := run.request(state, noise)) is not None:

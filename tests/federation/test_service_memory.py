@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -211,12 +212,12 @@ def asked_while_made(task: Task, monkeypatch: pytest.MonkeyPatch, here: range, r
 
     class Noting(wire.Body):
         @classmethod
-        def of(cls, task: Task) -> wire.Body:
+        def of(cls, task: Task, *more: Any, **own: Any) -> wire.Body:
             seen.append(("made", 0 if task.own is None else getattr(task, task.own).tobytes()))
-            return made(task)
+            return made(task, *more, **own)
 
     made = wire.Body.of
-    monkeypatch.setattr("quoron_server.service.sessions._READY", ready)
+    monkeypatch.setattr("quoron_server.service.asking._READY", ready)
     monkeypatch.setattr("quoron_client.protocol.wire.Body", Noting)
 
     async def scene() -> None:
@@ -228,7 +229,7 @@ def asked_while_made(task: Task, monkeypatch: pytest.MonkeyPatch, here: range, r
         asking = asyncio.create_task(
             sessions.ask(session, Question(0, np.arange(12), task), shape=(2,), seconds=600.0, early_ends=True)
         )
-        while sum(each[0] == "sent" for each in seen) < len(here):
+        while sum(each[0] == "sent" for each in seen) < len(here) and not asking.done():
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait({asking})

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator
+from quoron_server.service.engine import GrpcEngine
 from quoron_server.specification import make_plan
 
 ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each asked once
@@ -297,3 +299,23 @@ def test_what_a_full_round_measures_is_what_was_computed_for_it(algorithm: str, 
         assert event["measured_up"] == framed(event["encoded_up"], messages, name)
     for name in ("measured_down", "measured_up"):
         assert events[-1][f"total_{name}"] == sum(event[name] for event in events)
+
+
+def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
+    """Else a client that is started again in the open round is told of no such run, and takes back what it charged
+    unless it was drawn: what is charged would tell of the draw."""
+    noted: list[set[int]] = []
+    session = SimpleNamespace(agreed={3, 5}, summed=())
+
+    async def asked(*given: object, **named: object) -> Answers:
+        assert noted == [{3, 5}]
+        session.agreed.add(8)  # in the middle of the round
+        return Answers(np.zeros((1, 2)), np.zeros(1, np.uint8))
+
+    async def play() -> None:
+        loop, sessions = asyncio.get_running_loop(), SimpleNamespace(ask=asked)
+        engine = GrpcEngine(sessions, session, loop, None, 1.0, note_agreed=noted.append)
+        await asyncio.to_thread(engine.collect, SimpleNamespace(round=0), (2,))
+
+    asyncio.run(play())
+    assert noted == [{3, 5}, {8}]

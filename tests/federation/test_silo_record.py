@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
 
@@ -145,6 +146,18 @@ class TestAPersonsLimit:
         assert charge.ended
         assert not charge.charged.any()
 
+    def test_of_a_run_that_was_agreed_to_again_stays_though_it_has_not_begun(self, tmp_path):
+        """A client that was started again and then loses its connection has agreed, and is not asked to once more."""
+        for process in range(2):
+            with opened(tmp_path) as record:
+                record.register(["anna"])
+                record.saw("a:1", BooksClaim(("0" * 16,), 0, "0" * 64, "", frozenset()), 0)
+                record.witness([])
+                assert record.agree(agreement()) is None
+                if process:
+                    record.witness([])
+                assert record.may_answer("r", 0, seats(0)).all()
+
     def test_of_whoever_comes_while_a_run_is_open_is_charged_then(self, tmp_path, record):
         record.agree(agreement(participations=300))
         record.keep("r", 0, Q, b"rows", seats(0, 1, 2))
@@ -177,6 +190,13 @@ class TestAPersonsLimit:
         assert record.may_answer("r", 1, seats(0, 1, 2), spends=(0.5, 0.0)).tolist() == [False, False, True]
         assert record.keep("r", 1, Q, b"reports", seats(0, 2), spends=(0.25, 1e-6)) is not None
         assert record.may_answer("r", 2, seats(0, 1, 2), spends=(0.25, 0.0)).tolist() == [False, True, True]
+
+    def test_holds_reports_to_it_whatever_others_are_asked_for_in_the_same_round(self, record):
+        """A second question of a round, to others and for less, takes nothing of what the first one spent."""
+        record.agree(agreement(participations=3))
+        assert record.keep("r", 0, Q, b"reports", seats(0, 1), spends=(0.75, 1e-6)) is not None
+        assert record.keep("r", 0, OTHER, b"reports", seats(2), spends=(0.1, 0.0), further=True) is not None
+        assert not record.may_answer("r", 1, seats(0, 1), spends=(0.5, 0.0)).any()
 
 
 @dataclass

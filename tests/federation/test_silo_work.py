@@ -234,6 +234,61 @@ def test_where_who_answers_is_told_everybody_has_answered(file: Path) -> None:
         found = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
         assert found.status.tolist() == [Status.ANSWERED] * 6
         assert found.values.any(axis=1).tolist() == [True, True, True, True, False, False]
+        empty = rows(worker.reply(question(GRADIENT, [5], 2)), GRADIENT, 1)
+        assert empty.status.tolist() == [Status.ANSWERED], "that a place is empty shows nowhere"
+
+
+def test_what_is_not_ready_in_time_is_zeros_that_nothing_is_computed_for(file: Path, monkeypatch) -> None:
+    """How long computing takes is a function of the items: it may not show in when zeros leave."""
+    terms = {"attendance": "public", "seconds": 60.0}
+    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(**terms), FIRST)
+        assert rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6).values.any(), "items are there"
+        with monkeypatch.context() as patch:
+            patch.setattr(SiloWorker, "_answers", lambda *given: pytest.fail("it was computed"))
+            late = rows(worker.reply(question(GRADIENT, np.arange(6), 1), ready=False), GRADIENT, 6)
+        assert late.status.tolist() == [Status.ANSWERED] * 6
+        again = rows(worker.reply(question(GRADIENT, np.arange(6), 1)), GRADIENT, 6)
+        assert not late.values.any()
+        assert not again.values.any(), "one answer a round"
+
+
+def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> None:
+    """Zeros that are late are not said beside an answer that was kept: one answer a round."""
+    with opened(config := owner(file, accept_exposures=PUBLIC)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(attendance="public", seconds=60.0), FIRST)
+        worker.prepare("r")
+        asked, keep, first = question(GRADIENT, np.arange(6)), Record.keep, []
+
+        def raced(self: Record, *given: object, **named: object) -> bytes | None:
+            if not first:
+                first.append(b"")
+                first.append(worker.reply(asked))
+            return keep(self, *given, **named)
+
+        monkeypatch.setattr(Record, "keep", raced)
+        late = worker.reply(asked, ready=False)
+        assert rows(late, GRADIENT, 6).values.any()
+        assert late == first[1]
+
+
+def test_as_many_bytes_are_said_whoever_of_the_asked_is_there(file: Path) -> None:
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(), FIRST)
+        there, not_there = worker.reply(question(GRADIENT, [0])), worker.reply(question(GRADIENT, [5], 1))
+        assert len(pb.Answer.FromString(there).values.data) == len(pb.Answer.FromString(not_there).values.data)
+
+
+def test_a_number_beyond_those_that_were_declared_since_is_left_out(file: Path) -> None:
+    with opened(owner(file)) as record:
+        record.register(["zoe", *NAMES])
+        worker = SiloWorker.of(owner(file, people=5), record)
+        assert worker.consider(announced(), FIRST).takes_part
+        found = rows(worker.reply(question(GRADIENT, np.arange(5), people=5)), GRADIENT, 5)
+    assert found.status.tolist() == [Status.MISSING, 0, 0, 0, 0]
 
 
 def test_more_persons_than_were_declared_are_an_error_before_anything_is_sent(file: Path) -> None:

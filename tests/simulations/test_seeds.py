@@ -42,11 +42,13 @@ OTHERS = {
     "quoron_server/books/drawing.py": "members of a run, public: whoever draws again gets them",
     "quoron/sections.py": "slots of the plan, public: of Flower's plug-in too, whose noise is secret",
     "quoron/cli/app.py": "slots of the plan, public",
+    "quoron/cli/train.py": "made-up patients",
     "quoron/config.py": "slots of the plan, public; made-up users",
     "quoron/section.py": "made-up users, and who is held out",
     "quoron/training/buying.py": "slots of the plan, public",
     "quoron/training/curator.py": "slots of the plan, public",
     "quoron/training/start.py": "slots of the plan, public",
+    "quoron/training/hospitals.py": "made-up patients",
     "quoron/training/rows.py": "slots of the plan, public",
     "quoron_server/algorithms": "slots of the plan, public",
     "quoron_server/black_box.py": "slots of the plan, public",
@@ -63,6 +65,7 @@ OTHERS = {
     "quoron/simulation/inline.py": "words of simulated users",
     "quoron_client/randomisers/randomness.py": "SeededRandomness",
     "quoron_privacy/noise/sources.py": "SeededNoise",
+    "quoron_privacy/two_servers": "masks: secret, of the operating system's randomness",
 }
 
 

@@ -132,7 +132,8 @@ def here(database: sqlite3.Connection, persons: Persons) -> Mask:
         return np.equal(persons, 0)
     (many,) = database.execute("SELECT count(*) FROM people").fetchone()
     gone = [row[0] for row in database.execute("SELECT person FROM people WHERE departed IS NOT NULL")]
-    return np.logical_and(np.isin(persons, np.arange(many)), ~np.isin(persons, gone))
+    inside: Mask = (persons >= 0) & (persons < many)
+    return np.logical_and(inside, ~np.isin(persons, gone)) if gone else inside
 
 
 def charge(database: sqlite3.Connection, run: str, persons: Persons, *, participations: int) -> None:
@@ -197,10 +198,12 @@ def spent(
 
 def _summed(held: Mask, costs: Sequence[tuple[float, float]], plus: Sequence[tuple[float, float]]) -> Sums:
     """Of each column (R, k) of those `costs` that it has, and `plus` these; alike columns are summed once."""
+    if not costs:
+        return np.full((held.shape[1], 2), [fsum(each[0] for each in plus), fsum(each[1] for each in plus)])
     patterns, which = np.unique(np.packbits(held, axis=0).T, axis=0, return_inverse=True)
     sums = np.empty((len(patterns), 2))
     for total, pattern in zip(sums, patterns, strict=True):
-        bits = np.unpackbits(pattern, count=len(costs)) if costs else ()
+        bits = np.unpackbits(pattern, count=len(costs))
         all_of = [*(cost for cost, bit in zip(costs, bits, strict=True) if bit), *plus]
         total[:] = fsum(each[0] for each in all_of), fsum(each[1] for each in all_of)
     return sums[which.ravel()]

@@ -84,6 +84,7 @@ class Record:
         self._incarnation: str | None = None
         with file.errors() as database:  # number of the last run that another process agreed to
             (self._before,) = database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+        self._again = set[str]()  # of those up to it the ones that this process has agreed to, too
 
     @classmethod
     def open(
@@ -170,7 +171,8 @@ class Record:
                     (run, b"", epsilon, delta),
                 )
             if len(known) < MOST_TOLD:
-                agreements.release(database, {each[0] for each in known}, books=self._root, before=self._before)
+                begun = {each[0] for each in known} | self._again
+                agreements.release(database, begun, books=self._root, before=self._before)
 
     def _everybody(self) -> Persons:
         """Whoever has a number, or the one user."""
@@ -249,6 +251,8 @@ class Record:
             if not Share.of(database, a.run).charged.any():
                 before = persons.spent(database, everybody[:1], besides=a.run)
                 return self._beyond_limits(before[0], (a.epsilon, a.delta)) or "nobody has room for it"
+        if found is not None:
+            self._again.add(a.run)
         return None
 
     def _charge(self, agreement: Agreement, those: Persons, *, people: int) -> None:
@@ -290,7 +294,8 @@ class Record:
         spends: tuple[float, float] = (0.0, 0.0),
         may: May | None = None,
     ) -> str | None:
-        """Why none of these persons of a silo may give a new answer in this round, or None; without any, the one user.
+        """Why none of these persons of a silo may give a new answer in this round, or None; by default the one user. Of
+        no persons at all: why nobody may, whoever it is.
 
         The answer `spends` (ε, δ) by itself: a local report. `may` says whether the plan has a user in this round who
         was in some others.
@@ -361,7 +366,7 @@ class Record:
         )
         may = ~np.logical_or.reduce([each for each, _ in reasons])
         if may.any() or not len(asked):
-            return may, None if len(asked) else "nobody was asked"
+            return may, None
         return may, next(why for each, why in reasons if each[0])
 
     def keep(
@@ -389,9 +394,11 @@ class Record:
             if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
             # Last the answer: who sums ε over rounds reads none.
-            query = "SELECT persons FROM answers WHERE run = ? AND round = ?"
+            query = "SELECT persons, epsilon, delta FROM answers WHERE run = ? AND round = ?"
             earlier = database.execute(query, (run, round)).fetchone() if further else None
             everybody = persons.mask(asked) if earlier is None else persons.union(earlier[0], asked)
+            if earlier is not None:  # one row for all of them: of each as much as of whoever spends most
+                spends = max(spends[0], earlier[1]), max(spends[1], earlier[2])
             row = (run, round, digest, *spends, self._incarnation, persons.packed(everybody), answer)
             database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             persons.count(database, run, asked)
@@ -408,6 +415,7 @@ class Record:
                 return False
             with self._file.transaction():
                 agreements.end(database, run, begun=begun)
+        self._again.discard(run)
         return True
 
     def depart(self, name: str, *, time: str) -> Departure:

@@ -93,6 +93,7 @@ class SiloWorker(Worker):
         names = items.names if isinstance(items, OwnPeople) else ()
         made = Worker._with(self, part, items)
         seats = self.record.register(names, self.people)
+        seats[seats >= self.people] = -1  # of a file that was larger before the silo said how many it answers for
         if beyond := int(np.count_nonzero(seats < 0)):
             _LOG.warning(
                 "Data file %r: %d persons are left out, who have left or are more than the %d this silo answers for.",
@@ -130,11 +131,12 @@ class SiloWorker(Worker):
             return misfit
         if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
             return self._said(name, part, _nobody(part, task, len(asked)), sums)
-        found = self._each(name, part, task, asked)
+        found = self._each(name, part, task, asked, ready)
         return found if isinstance(found, str) else self._said(name, part, found, sums)
 
-    def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons) -> Answers | str:
-        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round."""
+    def _each(self, name: tuple[str, int, bytes], part: Part, task: Task, asked: Persons, ready: bool) -> Answers | str:
+        """Rows of the asked, made now and kept, or kept before: nobody says two things in one round. Without time to be
+        `ready` nothing is computed, and what was not kept by now is zeros."""
         stored, record, spends = self.record.kept(*name[:2]), self.record, task.spends
         kept = None if stored is None else KeptRows.read(stored)
         found = _nobody(part, task, len(asked))
@@ -147,14 +149,18 @@ class SiloWorker(Worker):
         new[new] = record.may_answer(*name[:2], asked[new], spends=spends, further=kept is not None)
         rows = np.flatnonzero(new)
         if len(rows):
-            made = self._rows(part, task.part(rows), name[1], asked[rows])
+            some = task.part(rows)
+            made = self._rows(part, some, name[1], asked[rows]) if ready else _nobody(part, some, len(rows))
             found.values[rows], found.status[rows] = made.values, made.status
-            told = KeptRows.of(task.part(rows), asked[rows], made)
-            told = told if kept is None else kept.and_also(told)
-            if not record.keep(*name, told.as_bytes(), asked[rows], spends=spends, further=kept is not None):
+            told = KeptRows.of(some, asked[rows], made)
+            sent = (told if kept is None else kept.and_also(told)).as_bytes()
+            before = record.keep(*name, sent, asked[rows], spends=spends, further=kept is not None)
+            if before is None:
                 return "another process of this client was faster"
-        elif kept is None:
-            return record.objection(*name[:2], asked, spends=spends) or "nobody of it may answer"
+            if before is not sent:  # what was kept meanwhile is what is said
+                return self._each(name, part, task, asked, ready)
+        elif kept is None and (why := record.objection(*name[:2], asked[:0])) is not None:
+            return why  # that none of those who were asked is there shows as of each of them, in as many bytes
         return found
 
     def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:

@@ -53,8 +53,10 @@ def check_own(task: Task, asked: int) -> None:
 
 def rows_to_wire(run: str, round: int, digest: bytes, found: Answers) -> federation.Answer:
     """The rows of a silo's asked persons, zeros where not answered; its length says nothing of them."""
-    sent = np.where((found.status == Status.ANSWERED).reshape((-1,) + (1,) * (found.values.ndim - 1)), found.values, 0)
-    values = array_to_wire(sent.astype(np.float64, copy=False))
+    sent = found.values.astype(np.float64, copy=False)
+    if not (answered := found.answered).all():
+        sent = np.where(answered.reshape((-1,) + (1,) * (sent.ndim - 1)), sent, 0.0)
+    values = array_to_wire(sent)
     status = np.ascontiguousarray(found.status, np.uint8).tobytes()
     return federation.Answer(run=run, round=round, digest=digest, values=values, statuses=status)
 

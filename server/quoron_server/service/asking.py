@@ -27,7 +27,7 @@ class Sealed:
     """What came with a masked answer, for the helper."""
 
     question: bytes  # digest, 32 bytes
-    seed: bytes
+    text: bytes  # the sealed seed of its mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,7 +33,7 @@ class GrpcEngine:
     problem: Problem
     seconds: float
     early_ends: bool = False
-    note_agreed: Callable[[set[int]], None] | None = None  # told of members who have agreed since the round before
+    note_agreed: Callable[[set[int]], None] | None = None  # told of members who have agreed since the last time
     stopped: bool = False
     _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
@@ -50,6 +50,7 @@ class GrpcEngine:
 
     def collect(self, question: Question, shape: tuple[int, ...], row: pb.Row | None = None) -> Answers:
         """What came, of this shape, as `Sessions.ask` has it: nobody has looked at it."""
+        self.note()
         coroutine = self.sessions.ask(
             self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends, row=row
         )
@@ -62,11 +63,15 @@ class GrpcEngine:
             raise RunStopped(
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
-        self._note()
+        self.note()
         return answers
 
-    def _note(self) -> None:
-        """Before the round's commit: whoever has given an answer that counts has agreed."""
+    def note(self) -> None:
+        """Before anybody is asked, and before the round's commit: whoever has given an answer that counts has agreed.
+
+        A client that comes back and is not told so takes the run for one that has not begun, unless it was drawn and
+        has answered: what it is charged would tell (docs/privacy/own-limits.md).
+        """
         if self.note_agreed is None or len(self.session.agreed) == len(self._noted):  # nobody takes it back
             return
         new = set(self.session.agreed) - self._noted

@@ -350,7 +350,7 @@ class HelpedEngine:
         known = self.helping.fingerprints(users)
         for row, user in zip(there, users, strict=True):
             if (own := known.get(user)) is not None:
-                entry = Entry(own, sealed[row].question, sealed[row].seed, row % self._groups)
+                entry = Entry(own, sealed[row].question, sealed[row].text, row % self._groups)
                 self._gathered[own] = _Gathered(row, entry, values[row])
 
     def _length(self, round_: int) -> int:

@@ -168,6 +168,8 @@ class Manager:
 
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
+        for engine in [run.engine for run in self._active.values() if run.engine is not None]:
+            await self._stored(engine.note)  # in the open round, too
         return await self._stored(self._registry.agreed, user, charges.MOST_TOLD)
 
     async def user(self, identity: str) -> int | None:
