@@ -192,7 +192,7 @@ class ShapedMomentRows:
         """See RingReduction."""
         numbers, radius = packed(len(self.transform)), radius_of(self.radius)
         block, weights = only(self.sheet, "shaped-moment", numbers + 1), weights_of(self.sheet.adjacency)
-        unit, matrix = float(block.unit), np.ascontiguousarray(self.transform, np.float64)
+        unit, matrix = float(block.unit), square(self.transform)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             added, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
@@ -215,52 +215,12 @@ class LengthRows:
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction."""
         block, made = only(self.sheet, "length", 2), np.zeros((len(values), 2), np.int64)
-        logs = (vector_logs if self.vectors else moment_logs)(values, self.transform)
+        logs = vector_logs(values, self.transform) if self.vectors else moment_logs(values, square(self.transform))
         here = answered & ~np.isnan(logs)
         fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
         made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
         made[:, 1] = np.where(here, int(HERE * block.unit), 0)
         return admitted(made, self.sheet)
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        return total(self.rows(values, answered), answered)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OneHotRows:
-    """U in the cell that a user names, a whole number from 0; the zero row for anything else. Of the kind "one-hot"."""
-
-    sheet: RoundSheet  # one block, a number a cell
-    chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction; values (users, 1)."""
-        block = only(self.sheet, "one-hot")
-        cells = checked(values, 1)[:, 0]
-        named = answered[:, None] & (cells[:, None] == np.arange(block.length))
-        made: Integers = np.where(named, np.int64(block.unit), np.int64(0))
-        return made
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        return total(self.rows(values, answered), answered)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FlagRows:
-    """U for users whose number is above `threshold`, 0 for all others. Of the kind "flag"."""
-
-    sheet: RoundSheet  # one block of one number
-    threshold: float = 0.0
-    chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction; values (users, 1)."""
-        block = only(self.sheet, "flag", 1)
-        above = answered[:, None] & (checked(values, 1) > self.threshold)
-        made: Integers = np.where(above, np.int64(block.unit), np.int64(0))
-        return made
 
     def of(self, values: Matrix, answered: Mask) -> RingSums:
         """See RingReduction."""
@@ -279,6 +239,13 @@ def radius_of(norm: float) -> float:
     """A radius that whoever asks has sent: ConfigError for what is none, which says nothing of any data."""
     check_norm(norm)
     return float(norm)
+
+
+def square(transform: Matrix) -> Matrix:
+    """What whoever asks has sent, (d, d): loops read that much. ConfigError for another shape."""
+    if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
+        raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
+    return np.ascontiguousarray(transform, np.float64)
 
 
 def centred(centre: Vector | None, dimension: int) -> Vector:
