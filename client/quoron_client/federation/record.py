@@ -390,8 +390,8 @@ class Record:
         """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
         kept before for the same question; None if some of them may not answer (any more).
 
-        If they are `further` ones, the answer has the rows of those who have answered in this round before, too, maybe to
-        this very question: somebody has come since.
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too; it may
+        be to this very question, where somebody has come since.
         """
         asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
