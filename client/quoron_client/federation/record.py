@@ -40,9 +40,7 @@ it erased but that it has left and what was spent, and from then on nothing open
 leaves a silo (`depart`) that person's answers are.
 """
 
-import sqlite3
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -440,14 +438,3 @@ class Record:
             if fsum((before, wanted)) > limit:
                 return f"its {name} = {wanted:g} and the {before:g} spent before exceed the lifetime limit {limit:g}"
         return None
-
-
-def welcomed(path: Path) -> bool:
-    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
-    if not path.exists():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
-    except sqlite3.Error:
-        return True
