@@ -45,7 +45,7 @@ def main():
     opened = seals.opener(key.secret)
     print(f"open: {1e3 * seconds(lambda: opened(sealed, b'info'), 100):.3f} ms")
     entries = [(n.to_bytes(32, "big"), bytes(32), sealed) for n in range(1, 10_001)]
-    print(f"chain, a user: {1e6 * seconds(lambda: next_chain(FIRST, 0, 0, entries), 1) / len(entries):.2f} µs")
+    print(f"chain, a user: {1e6 * seconds(lambda: next_chain(FIRST, 0, entries), 1) / len(entries):.2f} µs")
     one = Sheet((RoundSheet((Block("sums", K, UNIT, "clipped"),)),) * 100, "blt")
     chains = [bytes([t]) * 32 for t in range(100)]
     noise = ServerNoise(seed, "run", bytes(32), one)

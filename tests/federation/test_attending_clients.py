@@ -2,6 +2,7 @@
 computes. What shows is which bytes left, and whether they left before their time."""
 
 import asyncio
+import json
 import threading
 
 import numpy as np
@@ -175,6 +176,48 @@ def test_what_a_run_with_private_attendance_computes_keeps_no_question_from_its_
     found, status = values(converse(data, script, **OWNER))
     assert status == Status.ANSWERED
     assert found.any()
+
+
+def test_a_question_that_is_said_before_the_consent_has_no_answer_that_leaves_when_it_is_ready(data, monkeypatch):
+    """Announced in another spelling, and asked in the same breath: it would have been answered once it was computed."""
+    ready, told, real = readiness(monkeypatch), threading.Event(), work.Worker.consider
+    announced = json.dumps(json.loads(terms(**PUBLIC)), separators=(",", ":"))
+
+    def slow(self, *given):
+        told.wait(5)  # seconds, where the answer would come only after the consent
+        return real(self, *given)
+
+    monkeypatch.setattr(work.Worker, "consider", slow)
+
+    async def script(fake):
+        announcement = federation.Announcement(run="r", description=announced)
+        await fake.to_say.put(federation.ServerMessage(run=announcement))
+        await fake.to_say.put(said(asked()))
+        first = await fake.hears("answer"), ready.is_set()
+        told.set()
+        assert (await fake.hears("consent")).takes_part
+        return first, await sent_at_its_time(fake, ready=ready)
+
+    (answer, computed), later = converse(data, script, **OWNER)
+    assert (answer.status, computed) == (federation.STATUS_MISSING, False), "of no items: nothing was computed"
+    assert values(later)[1] == Status.ANSWERED, "asked again, after the consent"
+
+
+def test_of_a_run_that_was_forgotten_nothing_tells_whether_an_answer_was_kept(data, monkeypatch):
+    """Parts are evicted by other runs, and gone after a restart; its record knows what kind of run it was."""
+    ready = readiness(monkeypatch)
+
+    async def script(fake):
+        assert await fake.announce("r", terms(**PUBLIC))
+        kept = await sent_at_its_time(fake, ready=ready)
+        workers[0].parts.clear()
+        return kept, await fake.ask(asked())
+
+    workers, real = [], work.Worker.consider
+    monkeypatch.setattr(work.Worker, "consider", lambda self, *given: workers.append(self) or real(self, *given))
+    kept, again = converse(data, script, **OWNER)
+    assert values(kept)[1] == Status.ANSWERED
+    assert again.status == federation.STATUS_MISSING
 
 
 def test_no_client_takes_part_unless_its_owner_says_so(data):

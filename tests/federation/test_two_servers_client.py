@@ -1,6 +1,8 @@
 """What a client of two servers agrees to, sends and keeps; and what nothing of its data moves."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from federation.crowd import write_items
-from quoron_client.federation import ClientConfig, masking
+from quoron_client.federation import ClientConfig, masking, work
 from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import RecordFile
 from quoron_client.federation.terms import read_terms
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import masked, wire
@@ -110,6 +113,7 @@ class TestConsent:
             {"description": {"adjacency": "zero-out"}},
             {"description": {"rounds": 5}},
             {"description": {"exposure": "broadcast"}},
+            {"description": {"simulation": True, "simulation_seed": 7}},
             {"sheet": ""},
             {"consent": None},
         ],
@@ -124,6 +128,19 @@ class TestConsent:
         louder = replace(first, blocks=tuple(replace(each, unit=2 * each.unit) for each in first.blocks))
         sheet = replace(scene.leader.sheet, rounds=(louder,) * len(scene.leader.sheet.rounds))
         assert not takes_part(scene, scene.announcement(sheet=sheet.as_json()))
+
+    def test_the_consent_to_a_simulation_is_none_to_a_run_of_secret_noise(self, scene: Scene) -> None:
+        """Whoever knows its seed knows the helper's noise."""
+        consent = scene.leader.consent
+        consent.simulation = True
+        consent.signature = masked.signature_of(consent, SIGNING)
+        assert not takes_part(scene, scene.announcement(consent=consent))
+
+    def test_nothing_is_sealed_for_keys_whose_time_is_over(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert takes_part(scene, scene.announcement())
+        monkeypatch.setattr(work.time, "time", lambda: float(scene.leader.consent.expires))
+        assert scene.worker.reply(scene.question()[0]) is None
+        assert scene.worker.zero_row(scene.question()[0]) is None
 
     def test_what_was_agreed_to_never_changes(self, scene: Scene) -> None:
         assert takes_part(scene, scene.announcement())
@@ -244,3 +261,61 @@ def test_a_question_without_a_row_has_no_answer_in_a_run_of_two_servers(scene: S
     answer = pb.Answer.FromString(scene.worker.reply(question) or b"")
     assert answer.status == pb.STATUS_MISSING
     assert not answer.values.data.strip(b"\0")
+
+
+class Killed(BaseException):
+    """Of a process, without warning."""
+
+
+def test_twenty_kills_of_a_client_at_its_writes_change_no_byte_that_it_sends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each write five times before it is durable, then before it is counted, or before anything is said of it."""
+    scene, kills, left = Scene(tmp_path, "dp-ftrl"), [0], [5]
+    transaction, count = RecordFile.transaction, RecordFile._keep_count
+
+    @contextlib.contextmanager
+    def dying(file: RecordFile) -> Iterator[Any]:
+        before = file.database.total_changes
+        with transaction(file) as database:
+            yield database
+            wrote = database.total_changes != before
+            if wrote and left[0]:
+                left[0] -= 1
+                kills[0] += 1
+                raise Killed
+        if wrote:
+            left[0] = 5
+            kills[0] += 1
+            raise Killed
+
+    def uncounted(file: RecordFile, number: int) -> None:
+        if kills[0] % 2 and not left[0]:
+            left[0] = 5
+            kills[0] += 1
+            raise Killed
+        count(file, number)
+
+    monkeypatch.setattr(RecordFile, "transaction", dying)
+    monkeypatch.setattr(RecordFile, "_keep_count", uncounted)
+    sent: dict[int, list[bytes | None]] = {0: [], 3: []}
+    questions = {number: scene.question(number)[0] for number in sent}
+    ended = False
+    while not ended:
+        scene.record.close()
+        scene.record = Record.open(scene.place / "record.sqlite", epsilon=1000.0, delta=0.9)
+        worker = scene.client()
+        with contextlib.suppress(Killed):
+            if takes_part(scene, scene.announcement(), worker):
+                for number, question in questions.items():
+                    sent[number].append((worker.zero_row if kills[0] % 3 else worker.reply)(question))
+            worker.forget("trial")
+            ended = True
+    assert kills[0] >= 20
+    for number, answers in sent.items():
+        said = [each for each in answers if each is not None]
+        assert answers[: len(said)] == said, "nothing but after the run's end"
+        assert len(said) > 1
+        assert len(set(said)) == 1
+        row = scene.opened(said[0], questions[number])
+        assert ring.fits(row, scene.leader.sheet.rounds[number])

@@ -21,7 +21,7 @@ from quoron_protos.v1.helper_pb2_grpc import HelperStub
 from quoron_server.helper.runs import Helped
 from quoron_server.service import Coordinator, ServeConfig, Transport, certificates
 from quoron_server.service.sessions import Sessions
-from quoron_server.specification import make_plan, require_deployable
+from quoron_server.specification import RunSpecification, make_plan, require_deployable
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,36 @@ from quoron_server.specification import make_plan, require_deployable
 def test_two_servers_and_twenty_clients_give_the_bits_of_the_simulation_of_both(
     algorithm: str, groups: int, issued: Path, tmp_path: Path
 ) -> None:
-    run = wanted(algorithm, groups=groups)
-    paths, place = write_items(tmp_path, USERS), tmp_path / "other"
+    same_bits(wanted(algorithm, groups=groups), USERS, issued, tmp_path)
+
+
+@pytest.mark.slow
+def test_so_do_a_hundred_clients_of_tracking_srgd(tmp_path: Path) -> None:
+    """Pilot rounds, counted norms and correlated sums in one run: with fewer users it has no plan."""
+    run, issued = wanted("tracking-srgd"), tmp_path / "issued"
+    certificates.make_authority(issued, days=2)
+    certificates.issue(issued, "coordinator", coordinator=True, hosts=("localhost", "127.0.0.1"), days=1)
+    for user in range(run.problem.users):
+        certificates.issue(issued, f"client-{user}", days=1)
+    same_bits(run, run.problem.users, issued, tmp_path)
+
+
+def same_bits(run: RunSpecification, users: int, issued: Path, tmp_path: Path) -> None:
+    """Of a federation and of one process."""
+    paths, place = write_items(tmp_path, users), tmp_path / "other"
     place.mkdir()
 
     async def federated() -> np.ndarray:
         with helper(place) as second:
             async with helped(tmp_path, issued, place, second) as running:
-                await enrol(running.listen, issued, USERS)
+                await enrol(running.listen, issued, users)
                 async with clients(running.listen, issued, place, tmp_path, paths):
                     with hurried(running):
                         await running.manager.submit(run.as_text())
                         return await complete(running)
 
     model = carried_out(federated())
-    np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(USERS)))
+    np.testing.assert_array_equal(model, inline_model(run, tmp_path, from_items(users)))
 
 
 class Views:

@@ -142,6 +142,14 @@ class TestRows:
         with pytest.raises(ConfigError, match="kind"):
             ClippedRows(sheet("moment", D), 1.0).of(np.ones((1, D)), np.ones(1, bool))
 
+    @pytest.mark.parametrize("shape", [(3, 1), (3, 4), (3, 0), (3,)])
+    def test_a_transform_that_is_not_square_is_refused_before_a_loop_reads_beyond_it(self, shape):
+        moment = RoundSheet((Block("moment", 7, 1 << 28, "shaped-moment"),))
+        length = RoundSheet((Block("length", 2, 1 << 28, "length"),))
+        for made in (ShapedMomentRows(moment, np.ones(shape), 1.0), LengthRows(length, np.ones(shape), 1.0)):
+            with pytest.raises(ConfigError, match="shape"):
+                made.rows(np.ones((1, 6)), np.ones(1, bool))
+
 
 class TestAgainstTheDefinition:
     """Rows again, in a hundred digits."""

@@ -2,15 +2,26 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from quoron_client.protocol.masked import check_signature
-from quoron_privacy.errors import ConfigError, IdentityError, LedgerError, QuoronError, VerificationError
+from quoron_privacy.errors import (
+    ConfigError,
+    IdentityError,
+    LedgerError,
+    LedgerUnavailable,
+    QuoronError,
+    VerificationError,
+)
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, next_chain
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
+from quoron_server.helper import keys, runs
+from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.runs import Refused, UnknownRun
 from server.helper_scene import LEADER, SIGNING, Clock, Leader, key_of, opened, plan_of, real, request, words_of
 
@@ -228,6 +239,57 @@ class TestKeysEnd:
             with pytest.raises(Refused, match="expired"):
                 leader.ask(1, [])
             assert helped.keys.read("trial") is None
+
+    def test_keys_that_cannot_be_removed_are_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fails(*_: object, **__: object) -> None:
+            raise PermissionError("of the folder")
+
+        clock = Clock()
+        with opened(tmp_path, clock=clock, keep=100.0) as helped:
+            Leader(real(), helped)
+            clock.now += 100
+            with monkeypatch.context() as patched:
+                patched.setattr(keys, "erase", fails)
+                with pytest.raises(PermissionError):
+                    helped.expire()
+            assert helped.keys.read("trial") is not None
+            helped.expire()
+            assert helped.keys.read("trial") is None
+
+
+def test_a_reply_that_may_have_been_written_is_read_before_another_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = HelperBooks.answer
+
+    def breaks(self: HelperBooks, *given: Any) -> None:
+        kept(self, *given)
+        raise LedgerUnavailable("the connection broke in the last step")
+
+    with opened(tmp_path) as helped:
+        leader = Leader(real(), helped)
+        entries = sorted(leader.masked(user, 0)[0] for user in range(3))
+        with monkeypatch.context() as patched:
+            patched.setattr(HelperBooks, "answer", breaks)
+            with pytest.raises(LedgerUnavailable):
+                leader.ask(0, entries)
+        again = leader.ask(0, entries)
+        assert again.values == helped.recall("trial", 0, LEADER).values
+
+
+def test_a_version_that_makes_another_plan_of_an_open_run_does_not_go_on_with_it(tmp_path: Path) -> None:
+    """Labels of noise hold the plan: correlated noise would go on from what was never drawn."""
+    with opened(tmp_path) as helped:
+        leader = Leader(real("dp-ftrl"), helped)
+        leader.ask(0, [])
+    with (
+        opened(tmp_path) as leader.helped,
+        patch.object(runs, "planned", lambda _: (leader.run, plan_of(real()))),
+        pytest.raises(Refused, match="this version of quoron makes another"),
+    ):
+        leader.ask(1, [])
+    with opened(tmp_path) as leader.helped:
+        leader.ask(1, [])
 
 
 class TestBooksPutBack:

@@ -27,9 +27,10 @@ from quoron_server.helper.keys import Keys
 from quoron_server.helper.runs import Helped, UnknownRun
 from quoron_server.plan import Plan
 from quoron_server.runs import Run
+from quoron_server.service import helping
 from quoron_server.service.asking import Sealed
 from quoron_server.service.helping import Forgetting, HelpedEngine, Helping
-from quoron_server.service.masked_sums import SUMS, HelperAway, HelperDisagrees, MaskedSums
+from quoron_server.service.masked_sums import SUMS, Held, HelperAway, HelperDisagrees, MaskedSums
 from quoron_server.specification import RunSpecification
 from server.helper_scene import LEADER, PLANNED, SIGNING, Leader, key_of, opened, plan_of, real
 
@@ -271,6 +272,32 @@ def test_after_a_rounds_commit_the_books_hold_neither_its_sum_nor_an_answer(begu
         assert total.astype("<u8").tobytes() not in held
 
 
+def test_a_kill_between_a_commit_and_its_forgetting_leaves_nothing_to_the_next_round(
+    begun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, killed, found = copied(begun, tmp_path / "all"), [], []
+    forgets, summed = Forgetting.round_finished, Linked.sum
+
+    def dies(self: Forgetting, event: Any) -> None:
+        if event.round == 2 and not killed:
+            killed.append(event)
+            raise Killed
+        forgets(self, event)
+
+    def looked_at(self: Linked, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+        if killed and not found:
+            held = self.sums.held("trial", 2)
+            assert held is not None
+            found.append(held.total)
+        return summed(self, head, entries)
+
+    monkeypatch.setattr(Forgetting, "round_finished", dies)
+    monkeypatch.setattr(Linked, "sum", looked_at)
+    carried_out(place, begun)
+    assert killed
+    assert found == [None]
+
+
 def test_a_list_that_the_helper_has_answered_is_what_the_round_is_whoever_is_here_later(
     begun: Any, undisturbed: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,3 +380,46 @@ def test_a_helper_that_answers_for_another_list_pauses_the_run_by_name(begun: An
         with pytest.raises(HelperDisagrees, match="does not follow"):
             engine.ask(_first_question(run_of(specification, plan)))
         second.end()
+
+
+@pytest.mark.parametrize("named", [key_of(USERS + 7), b"short", key_of(1) * 2])
+def test_a_helper_that_names_users_who_were_not_asked_is_not_waited_for(
+    named: bytes, begun: Any, tmp_path: Path
+) -> None:
+    """It would be asked for them for ever."""
+    _, specification, plan, _, clients = begun
+    place = copied(begun, tmp_path / "all")
+    with Database(f"sqlite:///{place}/coordinator.sqlite") as database:
+        inner = Inner(clients, SimpleNamespace(members=np.arange(USERS, dtype=np.int64), sealed={}))
+        second = Second(place)
+
+        class Naming(Linked):
+            def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
+                reply = super().sum(head, entries)
+                reply.chain, reply.fingerprints = bytes(32), named
+                return reply
+
+        engine = HelpedEngine(inner, Naming(database, second), specification, plan)  # type: ignore[arg-type]
+        with pytest.raises(HelperDisagrees):
+            engine.ask(_first_question(run_of(specification, plan)))
+        second.end()
+
+
+def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_path: Path) -> None:
+    class Away(Linked):
+        tries = 0
+
+        def _close(self, request: pb.CloseRun) -> None:
+            Away.tries += 1
+            raise HelperAway("not there")
+
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        link = Away(database, Second(tmp_path))
+        database.ensure(helping._schema)
+        for run in ("a", "b", "c"):
+            link.sums.hold(run, 0, Held(bytes(32), bytes(32), np.ones(2, np.uint64), 1))
+            with database.writing() as connection:
+                connection.execute(helping._helped.insert().values(run=run, plan_digest=b"", consent=b""))
+        link.close_ended(SimpleNamespace(run=lambda _: None))  # type: ignore[arg-type]
+        assert Away.tries == 1
+        assert all(row.total is None for row in database.all(sa.select(SUMS)))

@@ -73,6 +73,7 @@ class Masking:
         _require("epsilon", consent.epsilon, terms.epsilon)
         _require("delta", consent.delta, terms.delta)
         _require("adjacency", consent.adjacency, terms.adjacency)
+        _require("simulation", consent.simulation, terms.simulation)
         _require("rounds", len(sheet.rounds), terms.rounds)
         _require("participations", consent.participations, sheet.participations)
         _require("separation", consent.separation, sheet.separation)

@@ -264,6 +264,12 @@ class Record:
             agreements.enter(database, a, books=self._root, people=people)
             persons.charge(database, a.run, those[new], participations=a.participations)
 
+    def promise(self, run: str) -> str | None:
+        """What was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
+        with self._file.errors() as database:
+            found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
+            return None if found is None else str(found[0])
+
     def kept(self, run: str, round: int) -> bytes | None:
         """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
         with self._file.errors() as database:

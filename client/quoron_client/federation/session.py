@@ -35,6 +35,7 @@ from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record, welcomed
 from quoron_client.federation.silo_work import SiloWorker
+from quoron_client.federation.terms import read_promised
 from quoron_client.federation.work import MOST_PARTS, Worker, messages
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD, UNASKED
@@ -50,6 +51,7 @@ _ENROL_SECONDS = 30.0
 _A_DAY = 86_400.0  # seconds between two warnings of a certificate that ends soon
 SENDS = 0.5  # of a round's seconds after its question: when a client answers, if who answers is public
 _READY = 0.9  # of that time: when it is looked at whether there is an answer, so that zeros leave no later than one
+_TO_KEEP = 0.25  # seconds before it leaves, at least: zeros are written first, however short a time a question names
 _MOST_WAITING = 16 << 20  # bytes that were heard and wait for what is computed, and one message
 LONGEST_SAID = 4 << 20  # bytes of one message of the coordinator: a specification goes whole
 _OPTIONS = (
@@ -250,7 +252,7 @@ class _Session:
                 question = _question(heard)
                 if question is not None and (seconds := worker.attends(question.run)) is not None:
                     work = self._attend(call, said, question, min(seconds, question.seconds))
-                elif isinstance(heard, federation.ServerMessage) and _tells_who_answers(heard):
+                elif isinstance(heard, federation.ServerMessage) and _is_timely(heard):
                     work = self._join(call, said, heard.run, user)
                 else:
                     await lane.put(heard)
@@ -273,7 +275,7 @@ class _Session:
         loop, worker = asyncio.get_running_loop(), self._worker
         asked, took = loop.time(), SENDS * seconds
         computed = self._computing.submit(worker.reply, question)
-        await asyncio.sleep(asked + _READY * took - loop.time())
+        await asyncio.sleep(asked + min(_READY * took, took - _TO_KEEP) - loop.time())
         late = computed.cancel() or not computed.done()
         answer = await asyncio.to_thread(worker.zero_row, question) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
@@ -305,9 +307,9 @@ class _Session:
         return ()
 
     async def _answered(self, question: parts.Long) -> Iterable[federation.ClientMessage]:
-        """The answer, in as many messages as it takes."""
+        """The answer, in as many messages as it takes, once it is made."""
         assert isinstance(question, federation.Question)
-        answer = await asyncio.to_thread(self._worker.reply, question)
+        answer = await asyncio.to_thread(self._worker.at_once, question)
         return messages(answer, question)
 
 
@@ -358,10 +360,12 @@ def _question(heard: federation.ServerMessage | parts.Long) -> federation.Questi
     return None
 
 
-def _tells_who_answers(message: federation.ServerMessage) -> bool:
-    """Whether an announcement seems to be of a run whose attendance is public; what it is, its terms decide."""
-    said = message.run.description if message.WhichOneof("kind") == "run" else ""
-    return '"attendance": "public"' in said or f'"exposure": "{TWO_SERVERS}"' in said
+def _is_timely(message: federation.ServerMessage) -> bool:
+    """Whether an announcement is of a run of whose answers nothing but values may depend on items."""
+    if message.WhichOneof("kind") == "run":
+        with suppress(WireError):  # which its lane says
+            return read_promised(message.run.run, message.run.description).timely
+    return False
 
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:

@@ -1,5 +1,6 @@
 """What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
 
+import json
 from hashlib import blake2b, sha256
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -7,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.federation.agreements import Agreement
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Limits
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS, Limits
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -63,7 +64,7 @@ class Promised(_Part):
     @property
     def masked(self) -> bool:
         """Whether two servers see halves of answers, neither of them an answer."""
-        return self.exposure == "two-servers"
+        return self.exposure == TWO_SERVERS
 
     @property
     def timely(self) -> bool:
@@ -188,6 +189,12 @@ def refusal(owner: Limits, terms: Promised) -> str | None:
     if terms.epsilon <= 0 and terms.exposure != "none":
         return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
     return None
+
+
+def is_timely(promise: str) -> bool:
+    """Whether nothing but an answer's values may depend on items, in a run with this `Agreement.promise`."""
+    said = json.loads(promise or "{}")
+    return bool(said.get("exposure") == TWO_SERVERS or said.get("attendance") == "public")
 
 
 def agreement(terms: Promised, digest: bytes) -> Agreement:

@@ -7,6 +7,7 @@ who answers not even that: whatever goes wrong with items, or takes too long, is
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from quoron_client.federation.masking import Masking, Pinned
 from quoron_client.federation.own_table import MOST_NUMBERS, OwnItems, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
-from quoron_client.federation.terms import Terms, agreement, announced_digest, read_terms, refusal
+from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long, said
@@ -211,10 +212,21 @@ class Worker:
         if before is not None:
             return before
         made = self._answer(name, message, ready)
-        if isinstance(made, str):
-            _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
-            return None if message.HasField("row") else _silence(*name)
-        return made
+        return self._none(message, made) if isinstance(made, str) else made
+
+    def at_once(self, message: federation.Question) -> bytes | None:
+        """As `reply`, of an answer that leaves when it is made: in a run whose answers have their time none, not even
+        one that was kept by now; nor in one that was not agreed to yet, as a question may come before the consent."""
+        promise = self.record.promise(message.run)
+        if promise is None or is_timely(promise):
+            return self._none(message, "it was asked before the client had consented")
+        return self.reply(message)
+
+    def _none(self, message: federation.Question, why: str) -> bytes | None:
+        _LOG.warning("No answer in round %d of run %r: %s", message.round, message.run[:MAX_NAME], why)
+        with suppress(WireError):  # of a question without a name
+            return None if message.HasField("row") else _silence(*question_name(message))
+        return None
 
     def _recalled(self, name: tuple[str, int, bytes]) -> bytes | None:
         """The answer that was made to this very question before."""
@@ -236,6 +248,8 @@ class Worker:
         masking, spends = part.masking, task.spends
         if message.HasField("row") != (masking is not None):
             return "answers are masked in runs of two servers, and in no others"
+        if masking is not None and masking.expires <= time.time():
+            return "the helper's consent is over, and its keys are destroyed"
         may = None if masking is None else masking.may
         objection = self.record.objection(*name[:2], spends=spends, may=may)
         if objection is not None:

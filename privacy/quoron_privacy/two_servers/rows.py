@@ -192,7 +192,7 @@ class ShapedMomentRows:
         """See RingReduction."""
         numbers, radius = packed(len(self.transform)), radius_of(self.radius)
         block, weights = only(self.sheet, "shaped-moment", numbers + 1), weights_of(self.sheet.adjacency)
-        unit, matrix = float(block.unit), np.ascontiguousarray(self.transform, np.float64)
+        unit, matrix = float(block.unit), square(self.transform)
 
         def add(rows: Matrix, here: Mask, total: Integers) -> None:
             added, present = shaped.sum_moments(rows, here, matrix, radius, unit * weights[0], ROOT)
@@ -215,7 +215,7 @@ class LengthRows:
     def rows(self, values: Matrix, answered: Mask) -> Integers:
         """See RingReduction."""
         block, made = only(self.sheet, "length", 2), np.zeros((len(values), 2), np.int64)
-        logs = (vector_logs if self.vectors else moment_logs)(values, self.transform)
+        logs = vector_logs(values, self.transform) if self.vectors else moment_logs(values, square(self.transform))
         here = answered & ~np.isnan(logs)
         fall = np.clip(np.log(radius_of(self.top)) - np.where(here, logs, 0.0), 0.0, SPAN)
         made[:, 0] = np.where(here, (fall / SPAN - 0.5) * block.unit, 0.0)
@@ -239,6 +239,13 @@ def radius_of(norm: float) -> float:
     """A radius that whoever asks has sent: ConfigError for what is none, which says nothing of any data."""
     check_norm(norm)
     return float(norm)
+
+
+def square(transform: Matrix) -> Matrix:
+    """What whoever asks has sent, (d, d): loops read that much. ConfigError for another shape."""
+    if transform.ndim != 2 or transform.shape[0] != transform.shape[1]:
+        raise ConfigError(f"Expected a transform of shape (d, d), got {transform.shape}.")
+    return np.ascontiguousarray(transform, np.float64)
 
 
 def centred(centre: Vector | None, dimension: int) -> Vector:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 from quoron_client.durable import erase
 from quoron_privacy.errors import IdentityError, LedgerError
 from quoron_privacy.two_servers.seals import SECRET, RunKey
-from quoron_server.books.durable import OWN, PRIVATE, PUBLIC, make_folder, replace_whole
+from quoron_server.books.durable import OWN, PRIVATE, PUBLIC, make_folder, replace_whole, sync_folder
 
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Keys that are destroyed: keep this folder out of backups.\n"
 _NOISE = 32  # bytes
@@ -58,7 +58,8 @@ class Keys:
             replace_whole(tag, _TAG, mode=PUBLIC)
 
     def make(self, run: str, *, noise_key: bytes | None = None) -> Secrets:
-        """New keys of a run, durable, in place of any that nothing was signed for; a simulation has its noise's."""
+        """New keys of a run, durable, in place of any that are in no books; a simulation has its noise's."""
+        self.destroy(run)
         made = Secrets(RunKey.fresh().secret, secrets.token_bytes(_NOISE) if noise_key is None else noise_key)
         replace_whole(self._path(run, "keys"), made.run_key + made.noise_key, mode=PRIVATE)
         self.note(run, 0)
@@ -112,6 +113,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
             stream.write(pem)
             stream.flush()
             os.fsync(stream.fileno())
+        sync_folder(path.parent)
         return made
     try:
         key = load_pem_private_key(path.read_bytes(), None)

@@ -125,7 +125,7 @@ class Helped:
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
             made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
-            consent = self._consent(request, plan, sheet, made)
+            consent = self._consent(request, plan, sheet, made, simulation=specification.simulation)
             row = HelpedRun(
                 request.run,
                 coordinator,
@@ -155,7 +155,9 @@ class Helped:
             )
         return sheet_of(plan)
 
-    def _consent(self, request: pb.OpenRun, plan: Plan, sheet: Sheet, made: Secrets) -> pb.HelperConsent:
+    def _consent(
+        self, request: pb.OpenRun, plan: Plan, sheet: Sheet, made: Secrets, *, simulation: bool
+    ) -> pb.HelperConsent:
         promise = plan.guarantee
         consent = pb.HelperConsent(
             suite=seals.SUITE,
@@ -169,6 +171,7 @@ class Helped:
             delta=promise.delta,
             adjacency=promise.adjacency,
             expires=int(self._clock() + self._keep),
+            simulation=simulation,
         )
         consent.signature = signature_of(consent, self._signing)
         return consent
@@ -209,7 +212,9 @@ class Helped:
             reply.signature = signature_of(reply, self._signing)
             fingerprints = b"".join(each.fingerprint for each in entries)
             kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
+            self._working.pop(head.run)  # if the write fails, the books say whether it is there
             self.books.answer(head.run, kept, before)
+            self._working[head.run] = working
             working.chains.append(chain)
             _count(working.rounds, kept)
             self.keys.note(head.run, len(working.chains))
@@ -261,9 +266,10 @@ class Helped:
                 self._end(run.run, EXPIRED)
 
     def _end(self, run: str, state: str) -> bool:
+        """Keys first: where they cannot be removed, or what follows fails, the run stays open and is ended again."""
         self._working.pop(run, None)
-        news = self.books.end(run, state)
         self.keys.destroy(run)
+        news = self.books.end(run, state)
         if news:
             _log.info("run %s is %s: its keys are destroyed", run, state)
         return news
@@ -304,6 +310,12 @@ class Helped:
         for each in lists:
             _count(rounds, each)
         specification, plan = planned(run.specification)  # after a restart: seconds, perhaps
+        if bytes.fromhex(digest(plan)) != run.plan_digest or plan.sheet.as_json() != run.sheet:
+            raise Refused(
+                f"Expected the plan of run {run.run} as it was consented to, but this version of quoron makes another, "
+                "whose noise would not go on from what was answered. Use the version that it was opened with, or close "
+                "the run (quoron helper close)."
+            )
         self._working[run.run] = _Working(
             Sheet.read(run.sheet),
             made,

@@ -145,8 +145,8 @@ class HelperProcess:
             try:
                 self.helped.expire()
                 self._health.set("", health_pb2.HealthCheckResponse.SERVING)
-            except QuoronError as error:
-                _log.warning("%s", error)
+            except Exception as error:  # keys that cannot be removed are tried again: no error ends this thread
+                _log.error("runs whose time is over could not be ended: %s", error)
                 self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
 

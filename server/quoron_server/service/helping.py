@@ -23,9 +23,9 @@ import sqlalchemy as sa
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client.protocol.masked import check_signature, read_helper_key, row_to_wire
+from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import IdentityError, RunError
+from quoron_privacy.errors import ConfigError, IdentityError, RunError
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
@@ -127,14 +127,18 @@ class Helping:
 
     def close_ended(self, registry: Registry) -> None:
         """Tell the helper of every run that has ended. Of one that it hears of later, its own clock takes care."""
+        away = False
         for row in self._database.all(sa.select(_helped).where(_helped.c.closed == 0)):
             known = registry.run(row.run)
             if known is not None and known.state in OPEN:
                 continue
             self.sums.forget(row.run)
+            if away:  # whoever waits for an end waits for one try
+                continue
             try:
                 self._close(helper_pb2.CloseRun(run=row.run, plan_digest=row.plan_digest))
             except HelperAway:
+                away = True
                 _log.warning("run %s has ended, and the helper %s was not told yet", row.run, self.link.address)
                 continue
             except HelperDisagrees as error:
@@ -261,7 +265,10 @@ class HelpedEngine:
             raise RunError(f"Expected a question whose answers two servers may sum, got round {round_} of {run}.")
         self._gathered = {}
         before = self.helping.sums.chain_before(run, round_) if round_ else FIRST
-        reply = None if self._begun else self.helping.recall(run, round_)
+        reply = None
+        if not self._begun:
+            self.helping.sums.forget(run, before=round_)  # of a round whose commit came just before a kill
+            reply = self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
@@ -313,7 +320,13 @@ class HelpedEngine:
         if same and held is not None and held.total is not None and held.used is not None and not left_out:
             total = ring.less(held.total.astype(np.uint64), lifted)
             return RingSums(total, held.used, held.answered, counted)
-        listed = sorted(self._gathered) if same and self._gathered else _split(reply.fingerprints)
+        listed = sorted(self._gathered if same and self._gathered else set(_split(reply.fingerprints)))
+        asked_for = self.helping.fingerprints(self.inner.session.members[question.cohort].tolist())
+        if not set(listed) <= set(asked_for.values()):
+            raise HelperDisagrees(
+                f"Expected the helper's reply to a list of those who are asked in round {round_} of run {run}, got one "
+                "with others: whoever has sent it had another coordinator's books, or the helper does not follow."
+            )
         self._gather_all(question, asked, listed)
         entries = [self._gathered[each].entry for each in listed]
         if next_chain(before, round_, entries) != reply.chain or not set(left_out) <= set(listed):
@@ -398,3 +411,12 @@ def _split(fingerprints: bytes) -> list[bytes]:
 def announced(consent: helper_pb2.HelperConsent, plan: Plan) -> dict[str, Any]:
     """What clients are told beside a run's description."""
     return {"sheet": plan.sheet.as_json(), "consent": consent}
+
+
+def require_helper(specification: RunSpecification, plan: Plan, helping: Helping | None) -> None:
+    """ConfigError for a run of two servers without the other one."""
+    if plan.guarantee.exposure == TWO_SERVERS and helping is None:
+        raise ConfigError(
+            f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
+            "without: start it with --helper, and with TLS (docs/two-servers.md)."
+        )

@@ -84,12 +84,9 @@ class MaskedSums:
 
     def forget(self, run: str, *, before: int | None = None) -> None:
         """Erase what is kept of sums, of rounds `before` one that is committed, or of all."""
-        which = sa.and_(SUMS.c.run == run, SUMS.c.total.is_not(None))
+        which = sa.and_(SUMS.c.run == run, SUMS.c.answered.is_not(None))
         if before is not None:
             which = sa.and_(which, SUMS.c.round < before)
         with self._database.writing() as connection:
-            erased = connection.execute(
-                SUMS.update().where(which).values(used=None, total=None, answered=None)
-            ).rowcount
-        if erased:
-            self._database.checkpoint()
+            connection.execute(SUMS.update().where(which).values(used=None, total=None, answered=None))
+        self._database.checkpoint()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Noised, Sums
+from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
@@ -93,7 +93,7 @@ class WithServers:
         history = (*_chains(state), answers.chain)
         both = added(answers.total, noise_of_groups(self._own(noise), history))
         steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
-        released = Noised.of(steps, answers.answered)
+        released = NoisySums.of(steps, answers.answered)
         update = self.inner.update(state.inner, released, noise)
         chains = state.chains.copy()
         chains[state.round] = np.frombuffer(answers.chain, np.uint8)
