@@ -15,7 +15,7 @@ from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.release import Adjacency, Noised
+from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
@@ -24,6 +24,7 @@ from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
+from quoron_server.algorithms.two_servers import plan as planning
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
 from quoron_server.plan import Plan, Privacy
@@ -150,7 +151,7 @@ def test_what_two_servers_release_is_as_loud_as_forecasts_say(make_noise: Any) -
     """Of 20,000 numbers: the deviation is within 4 % of the scale, missed less often than 1e-12; √2 would be 41 %."""
     sheet = Sheet((RoundSheet((Block("sums", 20_000, 1, "clipped"),)),))
     both = sum(ServerNoise(bytes([key]) * 32, "", bytes(32), sheet).of(0, [b"c" * 32]) for key in (1, 2))
-    noised, mechanism = Noised.of(both.view(np.int64), 1), make_noise()
+    noised, mechanism = NoisySums.of(both.view(np.int64), 1), make_noise()
     if isinstance(mechanism, PrefixNoise):
         released, _ = mechanism.release(mechanism.start(20_000), noised, SeededNoise(1))
     else:
@@ -193,6 +194,15 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
         twin = replace(plan, parameters=whole.parameters, guarantee=replace(plan.guarantee, servers=servers))
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(twin)
+
+
+@pytest.mark.parametrize("name", ["server_mu", "outsiders_mu"])
+@pytest.mark.parametrize("where", [account, planning])
+def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, honest = make_plan("dp-ftrl/two-servers"), getattr(where, name)
+    monkeypatch.setattr(where, name, lambda sheet, *part: 1.001 * honest(sheet, *part))
+    with pytest.raises(VerificationError):
+        ALGORITHMS["dp-ftrl"].verify(plan)
 
 
 @pytest.mark.parametrize("name", SCENES)
