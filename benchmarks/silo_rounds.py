@@ -5,8 +5,9 @@
 A coordinator and all the silos' clients share this one process, over plaintext gRPC, so nothing is computed side by
 side that would not be in one: a silo reads its file, computes its people's rows, keeps them in its record and sends
 them. Both ways ask everybody in every round, with the same plan and seed, and the models must have the same bits. Of
-each, the rounds after the first one are timed. Target: a round through silos takes less than twice as long. Measured on
-a busy machine of two cores: 3.1 times by sums, 2.9 to 4.7 times by rows, which in one process nobody ever makes.
+each, the rounds after the first one are timed. Target: a round through silos takes less than twice as long. Not
+reached: on a busy machine of two cores 3 to 7 times by sums, and 7 to 9 times by rows, which in one process nobody ever
+makes.
 """
 
 import argparse

@@ -101,3 +101,21 @@ def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))
+
+
+class Stop(Exception):
+    """What ends a run in the middle."""
+
+
+class Stopping:
+    """An observer by which a run ends after its second round."""
+
+    def started(self, plan):
+        pass
+
+    def round_finished(self, event):
+        if event.round == 1:
+            raise Stop
+
+    def finished(self, model):
+        pass

@@ -46,6 +46,7 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.phased_erm.method": (2310, 17),
     "quoron_server.algorithms.tracking.entry": (5178, 36),
     "quoron_server.algorithms.tracking.method": (3561, 24),
+    "quoron_server.algorithms.two_servers.method": (7259, 50),
     "quoron_server.algorithms.whitened.entry": (5224, 37),
     "quoron_server.algorithms.whitened.method": (4046, 27),
     "quoron_server.algorithms.winsorised.entry": (4308, 33),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.noise.streams import GRID_BITS, RandomStream
-from quoron_privacy.release import Adjacency, Noised, Release
+from quoron_privacy.release import Adjacency, NoisySums, Release
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
 # Of the μ of a mean, what whoever is away in one of two worlds leaves to a count of those who are there
@@ -68,12 +68,12 @@ class GaussianNoise:
         count(dimension=dimension)
         return self.sensitivity * _ARITHMETIC / self.scale + _grid_mu(dimension)
 
-    def release(self, value: NDArray[np.float64] | Noised, stream: RandomStream) -> NDArray[np.float64]:
-        """Noised copy of `value`, any shape: a function of the integers round(value / step) + noise only.
+    def release(self, value: NDArray[np.float64] | NoisySums, stream: RandomStream) -> NDArray[np.float64]:
+        """NoisySums copy of `value`, any shape: a function of the integers round(value / step) + noise only.
 
         Of a sum in which the noise of two servers is already, that sum; half of the variance is each one's.
         """
-        if isinstance(value, Noised):
+        if isinstance(value, NoisySums):
             return value.total.astype(np.float64) * (self.step / sqrt(2.0))
         with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
             scaled = np.asarray(value, np.float64) / self.scale

@@ -56,7 +56,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noised(Sums):
+class NoisySums(Sums):
     """The sum of a cohort's weighted rows with the noise of two servers in it, in steps: released as it stands.
 
     A step is 2⁻³⁰ deviations of one server's noise. What a mechanism makes of it is arithmetic on what is public. There
@@ -64,12 +64,12 @@ class Noised(Sums):
     """
 
     @classmethod
-    def of(cls, total: Integers, answered: int) -> "Noised":
+    def of(cls, total: Integers, answered: int) -> "NoisySums":
         """All blocks of a round, one after the other, (k,), of so many users as both servers see."""
         return cls(total, np.zeros(4, np.int64), 0, answered)
 
-    def __getitem__(self, block: slice) -> "Noised":
-        return Noised.of(self.total[block], self.answered)
+    def __getitem__(self, block: slice) -> "NoisySums":
+        return NoisySums.of(self.total[block], self.answered)
 
 
 class Reduction(Protocol):

@@ -156,7 +156,6 @@ class Served:
     rounds: tuple[tuple[int, tuple[ServedRows, ...]], ...]  # so many in a row, and what one's row is made of
     factorisation: str | None = None  # of correlated rows
     separation: int = 1  # of two rounds of one user, at least
-    pilot: int = 0  # the first so many rounds are for users of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +242,7 @@ class Parameters(ABC):
         if made is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         correlation = made.factorisation, self.participations(), made.separation
-        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, made.pilot, groups)
+        sheet: Sheet = two_servers.sheet_of(made.rounds, made.adjacency, *correlation, groups)
         return sheet
 
     def simulation_only(self) -> str | None:

@@ -7,7 +7,7 @@ from audits.harness import epsilon_lower_bound
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
-from quoron_privacy.means.silo_sums import amiss
+from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.silos import known_twice
@@ -46,9 +46,9 @@ def away_for_one(rows):
 def released(own, silo, others, seed):
     """The noisy mean over three silos, of which the first holds the person; `others` is what each of the rest sends."""
     honest = silo(np.concatenate([OTHERS, [[own]]]))
-    sums = [each for each in (honest, *others) if amiss(each, CLIPPED, persons=PERSONS, length=1) is None]
+    sums = [each for each in (honest, *others) if objection(each, CLIPPED, persons=PERSONS, length=1) is None]
     if silo is not clip_by_person:  # a twin's sums are not those of any rows
-        sums = [honest, *(each for each in others if amiss(each, CLIPPED, persons=PERSONS, length=1) is None)]
+        sums = [honest, *(each for each in others if objection(each, CLIPPED, persons=PERSONS, length=1) is None)]
     mean = CLIPPED.mean(sum(sums, NOBODY))
     stream = SeededNoise(seed).stream("release")
     return lambda draws: np.array([NOISE.release(mean, stream)[0] for _ in range(draws)])

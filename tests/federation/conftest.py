@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from federation.tls import USERS
+from quoron_server.books.database import Database
+from quoron_server.books.registry import Registry
 from quoron_server.service import certificates
 
 
@@ -30,3 +32,21 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for user in range(USERS):
         certificates.issue(path, f"client-{user}", days=1)
     return path
+
+
+class Clock:
+    now = 1.8e9
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def registry(database_url, clock):
+    with Database(database_url) as database:
+        yield Registry(database, clock=clock)

@@ -22,7 +22,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.tls import USERS, channel, refused, transport
+from federation.tls import USERS, channel, client_config, refused, transport
 from quoron.cli import health
 from quoron.cli.app import invoke
 from quoron_client.federation import ClientConfig, run_client
@@ -268,15 +268,14 @@ class TestAChangeOfAuthority:
 
         def config(running: Coordinator, user: int) -> ClientConfig:
             place = tmp_path / str(user)
-            return ClientConfig(
-                coordinator=running.listen,
-                data=paths[user],
-                record=place / "record.sqlite",
+            return client_config(
+                running.listen,
+                place,
+                "own",
+                paths[user],
+                place / "record.sqlite",
                 lifetime_epsilon=100.0,
                 lifetime_delta=0.5,
-                certificate=place / "own.pem",
-                key=place / "own.key",
-                authority=place / "authority.pem",
                 simulation_seed=SEED,
                 retry_seconds=0.05,
             )
@@ -371,15 +370,12 @@ class TestTheList:
 
         async def scene() -> None:
             stop = asyncio.Event()
-            config = ClientConfig(
-                coordinator="127.0.0.1:1",
-                data=write_items(tmp_path, 1)[0],
-                record=tmp_path / "record.sqlite",
-                lifetime_epsilon=1.0,
-                lifetime_delta=1e-6,
-                certificate=own / "client-0.pem",
-                key=own / "client-0.key",
-                authority=own / "authority.pem",
+            config = client_config(
+                "127.0.0.1:1",
+                own,
+                "client-0",
+                write_items(tmp_path, 1)[0],
+                tmp_path / "record.sqlite",
                 retry_seconds=0.01,
             )
             client = asyncio.create_task(run_client(config, stop=stop))

@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from federation.dying import DYING
 from quoron_client.durable import Tally
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.record import Agreement, Record
@@ -368,7 +369,7 @@ class TestWhatACoordinatorSays:
 
 # Clients of one record, killed and started again; each prints what it sends, which happens after the record has it.
 # Their answers are new random bytes each time, so an answer made twice shows. Forks, because starting Python is slow.
-CLIENTS = textwrap.dedent(
+CLIENTS = DYING + textwrap.dedent(
     """
     import os, resource, signal, sqlite3, sys
     from pathlib import Path
@@ -376,20 +377,6 @@ CLIENTS = textwrap.dedent(
 
     ROUNDS, ANSWER = 2, 20_000
     QUESTION, OTHER = bytes(16), bytes(15) + b"1"
-    connect = sqlite3.connect
-
-    def dying(statements):
-        def traced(*arguments, **named):
-            left = statements
-            def count(statement):
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            database = connect(*arguments, **named)
-            database.set_trace_callback(count)
-            return database
-        return traced
 
     def work(path, pipe):
         record = Record.open(path, epsilon=1.0, delta=1e-6)

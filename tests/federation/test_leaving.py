@@ -15,10 +15,10 @@ import pytest
 import dying
 from dying import Moment
 from federation.crowd import Peer, carried_out, coordinator, crowd, write_items
-from federation.tls import channel, transport
+from federation.tls import channel, client_config, transport
 from quoron.cli.app import invoke
 from quoron.operate import forgetting
-from quoron_client.federation import ClientConfig, leaving, run_client
+from quoron_client.federation import leaving, run_client
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import ConfigError, IdentityError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -373,15 +373,8 @@ class TestAUserWhoIsForgotten:
                 assert +running.manager.counts.calls == {"revoked": 1}  # by which alarm it is told
                 await kept.send(answer=pb.Answer(run="none"))
                 await kept.next("receipt")
-                config = ClientConfig(
-                    coordinator=running.listen,
-                    data=write_items(tmp_path, 1)[0],
-                    record=tmp_path / "record.sqlite",
-                    lifetime_epsilon=1.0,
-                    lifetime_delta=1e-6,
-                    certificate=issued / "client-0.pem",
-                    key=issued / "client-0.key",
-                    authority=issued / "authority.pem",
+                config = client_config(
+                    running.listen, issued, "client-0", write_items(tmp_path, 1)[0], tmp_path / "record.sqlite"
                 )
                 with pytest.raises(IdentityError, match="was forgotten"):  # which ends a real client
                     await run_client(config)

@@ -31,25 +31,6 @@ T0 = 1.8e9
 one_kind = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # of database: what SQL says is not asked
 
 
-class Clock:
-    def __init__(self):
-        self.now = T0
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def registry(database_url, clock):
-    with Database(database_url) as database:
-        yield Registry(database, clock=clock)
-
-
 def enrolled(registry, *names, group="everyone"):
     return [registry.enrol(f"key of {name}", group, name=name, software="quoron 1") for name in names]
 

@@ -316,6 +316,9 @@ def test_who_has_agreed_is_noted_before_anybody_is_asked() -> None:
         loop, sessions = asyncio.get_running_loop(), SimpleNamespace(ask=asked)
         engine = GrpcEngine(sessions, session, loop, None, 1.0, note_agreed=noted.append)
         await asyncio.to_thread(engine.collect, SimpleNamespace(round=0), (2,))
+        session.agreed.add(9)
+        for back in (3, 4, 9):  # only of the last there is anything to say
+            engine.note_of(back)
 
     asyncio.run(play())
-    assert noted == [{3, 5}, {8}]
+    assert noted == [{3, 5}, {8}, {9}]

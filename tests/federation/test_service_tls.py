@@ -23,7 +23,7 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.tls import USERS, channel, own_authority, refused, transport
+from federation.tls import USERS, channel, client_config, own_authority, refused, transport
 from quoron_client.federation import ClientConfig, run_client
 from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -51,15 +51,14 @@ def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
             return model
 
     def config(running: Coordinator, user: int) -> ClientConfig:
-        return ClientConfig(
-            coordinator=running.listen,
-            data=paths[user],
-            record=tmp_path / f"record-{user}.sqlite",
+        return client_config(
+            running.listen,
+            issued,
+            f"client-{user}",
+            paths[user],
+            tmp_path / f"record-{user}.sqlite",
             lifetime_epsilon=100.0,
             lifetime_delta=0.5,
-            certificate=issued / f"client-{user}.pem",
-            key=issued / f"client-{user}.key",
-            authority=issued / "authority.pem",
             simulation_seed=SEED,
         )
 
@@ -173,15 +172,8 @@ class TestRevocation:
         async def scene() -> None:
             async with coordinator(tmp_path, transport=trusted) as running:
                 await run_client(
-                    ClientConfig(
-                        coordinator=running.listen,
-                        data=write_items(tmp_path, 1)[0],
-                        record=tmp_path / "record.sqlite",
-                        lifetime_epsilon=1.0,
-                        lifetime_delta=1e-6,
-                        certificate=issued / "client-0.pem",
-                        key=issued / "client-0.key",
-                        authority=issued / "authority.pem",
+                    client_config(
+                        running.listen, issued, "client-0", write_items(tmp_path, 1)[0], tmp_path / "record.sqlite"
                     )
                 )
 
@@ -317,15 +309,12 @@ class TestExpiry:
         async def scene() -> int:
             async with coordinator(tmp_path, transport=transport(issued)) as running, asyncio.TaskGroup() as group:
                 stop = asyncio.Event()
-                config = ClientConfig(
-                    coordinator=running.listen,
-                    data=write_items(tmp_path, 1)[0],
-                    record=tmp_path / "record.sqlite",
-                    lifetime_epsilon=1.0,
-                    lifetime_delta=1e-6,
-                    certificate=own / "mine.pem",
-                    key=own / "mine.key",
-                    authority=own / "authority.pem",
+                config = client_config(
+                    running.listen,
+                    own,
+                    "mine",
+                    write_items(tmp_path, 1)[0],
+                    tmp_path / "record.sqlite",
                     retry_seconds=0.01,
                 )
                 group.create_task(run_client(config, stop=stop))

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from federation.dying import DYING
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
@@ -364,27 +365,14 @@ class TestAHundredThousandPersons:
 
 
 # As in test_client_record: clients of one silo's record, killed and started again. A person leaves on the way.
-CLIENTS = textwrap.dedent(
+CLIENTS = DYING + textwrap.dedent(
     """
     import os, signal, sqlite3, sys
     from pathlib import Path
     import numpy as np
     from quoron_client.federation.record import Agreement, Record
 
-    connect, NOW = sqlite3.connect, "2026-01-02T03:04:05+00:00"
-
-    def dying(statements):
-        def traced(*arguments, **named):
-            left = statements
-            def count(statement):
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            database = connect(*arguments, **named)
-            database.set_trace_callback(count)
-            return database
-        return traced
+    NOW = "2026-01-02T03:04:05+00:00"
 
     def work(path, pipe):
         with Record.open(path, epsilon=1.0, delta=1e-6) as record:

@@ -4,28 +4,8 @@ import numpy as np
 import pytest
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.books.database import Database
 from quoron_server.books.drawing import by_client, draw, homes, seed_of
-from quoron_server.books.registry import Registry
 from quoron_server.books.roster import DAY, OtherPeople, Standing, TooFewActive
-
-
-class Clock:
-    now = 1.8e9
-
-    def __call__(self):
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def registry(database_url, clock):
-    with Database(database_url) as database:
-        yield Registry(database, clock=clock)
 
 
 def enrolled(registry, **people):

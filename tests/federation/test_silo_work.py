@@ -22,6 +22,8 @@ from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as pb
 
 FIRST, PEOPLE = 40, 6  # five persons in the file, one place more
@@ -142,6 +144,17 @@ def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) 
         sent = worker.reply(question(GRADIENT, np.arange(6), reduction=ClippedSum(0.3, 10)))
         assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
         assert record.spent == (0.0, 0.0) or not record.kept("r", 0)
+
+
+@pytest.mark.parametrize("odd", [ClippedSum(0.3, 10, np.zeros(5)), MomentSum(5, 1.0, 10)])
+def test_sums_that_rows_do_not_have_are_refused_before_anything_is_kept(odd: Reduction, file: Path) -> None:
+    """They come from outside: none may end a client."""
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(silo_sums=True), FIRST)
+        sent = worker.reply(question(GRADIENT, np.arange(6), reduction=odd))
+        assert pb.Answer.FromString(sent).status == pb.STATUS_MISSING
+        assert record.kept("r", 0) is None
 
 
 def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_same_round(file: Path) -> None:

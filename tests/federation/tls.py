@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from federation.crowd import Peer
+from quoron_client.federation import ClientConfig
 from quoron_server.service import Transport
 
 USERS = 20
@@ -35,3 +36,18 @@ def own_authority(issued: Path, to: Path) -> Path:
         for end in ("pem", "key"):
             (to / f"{name}.{end}").write_bytes((issued / f"{name}.{end}").read_bytes())
     return to
+
+
+def client_config(where: str, folder: Path, name: str, data: Path, record: Path, **changes: object) -> ClientConfig:
+    """A client with the certificate of that name in a folder, and its authority."""
+    options: dict[str, object] = {
+        "coordinator": where,
+        "data": data,
+        "record": record,
+        "lifetime_epsilon": 1.0,
+        "lifetime_delta": 1e-6,
+        "certificate": folder / f"{name}.pem",
+        "key": folder / f"{name}.key",
+        "authority": folder / "authority.pem",
+    }
+    return ClientConfig(**(options | changes))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from federation import tls
 from federation.crowd import SEED, Peer, coordinator, put_clock_forward, specification, until
 from federation.tls import channel, transport
 from quoron_client.federation import ClientConfig, run_client
@@ -89,15 +90,14 @@ async def enrol(where: str, issued: Path, users: int) -> None:
 
 
 def client_config(where: str, issued: Path, place: Path, folder: Path, user: int, data: Path) -> ClientConfig:
-    return ClientConfig(
-        coordinator=where,
-        data=data,
-        record=folder / f"record-{user}.sqlite",
+    return tls.client_config(
+        where,
+        issued,
+        f"client-{user}",
+        data,
+        folder / f"record-{user}.sqlite",
         lifetime_epsilon=100.0,
         lifetime_delta=0.5,
-        certificate=issued / f"client-{user}.pem",
-        key=issued / f"client-{user}.key",
-        authority=issued / "authority.pem",
         simulation_seed=SEED,
         accept_exposures=("two-servers",),
         helper_key=place / "helper-key.pem",

@@ -7,6 +7,9 @@ from importlib.metadata import version
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
+from flower.grids import FakeTime
+from quoron_server.flower import exchange, serving
+
 
 @pytest.fixture(autouse=True, scope="package")
 def _in_a_run() -> Iterator[None]:
@@ -21,3 +24,12 @@ def pytest_configure() -> None:
     wanted = os.environ.get("QUORON_FLOWER", version("flwr"))
     if wanted != version("flwr"):
         raise pytest.UsageError(f"Expected flwr {wanted}, got {version('flwr')}.")
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    """Nobody sleeps."""
+    fake = FakeTime()
+    for module in (exchange, serving):
+        monkeypatch.setattr(module, "time", fake)
+    return fake

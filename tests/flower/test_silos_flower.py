@@ -9,7 +9,7 @@ import pytest
 from federation.crowd import SEED
 from federation.silos import write_silos
 from flower.federation import expected, small
-from flower.grids import FakeGrid, FakeTime
+from flower.grids import FakeGrid
 from quoron_client.federation.account import depart
 from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Record
@@ -21,20 +21,13 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
-from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
 
 SIZES = (3, 1, 2)
 USERS = sum(SIZES)
 
 
-@pytest.fixture(autouse=True)
-def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    """Nobody sleeps."""
-    fake = FakeTime()
-    for module in (exchange, serving):
-        monkeypatch.setattr(module, "time", fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("time")  # nobody sleeps
 
 
 def hospitals(folder: Path, sizes: tuple[int, ...] = SIZES, **more: Any) -> FakeGrid:

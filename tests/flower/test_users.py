@@ -36,7 +36,7 @@ from quoron_privacy.errors import ConfigError, LedgerError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.database import Database
 from quoron_server.books.registry import Registry
-from quoron_server.flower import exchange, serving
+from quoron_server.flower import exchange
 from quoron_server.flower.hellos import NobodyUnderstands
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
@@ -108,13 +108,7 @@ def served(grid: FakeGrid, wanted: RunSpecification, folder: Path, *, waiting: f
     return serve(grid, wanted.as_text(), database, waiting=waiting, allow_simulation=True).model
 
 
-@pytest.fixture(autouse=True)
-def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    """Nobody sleeps."""
-    fake = FakeTime()
-    for module in (exchange, serving):
-        monkeypatch.setattr(module, "time", fake)
-    return fake
+pytestmark = pytest.mark.usefixtures("time")  # nobody sleeps
 
 
 def questions(folder: Path, user: int) -> list[tuple[str, int, bytes]]:

@@ -12,7 +12,7 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.means.silo_sums import amiss, longest
+from quoron_privacy.means.silo_sums import longest, objection
 from quoron_privacy.release import Sums, packed
 
 D = 4
@@ -33,7 +33,7 @@ def silo(kind, persons, seed=0, scale=1.0, users=1000):
 
 
 def wrong(reduction, sums, persons):
-    return amiss(sums, reduction, persons=persons, length=len(sums.total))
+    return objection(sums, reduction, persons=persons, length=len(sums.total))
 
 
 @pytest.mark.parametrize("kind", SHAPES)
@@ -105,7 +105,7 @@ class TestHostileSums:
         reduction, rows = silo(kind, 10, scale=0.1)
         honest = reduction.of(rows, np.ones(10, bool))
         reduction_length = len(honest.total)
-        assert amiss(change(honest), reduction, persons=10, length=reduction_length) is not None
+        assert objection(change(honest), reduction, persons=10, length=reduction_length) is not None
 
 
 def test_what_passes_of_three_persons_is_in_the_hull_of_rows():
@@ -123,7 +123,7 @@ def in_the_hull(short, within, soft, total):
     tenth = unit / 10
     cells = np.array([round(short * tenth), within, 3, round(soft * tenth)], np.int64)
     sums = Sums(np.array([round(total * tenth)], np.int64), cells, 0, 3)
-    if amiss(sums, reduction, persons=3, length=1) is not None:
+    if objection(sums, reduction, persons=3, length=1) is not None:
         return False
     a = np.linspace(0.0, 1.0, 3001)  # of single rows, (c, 1 - a) with |c| = a
     for told, by_row in (

@@ -1,5 +1,7 @@
 """The ring, seals, chains, sheets and noise of two servers: what they promise, and what they refuse."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -186,8 +188,8 @@ class TestTheNoiseOfAServer:
     @pytest.mark.parametrize("name", ["blt", "sqrt-toeplitz", "banded", "tree", "independent"])
     def test_correlated_noise_is_that_of_prefix_noise_in_steps(self, name):
         rounds, d, history = 7, 3, chains(9)
-        pilot = RoundSheet((Block("moment", 2, 9, "length"),))
-        sheet = Sheet((pilot, pilot, *one_block(d).rounds * rounds), name)
+        first = RoundSheet((Block("moment", 2, 9, "length"),))
+        sheet = Sheet((first, first, *one_block(d).rounds * rounds), name)
         noise = ServerNoise(KEY, "run", PLAN, sheet)
 
         class Streams:
@@ -230,7 +232,7 @@ class TestSheets:
             *one_block().rounds * 3,
             RoundSheet((Block("sums", 4, 7, "norm-counts"), Block("shares", 3, 9, "norm-counts"))),
         )
-        sheet = Sheet(rounds, "blt", 2, 2, pilot=1)
+        sheet = Sheet(rounds, "blt", 2, 2, groups=3)
         text = sheet.as_json()
         assert Sheet.read(text) == sheet
         assert len(text) < 400
@@ -244,12 +246,17 @@ class TestSheets:
         text = one_block().as_json().replace('"rounds":[[1', '"rounds":[[10000000000000')
         with pytest.raises(WireError, match="rounds"):
             Sheet.read(text)
+        whole = json.loads(one_block().as_json())
+        for numbers in ((10**13, 1 - 10**13), (0, 1), (1.0, 1), (float("nan"), 1), ()):  # that cancel, or are no counts
+            made = whole | {"rounds": [[number, whole["rounds"][0][1]] for number in numbers]}
+            with pytest.raises(WireError):
+                Sheet.read(json.dumps(made, sort_keys=True, separators=(",", ":")))
 
     def test_users_are_asked_as_often_and_as_far_apart_as_planned(self):
-        sheet = one_block(rounds=9, participations=2, separation=3, pilot=2)
+        sheet = one_block(rounds=9, participations=2, separation=3)
         assert [t for t in range(9) if sheet.admits([], t)] == list(range(9))
-        assert [t for t in range(9) if sheet.admits([0], t)] == [1]
         assert [t for t in range(9) if sheet.admits([2], t)] == [5, 8]
+        assert [t for t in range(9) if sheet.admits([5], t)] == [2, 8]
         assert not any(sheet.admits([2, 5], t) for t in range(9))
         assert not sheet.admits([], 9)
 
@@ -269,7 +276,6 @@ class TestSheets:
         unit = unit_for(1.0, "clipped")
         assert server_mu(one_block(unit=unit, rounds=8, participations=4)) == pytest.approx(2.0, rel=1e-8)
         assert server_mu(one_block(unit=unit, rounds=8), restored=3) == pytest.approx(2.0, rel=1e-8)
-        assert server_mu(one_block(unit=unit, rounds=8, pilot=4)) == pytest.approx(2.0, rel=1e-8)
         assert outsiders_mu(one_block(unit=unit, rounds=8)) == pytest.approx(0.5**0.5, rel=1e-7)
 
     def test_correlated_rounds_cost_the_column_norm(self):
@@ -293,7 +299,7 @@ class TestSheets:
         "blocks",
         [
             (),
-            (Block("sums", 1, 1, "clipped"), Block("sums", 1, 1, "flag")),
+            (Block("sums", 1, 1, "clipped"), Block("sums", 1, 1, "length")),
             (Block("sums", 1, 1, "norm-counts"),),
             (Block("shares", 3, 1, "norm-counts"), Block("sums", 1, 1, "norm-counts")),
         ],

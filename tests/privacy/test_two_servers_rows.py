@@ -13,11 +13,9 @@ from quoron_privacy.means.norm_counts import weights_of
 from quoron_privacy.two_servers.ring import fits, sum_of_squares
 from quoron_privacy.two_servers.rows import (
     ClippedRows,
-    FlagRows,
     LengthRows,
     MomentRows,
     NormCountRows,
-    OneHotRows,
     RingSums,
     ShapedMomentRows,
 )
@@ -49,8 +47,6 @@ def every(adjacency="replace-one", unit=UNIT):
         (ShapedMomentRows(sheet("shaped-moment", 7, *own), SHAPE, 0.9), 6),
         (LengthRows(sheet("length", 2, *own), SHAPE, 2.0), 6),
         (LengthRows(sheet("length", 2, *own), SHAPE, 2.0, vectors=True), D),
-        (OneHotRows(sheet("one-hot", 5, *own)), 1),
-        (FlagRows(sheet("flag", 1, *own)), 1),
     ]
 
 
@@ -129,7 +125,7 @@ class TestRows:
             rows = reduction.rows(values, np.ones(4, bool))
             alone = reduction.rows(values[[0, 1, 3]], np.ones(3, bool))
             assert (rows[[0, 1, 3]] == alone).all()
-            assert not rows[2].any() or isinstance(reduction, FlagRows)
+            assert not rows[2].any()
 
     def test_sums_with_noise_are_not_added_to_one_another(self):
         made = RingSums(np.zeros(1, np.uint64), b"c" * 32)
@@ -212,12 +208,8 @@ class TestAgainstTheDefinition:
                 self.within(row[:D], [UNIT] * D, [weights[0] * each for each in unit])
                 self.within(row[D:], [WIDE] * 3, shares, off=0.2)
 
-    def test_cells_flags_and_lengths(self):
+    def test_lengths_are_their_logarithms(self):
         here = np.ones(4, bool)
-        cells = OneHotRows(sheet("one-hot", 3)).rows(np.array([[0.0], [2.0], [3.0], [0.5]]), here)
-        assert (cells == UNIT * np.array([[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 0]])).all()
-        flags = FlagRows(sheet("flag", 1), 1.0).rows(np.array([[1.0], [1.1], [np.nan], [9.0]]), here)
-        assert (flags[:, 0] == UNIT * np.array([0, 1, 0, 1])).all()
         logs = LengthRows(sheet("length", 2), np.eye(D), 1.0, vectors=True)
         rows = logs.rows(np.array([[1.0, 0, 0], [0, 0, 0], [np.exp(-2), 0, 0], [np.nan, 0, 0]]), here)
         assert rows[:, 0] / UNIT == pytest.approx([-0.5, 0.5, 0, 0], abs=1e-8)

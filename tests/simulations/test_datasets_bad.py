@@ -15,7 +15,7 @@ from quoron.sections import Keep
 from quoron_client.data.files import Files
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
-from row_files import RULES, described, in_order, little, rows
+from row_files import RULES, Stop, Stopping, described, in_order, little, rows
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -106,20 +106,6 @@ def test_a_run_whose_files_change_loses_nothing(tmp_path):
     """Interrupted, then the folder differs: refused by name; put back, the run goes on to the same bits."""
     in_order(rows(1200), tmp_path / "d")
     whole = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "whole"))
-
-    class Stop(Exception):
-        pass
-
-    class Stopping:
-        def started(self, plan):
-            pass
-
-        def round_finished(self, event):
-            if event.round == 1:
-                raise Stop
-
-        def finished(self, model):
-            pass
 
     with pytest.raises(Stop):
         quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "run"), observers=[Stopping()])

@@ -30,7 +30,7 @@ from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_server.algorithms.slots import partition
-from row_files import RULES, described, in_buckets, rows
+from row_files import RULES, Stop, Stopping, described, in_buckets, rows
 from said import said
 
 pytestmark = [
@@ -160,20 +160,6 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
     source = described(tmp_path, "d")
     whole = quoron.simulate(source, keep=Keep(tmp_path / "whole"))
     where = EngineChoice.of("ray", workers=3, address=cluster.address)
-
-    class Stop(Exception):
-        pass
-
-    class Stopping:
-        def started(self, plan):
-            pass
-
-        def round_finished(self, event):
-            if event.round == 1:
-                raise Stop
-
-        def finished(self, model):
-            pass
 
     with pytest.raises(Stop):
         quoron.simulate(source, keep=Keep(tmp_path / "run"), engine=where, observers=[Stopping()])

@@ -22,7 +22,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.gathering import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.users import Numbering
-from quoron_client.federation.own_table import OwnItems
+from quoron_client.federation.own_table import OwnItems, opened, unusable
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
@@ -65,26 +65,13 @@ def own_people(path: Path, terms: Terms, user: str, *, people: int, dialect: Dia
     a file that is not there, lacks a column, or has one stored as another type.
     """
     rules, loss = terms.columns, terms.make_loss()
-    try:
-        held = tables.opened(path, dialect)
-        rules.check(held.empty(rules.columns))
-        held.empty((user,))
-    except DataError as error:
-        raise DataError(f"Data file {str(path)!r}: {error}") from None
-    if rules.dimension != terms.features:
-        raise DataError(f"Expected columns that become {terms.features} features, as announced, got {rules.dimension}.")
+    held = opened(path, terms, dialect, user)
     try:
         most = max(1, MOST_NUMBERS // (max(1, rules.dimension) * people))
         batch, names, notice = _gathered(held, rules, user, most)
     except Exception as error:
-        # Whatever it is, consent must not depend on it; other libraries' words may quote a value.
-        said = (
-            str(error)
-            if isinstance(error, DataError)
-            else f"Expected rows that can be used, got {type(error).__name__}."
-        )
         nothing = ItemBatch(np.zeros((0, rules.dimension), np.float32), np.zeros(0), np.zeros(2, np.int64))
-        return OwnPeople(nothing, f"Data file {str(path)!r}: {said}")
+        return OwnPeople(nothing, unusable(path, error))
     told = None if notice is None else f"Data file {str(path)!r}: {notice}"
     return OwnPeople(bounded(batch, loss), None, told, tuple(names))
 

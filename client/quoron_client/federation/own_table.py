@@ -59,20 +59,35 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None, di
         )
 
 
+def opened(path: Path, terms: Terms, dialect: Dialect | None = None, *more: str) -> tables.Opened:
+    """A file with the columns that a run reads, as they are announced, and `more`. DataError for any other."""
+    rules = terms.columns
+    try:
+        held = tables.opened(path, dialect)
+        rules.check(held.empty(rules.columns))
+        if more:
+            held.empty(more)
+    except DataError as error:
+        raise DataError(f"Data file {str(path)!r}: {error}") from None
+    if rules.dimension != terms.features:
+        raise DataError(f"Expected columns that become {terms.features} features, as announced, got {rules.dimension}.")
+    return held
+
+
+def unusable(path: Path, error: Exception) -> str:
+    """What its owner is told of rows: consent must not depend on it, and other libraries' words may quote a value."""
+    known = isinstance(error, DataError)
+    said = str(error) if known else f"Expected rows that can be used, got {type(error).__name__}."
+    return f"Data file {str(path)!r}: {said}"
+
+
 def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnItems:
     """The items of the user whose rows are in `path`, encoded as a population's table would be.
 
     Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
     """
     rules, loss = terms.columns, terms.make_loss()
-    try:
-        held = tables.opened(path, dialect)
-        rules.check(held.empty(rules.columns))
-    except DataError as error:
-        raise DataError(f"Data file {str(path)!r}: {error}") from None
-    width = rules.dimension
-    if width != terms.features:
-        raise DataError(f"Expected columns that become {terms.features} features, as announced, got {width}.")
+    held, width = opened(path, terms, dialect), rules.dimension
     problem = notice = None
     try:
         most = max(1, MOST_NUMBERS // width)
@@ -84,24 +99,18 @@ def own_items(path: Path, terms: Terms, dialect: Dialect | None = None) -> OwnIt
         counts = encoded.counts
         if counts.dropped:
             blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)
-            unusable = (
+            without = (
                 f"Data file {str(path)!r}: Expected rows that can be used, got {counts.dropped:,} of {counts.rows:,} "
                 f"that cannot, by column: {blamed}."
             )
-            notice = unusable if notice is None else f"{notice} {unusable}"
+            notice = without if notice is None else f"{notice} {without}"
         if counts.dropped == counts.rows:
             problem, notice = notice, None
             batch = _unusable(width)
         else:
             batch = encoded.batch(1, np.zeros(counts.rows, np.int64))
     except Exception as error:
-        # Whatever it is, consent must not depend on it; other libraries' words may quote a value.
-        said = (
-            str(error)
-            if isinstance(error, DataError)
-            else f"Expected rows that can be used, got {type(error).__name__}."
-        )
-        batch, problem = _unusable(width), f"Data file {str(path)!r}: {said}"
+        batch, problem = _unusable(width), unusable(path, error)
     return OwnItems(bounded(batch, loss), problem, notice)
 
 

@@ -126,7 +126,7 @@ class SiloWorker(Worker):
             return str(error)
         if sums is not None and not part.terms.silo_sums:
             return "it asks for sums, and the run was not announced as one that does"
-        misfit = misfit_of(part.terms, name[1], task)
+        misfit = misfit_of(part.terms, name[1], task) or _misfit_sums(part, task, sums)
         if misfit is not None:
             return misfit
         if part.terms.public and not self.record.people:  # who they are is not known yet: zeros say nothing of anybody
@@ -197,6 +197,16 @@ class SiloWorker(Worker):
         unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
         status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)
         return Answers.checked(found.values, status, largest=_largest(part.terms, task), own=True)
+
+
+def _misfit_sums(part: Part, task: Task, sums: Reduction | None) -> str | None:
+    """Why rows of a task's answers have no such sums: by their shape alone, before anything is computed."""
+    try:
+        if sums is not None:
+            sums.of(np.zeros((0, *task.answer_shape(part.terms.dimension))), np.zeros(0, np.bool_))
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def _nobody(part: Part, task: Task, asked: int) -> Answers:

@@ -33,7 +33,7 @@ from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensi
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums, packed, sum_bits
+from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -112,7 +112,7 @@ class LogLength:
 
     def release_sums(self, sums: Sums, stream: RandomStream) -> Length:
         """From the sums that `reduction` makes."""
-        row: Vector | Noised = sums if isinstance(sums, Noised) else self._mean(sums)
+        row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums)
         value, here = self._gaussian.release(row, stream).tolist()
         return Length(value, here / _HERE)
 
@@ -197,7 +197,7 @@ class MomentMean:
         d, weights = self.dimension, WEIGHTS[self.adjacency]
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
-        row: Vector | Noised = sums if isinstance(sums, Noised) else self._mean(sums, isometric)
+        row: Vector | NoisySums = sums if isinstance(sums, NoisySums) else self._mean(sums, isometric)
         noised = self._gaussian.release(row, stream)
         symmetric = np.empty((d, d))
         symmetric[across, down] = symmetric[down, across] = noised[:-1] / isometric * (radius / weights[0])

@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums, packed, sum_bits
+from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -94,7 +94,7 @@ class SecondMomentNoise:
 
     def release(self, sums: Sums, stream: RandomStream) -> Matrix:
         """The noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""
-        moment = sums if isinstance(sums, Noised) else self.reduction.mean(sums)
+        moment = sums if isinstance(sums, NoisySums) else self.reduction.mean(sums)
         rows, columns = np.triu_indices(self.dimension)
         noised = self._gaussian.release(moment, stream) / np.where(rows == columns, 1.0, sqrt(2.0))
         symmetric = np.empty((self.dimension, self.dimension))

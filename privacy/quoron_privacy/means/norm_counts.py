@@ -26,7 +26,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums, sum_bits
+from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -212,7 +212,7 @@ class NormCountMean:
     def release_sums(self, sums: Sums, stream: RandomStream) -> MeanAndCounts:
         """From the sums that `reduction` makes."""
         weights = weights_of(self.adjacency, self.soft)
-        row = sums if isinstance(sums, Noised) else weighted_row(sums, self.users, weights, self.soft)
+        row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         noised = self._gaussian.release(row, stream)
         return released_from(noised, weights, sums.clipped)
 

@@ -28,7 +28,7 @@ from quoron_privacy.means.norm_counts import (
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Noised, Release, ServedRows, Sums
+from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums
 
 Vector = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ class PrefixNormCounts:
     def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[MeanAndCounts, PrefixState]:
         """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
         weights, made = weights_of(self.adjacency, self.soft), self.prefix
-        row = sums if isinstance(sums, Noised) else weighted_row(sums, self.users, weights, self.soft)
+        row = sums if isinstance(sums, NoisySums) else weighted_row(sums, self.users, weights, self.soft)
         _, after = made.release(state, row[:-3], noise)
         added = made.added(state, after, row[:-3])
         shares = self.shares(state.round).release(row[-3:], noise.stream("shares", state.round))

@@ -1,8 +1,8 @@
 """What sums over several people's rows can be: checks, in whole numbers, of sums that somebody else has made.
 
     >>> three = ClippedSum(1.0, 100).of(np.full((3, 2), 0.1), np.ones(3, bool))
-    >>> amiss(three, ClippedSum(1.0, 100), persons=3, length=2)
-    >>> amiss(three, ClippedSum(1.0, 100), persons=2, length=2)
+    >>> objection(three, ClippedSum(1.0, 100), persons=3, length=2)
+    >>> objection(three, ClippedSum(1.0, 100), persons=2, length=2)
     'answers of 3 persons, of 2 who were asked'
 
 A silo that adds up its own persons' rows is trusted with their clip, by these persons. Nobody else needs to: whatever
@@ -61,7 +61,7 @@ def longest(reduction: Reduction) -> Longest:
             raise ConfigError(f"Expected a sum that persons' rows are known to bound, got {type(reduction).__name__}.")
 
 
-def amiss(sums: Sums, reduction: Reduction, *, persons: int, length: int) -> str | None:
+def objection(sums: Sums, reduction: Reduction, *, persons: int, length: int) -> str | None:
     """What is wrong with sums of `length` numbers over at most so many persons' rows; None where nothing is.
 
     Looks at these sums and at what is public alone: whoever else sends what changes nothing.

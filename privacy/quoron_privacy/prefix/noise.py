@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.factorisations import Factorisation, factorise
-from quoron_privacy.release import Noised, Release
+from quoron_privacy.release import NoisySums, Release
 
 Floats = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ class PrefixNoise:
         return PrefixState(0, np.zeros(dimension, np.int64), np.zeros((self.factors.slots, dimension)))
 
     def release(
-        self, state: PrefixState, contribution: Floats | Noised, noise: NoiseSource, name: str = "prefix"
+        self, state: PrefixState, contribution: Floats | NoisySums, noise: NoiseSource, name: str = "prefix"
     ) -> tuple[Floats, PrefixState]:
         """The noised sum of all contributions so far, shape (d,), and the next state.
 
@@ -139,7 +139,7 @@ class PrefixNoise:
         """
         if state.round >= self.rounds:
             raise RunError(f"Expected at most rounds={self.rounds} releases, got one more. Plan for more rounds.")
-        if isinstance(contribution, Noised):
+        if isinstance(contribution, NoisySums):
             after = PrefixState(state.round + 1, state.total + contribution.total, state.memory)
             return after.total.astype(np.float64) * self._step_of(contribution), after
         value = np.asarray(contribution, np.float64)
@@ -152,7 +152,7 @@ class PrefixNoise:
         memory = self.factors.remember(state.round, state.memory, own.astype(np.float64))
         return total.astype(np.float64) * self.step, PrefixState(state.round + 1, total, memory)
 
-    def added(self, before: PrefixState, after: PrefixState, contribution: Floats | Noised) -> Floats:
+    def added(self, before: PrefixState, after: PrefixState, contribution: Floats | NoisySums) -> Floats:
         """What the release of a contribution added to the sum, with its noise, shape (d,)."""
         return (after.total - before.total).astype(np.float64) * self._step_of(contribution)
 
@@ -175,9 +175,9 @@ class PrefixNoise:
         apart = self.separation if self.participations > 1 else None
         return factorise(self.factorisation, self.rounds, apart, self.participations)
 
-    def _step_of(self, contribution: Floats | Noised) -> float:
+    def _step_of(self, contribution: Floats | NoisySums) -> float:
         """The grid is one server's, who has half of the variance."""
-        return self.step / sqrt(2.0) if isinstance(contribution, Noised) else self.step
+        return self.step / sqrt(2.0) if isinstance(contribution, NoisySums) else self.step
 
     def _grid_mu(self, dimension: int) -> float:
         """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""

@@ -36,11 +36,10 @@ def server_mu(sheet: Sheet, *, restored: int = 0) -> float:
     The books of the other server were put back `restored` times. GDP for replace-one or zero-out, as the rows say.
     """
     moved = [_independent(each) ** 2 for each in sheet.rounds]
-    pilot = sqrt(sum(moved[: sheet.pilot]))
-    alone = sqrt(_most(moved[sheet.pilot :], sheet.participations, sheet.separation))
+    alone = sqrt(_most(moved, sheet.participations, sheet.separation))
     if sheet.factorisation is not None:
         alone = _with_correlated(sheet, moved)
-    return max(pilot, alone) * sqrt(1 + restored) * _ARITHMETIC
+    return alone * sqrt(1 + restored) * _ARITHMETIC
 
 
 def outsiders_mu(sheet: Sheet) -> float:
@@ -49,13 +48,13 @@ def outsiders_mu(sheet: Sheet) -> float:
     A row is split into two halves, each with the noise of one server: docs/privacy/two-servers.md#c.
     """
     longest = max(each.length for each in sheet.rounds)
-    rounds, reach, rounding = max(sheet.participations, sheet.pilot), 0.0, 0.0
+    reach, rounding = 0.0, 0.0
     if sheet.factorisation is not None:
         factors = factors_of(sheet)
         reach = factors.reach(sheet.participations, sheet.separation)
         sums = sheet.rounds[sheet.correlated[0]].blocks
-        rounding = rounding_mu(factors, len(sheet.correlated), next(each.length for each in sums if each.name == SUMS))
-    halves = (sqrt(rounds) + reach) * sqrt(longest / 2) * _STEP
+        rounding = _rounding(sheet, factors, next(each.length for each in sums if each.name == SUMS))
+    halves = (sqrt(sheet.participations) + reach) * sqrt(longest / 2) * _STEP
     return (server_mu(sheet) - rounding) * sqrt(0.5) * _ARITHMETIC + halves + sqrt(2.0) * rounding
 
 
@@ -125,8 +124,13 @@ def _with_correlated(sheet: Sheet, moved: list[float]) -> float:
         made = sheet.rounds[t]
         sums = next(block for block in made.blocks if block.name == SUMS)
         squares[t] += _sums_moved(made, sums, reach) ** 2 - _sums_moved(made, sums, 1.0) ** 2
-    total = sqrt(_most(squares[sheet.pilot :], sheet.participations, sheet.separation))
-    return total + rounding_mu(factors, len(sheet.correlated), sums.length)
+    total = sqrt(_most(squares, sheet.participations, sheet.separation))
+    return total + _rounding(sheet, factors, sums.length)
+
+
+def _rounding(sheet: Sheet, factors: Factorisation, dimension: int) -> float:
+    """Of the series of all groups that one user may be in: each predicts from its own noise."""
+    return rounding_mu(factors, len(sheet.correlated) * min(sheet.groups, sheet.participations), dimension)
 
 
 def _reaches(sheet: Sheet, factors: Factorisation) -> Vector:

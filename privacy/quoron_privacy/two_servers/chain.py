@@ -4,8 +4,8 @@
     >>> one != next_chain(FIRST, 0, [Entry(bytes(32), b"question", b"other")])
     True
 
-A list names who *is in a sum*: the entries of those whose seals did not open are not in it, on either server, and the
-coordinator makes it of the rows that it has added. It holds fingerprints and fresh ciphertexts, so nothing of anybody's
+The coordinator's chain is of the rows that *it has added*; the helper's of the lists that it was sent, from which, with
+its keys, follows whose seals did not open. A list holds fingerprints and fresh ciphertexts, so nothing of anybody's
 data. Equal lists give equal chains; docs/privacy/two-servers.md#chain says why all lists so far must be in.
 """
 

@@ -227,46 +227,6 @@ class LengthRows:
         return total(self.rows(values, answered), answered)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OneHotRows:
-    """U in the cell that a user names, a whole number from 0; the zero row for anything else. Of the kind "one-hot"."""
-
-    sheet: RoundSheet  # one block, a number a cell
-    chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction; values (users, 1)."""
-        block = only(self.sheet, "one-hot")
-        cells = checked(values, 1)[:, 0]
-        named = answered[:, None] & (cells[:, None] == np.arange(block.length))
-        made: Integers = np.where(named, np.int64(block.unit), np.int64(0))
-        return made
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        return total(self.rows(values, answered), answered)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FlagRows:
-    """U for users whose number is above `threshold`, 0 for all others. Of the kind "flag"."""
-
-    sheet: RoundSheet  # one block of one number
-    threshold: float = 0.0
-    chains: tuple[bytes, ...] = ()
-
-    def rows(self, values: Matrix, answered: Mask) -> Integers:
-        """See RingReduction; values (users, 1)."""
-        block = only(self.sheet, "flag", 1)
-        above = answered[:, None] & (checked(values, 1) > self.threshold)
-        made: Integers = np.where(above, np.int64(block.unit), np.int64(0))
-        return made
-
-    def of(self, values: Matrix, answered: Mask) -> RingSums:
-        """See RingReduction."""
-        return total(self.rows(values, answered), answered)
-
-
 def only(sheet: RoundSheet, kind: str, length: int | None = None) -> Block:
     """The one block of a round; ConfigError for another kind or length."""
     kinds = [(block.kind, block.length) for block in sheet.blocks]

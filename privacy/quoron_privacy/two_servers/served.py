@@ -27,7 +27,6 @@ def sheet_of(
     factorisation: str | None = None,
     participations: int = 1,
     separation: int = 1,
-    pilot: int = 0,
     groups: int = 1,
 ) -> Sheet:
     """The sheet of rounds, so many in a row alike, by what their rows are in deviations of all noise in a release.
@@ -40,7 +39,7 @@ def sheet_of(
         for times, rows in rounds
         for each in [RoundSheet(tuple(_block(each, groups) for each in rows), adjacency)] * times
     ]
-    return Sheet(tuple(made), factorisation, participations, separation, pilot, groups)
+    return Sheet(tuple(made), factorisation, participations, separation, groups)
 
 
 def louder(groups: int) -> float:

@@ -44,8 +44,6 @@ class Kind:
 # Proofs: docs/privacy/two-servers.md#rows.
 KINDS: Mapping[str, Kind] = {
     "clipped": Kind((4, 1), (1, 1)),  # a ball
-    "one-hot": Kind((2, 1), (1, 1)),  # one cell of several
-    "flag": Kind((1, 1), (1, 1)),  # whether or not
     "length": Kind((1, 1), (1, 1)),  # free-presence#p1
     "moment": Kind((2, 1), (1, 1), cut=2.01),  # second-moment#sm1
     "shaped-moment": Kind((2, 1), (2, 1), cut=2.01),  # free-presence#p2
@@ -100,11 +98,6 @@ class RoundSheet:
         """k: numbers of a row."""
         return sum(block.length for block in self.blocks)
 
-    @property
-    def most(self) -> int:
-        """Σ U² over blocks."""
-        return sum(block.unit**2 for block in self.blocks)
-
     def parts(self) -> tuple[tuple[Block, slice], ...]:
         """Each block with where it stands in a row."""
         starts = [sum(block.length for block in self.blocks[:i]) for i in range(len(self.blocks))]
@@ -122,15 +115,13 @@ class RoundSheet:
 class Sheet:
     """All rounds of a plan, and which of them may ask one user.
 
-    A user takes part in the first `pilot` rounds, once in each, and then in no other; or in `participations` of the
-    others at most, any two of them a multiple of `separation` apart.
+    A user takes part in `participations` of them at most, any two a multiple of `separation` apart.
     """
 
     rounds: tuple[RoundSheet, ...]
     factorisation: str | None = None  # of the blocks "sums", over the rounds that have one
     participations: int = 1
     separation: int = 1
-    pilot: int = 0
     groups: int = 1  # of users, public, each with lists and noise of its own; released is their median
 
     def __post_init__(self) -> None:
@@ -139,8 +130,8 @@ class Sheet:
         )
         if self.groups % 2 == 0:
             raise ConfigError(f"Expected an odd number of groups, got groups={self.groups}.")
-        if not 0 <= self.pilot <= len(self.rounds) <= LONGEST:
-            raise ConfigError(f"Expected 0 <= pilot <= rounds <= {LONGEST}, got {self.pilot}, {len(self.rounds)}.")
+        if len(self.rounds) > LONGEST:
+            raise ConfigError(f"Expected at most {LONGEST} rounds, got {len(self.rounds)}.")
         found = {
             (at, block.length)
             for each in set(self.rounds)
@@ -167,9 +158,7 @@ class Sheet:
         """Whether a user of the rounds `before` may be asked in another one."""
         if not 0 <= round_ < len(self.rounds) or round_ in before:
             return False
-        if round_ < self.pilot:
-            return all(each < self.pilot for each in before)
-        alike = all((each - round_) % self.separation == 0 and each >= self.pilot for each in before)
+        alike = all((each - round_) % self.separation == 0 for each in before)
         return alike and len(before) < self.participations
 
     def as_json(self) -> str:
@@ -180,7 +169,6 @@ class Sheet:
             "factorisation": self.factorisation,
             "participations": self.participations,
             "separation": self.separation,
-            "pilot": self.pilot,
             "groups": self.groups,
         }
         return json.dumps(own, sort_keys=True, separators=(",", ":"))
@@ -190,8 +178,9 @@ class Sheet:
         """Of `as_json`; WireError for anything else."""
         try:
             own: dict[str, Any] = json.loads(text)
-            if sum(number for number, _ in own["rounds"]) > LONGEST:
-                raise WireError(f"Expected a sheet of at most {LONGEST} rounds, got more.")
+            numbers = [number for number, _ in own["rounds"]]
+            if min(numbers, default=0) < 1 or sum(numbers) > LONGEST:  # before any list is made so long
+                raise WireError(f"Expected a sheet of 1 to {LONGEST} rounds, got others.")
             rounds = tuple(each for number, made in own.pop("rounds") for each in [_read(made)] * number)
             sheet = cls(rounds, **own)
         except (ValueError, TypeError, KeyError, AttributeError, ConfigError, RecursionError) as error:

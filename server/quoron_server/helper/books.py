@@ -6,7 +6,7 @@ closed is never opened again. Keys are in no database (`keys`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -95,7 +95,7 @@ class HelperBooks:
     def add(self, run: HelpedRun) -> None:
         """A run that is consented to."""
         with self._database.writing() as connection:
-            connection.execute(_runs.insert().values(**_row(run)))
+            connection.execute(_runs.insert().values(**asdict(run)))
 
     def lists(self, run: str) -> list[AnsweredList]:
         """Those that were answered, by round."""
@@ -115,10 +115,7 @@ class HelperBooks:
             rounds, chain = (0, bytes(len(before))) if found is None else (found[0] + 1, found[1])
             if (answered.round, before) != (rounds, chain):
                 raise LedgerError(f"Expected the list of round {rounds} of run {run}, got one of {answered.round}.")
-            columns = {
-                name: getattr(answered, name) for name in ("round", "chain", "fingerprints", "left_out", "reply")
-            }
-            connection.execute(_lists.insert().values(run=run, **columns))
+            connection.execute(_lists.insert().values(run=run, **asdict(answered)))
 
     def end(self, run: str, state: str) -> bool:
         """Erase all of a run but its name and its plan's digest; whether it was open."""
@@ -149,7 +146,3 @@ class HelperBooks:
         if found is None or found.state != OPEN:
             raise LedgerError(f"Expected an open run {run}, got {'none' if found is None else found.state}.")
         return found.copies
-
-
-def _row(run: HelpedRun) -> dict[str, Any]:
-    return {name: getattr(replace(run), name) for name in HelpedRun.__slots__}

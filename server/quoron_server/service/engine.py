@@ -79,6 +79,11 @@ class GrpcEngine:
             self.note_agreed(new)
             self._noted |= new
 
+    def note_of(self, user: int) -> None:
+        """If a client that comes back has agreed in the open round."""
+        if user in self.session.agreed and user not in self._noted:
+            self.note()
+
     def measured(self) -> dict[str, float]:
         """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
         down, up = self.session.moved

@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
-from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.masked import TWO_SERVERS
-from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
@@ -33,7 +32,7 @@ from quoron_server.service.accounts import Accounts
 from quoron_server.service.counts import Counts
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed
-from quoron_server.service.helping import Forgetting, HelpedEngine, Helping, announced
+from quoron_server.service.helping import Forgetting, HelpedEngine, Helping, announced, require_helper
 from quoron_server.service.records import Records, outside, retried_once
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.running import FeedObserver, Running, Standing, standing, until_published
@@ -169,7 +168,7 @@ class Manager:
     async def agreed(self, user: int) -> list[tuple[str, float, float]]:
         """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
         for engine in [run.engine for run in self._active.values() if run.engine is not None]:
-            await self._stored(engine.note)  # in the open round, too
+            await self._stored(engine.note_of, user)
         return await self._stored(self._registry.agreed, user, charges.MOST_TOLD)
 
     async def user(self, identity: str) -> int | None:
@@ -213,11 +212,7 @@ class Manager:
         specifications.require_fitting(plan, self._largest)
         specifications.require_room(plan, _MEMORY, self.sessions.free_disk)
         specifications.require_telling(specification, plan)
-        if plan.guarantee.exposure == TWO_SERVERS and self._helping is None:
-            raise ConfigError(
-                f"Expected a coordinator with a helper for run {specification.run} of exposure {TWO_SERVERS}, got one "
-                "without: start it with --helper, and with TLS (docs/two-servers.md)."
-            )
+        require_helper(specification, plan, self._helping)
         if self._most is not None:
             specifications.require_connections(specification, self._most, alone=self._most_people == 1)
 
@@ -423,7 +418,7 @@ class Manager:
 
     def _note_agreed(self, run: Running, users: set[int]) -> None:
         p = run.plan.guarantee
-        epsilon, delta = replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
+        epsilon, delta = charges.replace_one(p.epsilon, p.delta, adjacency=p.adjacency, exposure=p.exposure)
         self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: Running) -> list[dict[str, Any]]:

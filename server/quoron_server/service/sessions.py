@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import masked, parts, silo, wire
 from quoron_client.protocol.questions import Answers, Matrix, Question, Status
-from quoron_privacy.means.silo_sums import amiss
+from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.release import Sums
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1.helper_pb2 import HelperConsent
@@ -273,7 +273,7 @@ class Sessions:
         else:
             status = int(message.status)
             sums = silo.sums_from_wire(message, current.length, len(rows))
-            if sums is not None and not amiss(sums, question.reduction, persons=len(rows), length=current.length):
+            if sums is not None and not objection(sums, question.reduction, persons=len(rows), length=current.length):
                 current.sums[user] = sums
             elif status != Status.MISSING:
                 current.status[rows] = Status.REJECTED

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from quoron.simulation.pieces import Indices, Told, part_of, together
 from quoron_client.protocol.questions import ANSWERED, MISSING, Answers, Question, summed
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.means.silo_sums import CELLS, amiss, longest
+from quoron_privacy.means.silo_sums import CELLS, longest, objection
 from quoron_privacy.release import Reduction, Sums
 from quoron_server.rounds import Engine
 from quoron_server.silos import Silos
@@ -95,7 +95,7 @@ class InSilos:
         persons = len(question.cohort)
         if silo in self.hostile:
             sums = heaviest(sums, reduction, persons)
-        wrong = amiss(sums, reduction, persons=persons, length=len(sums.total))
+        wrong = objection(sums, reduction, persons=persons, length=len(sums.total))
         return sums if wrong is None else nobody
 
     def _nobody(self, question: Question) -> Answers:

@@ -1,7 +1,6 @@
 """Plans and runs of two servers, neither of which sees an answer: docs/privacy/two-servers.md."""
 
 import math
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +10,19 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SERVED, Quadratic, make, make_plan
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.release import Adjacency, Noised
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.sheet import Sheet
+from quoron_privacy.two_servers.served import Servers
+from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
@@ -53,11 +56,10 @@ def test_every_method_without_a_reason_against_it_has_a_plan_that_costs_each_ser
 def test_a_tiny_epsilon_whose_rows_are_few_steps_long_has_a_plan_that_keeps_both_promises() -> None:
     """A unit is a whole number: of two millions of steps, so that a relative 10⁻⁸ less is not always less."""
     problem = replace(PROBLEM, users=20_000, items_per_user=50)
-    for name in ("online-to-batch", "tracking-srgd", "mean-sgd"):
-        for epsilon in (0.05, 0.0143):
-            with suppress(Infeasible):
-                plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
-                ALGORITHMS[name].verify(plan)
+    for name in ("online-to-batch", "mean-sgd"):
+        for epsilon in (0.05, 0.0213):
+            plan = ALGORITHMS[name].plan(problem, Privacy(epsilon, 1e-9, exposure="two-servers"))
+            ALGORITHMS[name].verify(plan)
 
 
 @pytest.mark.parametrize("name", [name for name, info in ALGORITHMS.items() if info.promises.one_server is not None])
@@ -96,12 +98,12 @@ def test_without_noise_two_servers_release_what_one_does(
     np.testing.assert_allclose(models[1], models[0], rtol=0, atol=1e-3 * largest)
 
 
-def steps(name: str, noise: Any, chain: bytes = b"c" * 32) -> np.ndarray:
-    """What the first release of a scene is when nobody holds anything, and the helper adds nothing."""
+def steps(name: str, noise: Any, chain: bytes = b"c" * 32, total: int = 0) -> np.ndarray:
+    """What the first release of a scene is when nobody holds anything, and the helper adds `total` to every number."""
     algorithm = make(name)
     state = algorithm.init()
     question = algorithm.request(state, noise)
-    zero = RingSums(np.zeros(question.reduction.sheet.length, np.uint64), chain, 0)
+    zero = RingSums(np.full(question.reduction.sheet.length, total, np.uint64), chain, 0)
     seen: list[np.ndarray] = []
     algorithm.inner.update = lambda state, sums, noise: seen.append(sums.total) or _stop()
     with pytest.raises(StopIteration):
@@ -132,6 +134,28 @@ def test_whoever_takes_the_helpers_noise_off_is_left_with_a_whole_servers() -> N
 def test_a_coordinator_that_adds_nothing_is_caught_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(method, "added", lambda total, own: total)
     assert not steps("one-round-least-squares/two-servers", SecureNoise(b"k" * 32)).any()
+
+
+def test_a_sum_that_the_helper_brings_to_the_edge_of_the_ring_is_released_with_the_same_noise() -> None:
+    """The broken twin clamps, divides or compares before its noise is in, and so says which side a row is on."""
+    name, noise = "one-round-least-squares/two-servers", SecureNoise(b"k" * 32)
+    plain = steps(name, noise)
+    for edge in (2**63 - 1, 2**63, 2**64 - 1):
+        moved = steps(name, noise, total=edge).astype(np.uint64) - plain.astype(np.uint64)
+        assert (moved == np.uint64(edge)).all()
+
+
+@pytest.mark.parametrize("make_noise", [lambda: GaussianNoise(1.0, 0.3), lambda: PrefixNoise(3, 1.0, 0.3)])
+def test_what_two_servers_release_is_as_loud_as_forecasts_say(make_noise: Any) -> None:
+    """Of 20,000 numbers: the deviation is within 4 % of the scale, missed less often than 1e-12; √2 would be 41 %."""
+    sheet = Sheet((RoundSheet((Block("sums", 20_000, 1, "clipped"),)),))
+    both = sum(ServerNoise(bytes([key]) * 32, "", bytes(32), sheet).of(0, [b"c" * 32]) for key in (1, 2))
+    noised, mechanism = Noised.of(both.view(np.int64), 1), make_noise()
+    if isinstance(mechanism, PrefixNoise):
+        released, _ = mechanism.release(mechanism.start(20_000), noised, SeededNoise(1))
+    else:
+        released = mechanism.release(noised, SeededNoise(1).stream("release", 0))
+    assert abs(np.std(released) / 0.3 - 1) < 0.04
 
 
 def test_a_sum_without_the_helpers_noise_is_never_made_a_number() -> None:
@@ -230,6 +254,20 @@ def test_a_curator_and_secret_samples_are_refused() -> None:
         planned("dp-sgd-wor", rounds=5, rate=0.1)
     with pytest.raises(Infeasible, match="no rows that add up unseen"):
         planned("mean-sgd", rounds=5, estimator="range")
+
+
+def test_a_promise_of_secret_cohorts_is_no_promise_of_two_servers() -> None:
+    """The broken twin: amplification by samples that the coordinator draws, claimed against the coordinator."""
+    info = ALGORITHMS["dp-sgd-wor"]
+    sampled = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=0.1), "calibrated", 7)
+    servers = Servers(PRIVACY.epsilon)
+    twin = replace(sampled, guarantee=replace(sampled.guarantee, exposure="two-servers", servers=servers))
+    info.verify(sampled)
+    with pytest.raises(VerificationError):
+        info.verify(twin)
+    both = replace(twin, guarantee=replace(twin.guarantee, assumptions=derived(twin)))
+    with pytest.raises(VerificationError, match="cohorts that are public"):
+        info.verify(both)
 
 
 def test_the_sentence_says_against_whom_and_what_is_not_covered() -> None:

@@ -12,8 +12,10 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.groups import noise_factor
+from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.two_servers.method import BothServers
+from quoron_server.algorithms.two_servers.plan import server_mu
 from quoron_server.plan import Plan
 from quoron_server.wording import sentence
 
@@ -83,6 +85,27 @@ def test_one_sum_is_moved_at_will() -> None:
     bounded = planned("one-pass-dp-sgd", 3)
     held = np.linalg.norm(carried_out(bounded, 0, 2**60) - carried_out(bounded))
     assert np.linalg.norm(wild - honest) > 5 * held
+
+
+@pytest.mark.parametrize(("groups", "series"), [(1, 1), (3, 3), (9, 4)])
+def test_every_group_that_a_user_comes_to_rounds_its_own_predictions(groups: int, series: int) -> None:
+    made = RoundSheet((Block("sums", 1000, 1, "clipped"),))  # rows of one step: rounding is nearly all
+    sheet = Sheet((made,) * 400, "blt", participations=4, separation=100, groups=groups)
+    more = (series**0.5 - 1) * account.rounding_mu(account.factors_of(sheet), 400, 1000)
+    for mu in (account.server_mu, server_mu):
+        assert mu(sheet) - mu(replace(sheet, groups=1)) == pytest.approx(more, rel=1e-6, abs=1e-18)
+
+
+def test_a_median_of_hostile_sums_is_a_number_on_every_machine() -> None:
+    # two of three groups at the edge of the ring: unequal groups and `louder` carry it beyond 64 bits
+    plan = planned("one-round-least-squares", 3)
+    algorithm, noise = ALGORITHMS[plan.algorithm].make(plan), SeededNoise(5)
+    state = algorithm.init()
+    question = algorithm.request(state, noise)
+    assert question is not None
+    sums = BothServers(Quadratic(), plan, b"5").ask(question)
+    wild = np.full_like(sums.total, 2**63 - 2**40)
+    assert np.isfinite(algorithm.model(algorithm.update(state, replace(sums, total=wild), noise).state)).all()
 
 
 def test_groups_without_two_servers_and_even_numbers_of_groups_are_refused() -> None:

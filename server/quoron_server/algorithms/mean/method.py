@@ -22,7 +22,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Noised, Release, Sums
+from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters
@@ -77,7 +77,7 @@ class MeanSGD:
             entries = (crude.entry(len(centre)),)
         reduction = ClippedSum(radius, p.cohort_size, centre)
         sums = summed(answers, reduction)
-        mean = sums if isinstance(sums, Noised) else reduction.unit_mean(sums)
+        mean = sums if isinstance(sums, NoisySums) else reduction.unit_mean(sums)
         gradient = centre + radius * gaussian.release(mean, noise.stream("release", t))
         entries += (gaussian.entry().scaled(radius),)
         iterate = project(state.iterate - p.step_size * gradient)

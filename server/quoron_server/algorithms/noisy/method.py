@@ -26,7 +26,7 @@ from quoron_privacy.gaussian import SPARE, GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.norm_counts import SHARES, NormCountMean, Presence
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Noised, Release, Sums
+from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
@@ -169,11 +169,11 @@ class NoisySGD:
         presence, reduction = state.presence, p.reduction(radius)
         if reduction is None:
             assert isinstance(answers, Answers)
-            mean: Vector | Noised
+            mean: Vector | NoisySums
             mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
             sums = summed(answers, reduction)
-            mean, clipped = sums if isinstance(sums, Noised) else reduction.mean(sums), sums.clipped
+            mean, clipped = sums if isinstance(sums, NoisySums) else reduction.mean(sums), sums.clipped
         if (shares := p.shares(len(state.iterate))) is not None and p.adaptive is not None:
             told = shares.release_sums(sums, noise.stream("release", t))
             gradient, public, releases = radius * told.mean, {"radius": radius}, (shares.entry().scaled(radius),)
@@ -181,7 +181,7 @@ class NoisySGD:
         elif gaussian is not None:
             gradient, releases = gaussian.release(mean, noise.stream("release", t)), (gaussian.entry(),)
         else:
-            assert not isinstance(mean, Noised)
+            assert not isinstance(mean, NoisySums)
             gradient = mean
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
         iterate = self.plan.problem.domain.project(wanted)

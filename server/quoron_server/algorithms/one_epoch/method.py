@@ -33,7 +33,7 @@ from quoron_privacy.means.norm_counts import Presence
 from quoron_privacy.means.prefix_norm_counts import PrefixNormCounts
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Noised, Release, Sums
+from quoron_privacy.release import NoisySums, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.one_epoch.reserves import first_answered
@@ -241,12 +241,12 @@ class OneEpoch:
 
     def _mean(
         self, state: OneEpochState, answers: Answers | Sums, sums: Sums | None
-    ) -> tuple[Vector | Noised, dict[str, float]]:
+    ) -> tuple[Vector | NoisySums, dict[str, float]]:
         """The mean of the answers that count, or their sum with noise; diagnostics."""
         p, reduction = self.parameters, self._reduction(state)
         if sums is not None and reduction is not None:
             answered = sums.answered
-            mean = sums if isinstance(sums, Noised) else reduction.mean(sums)
+            mean = sums if isinstance(sums, NoisySums) else reduction.mean(sums)
             return mean, {"answered": answered, "clipped_fraction": sums.clipped / max(1, answered)}
         assert isinstance(answers, Answers)
         counted = first_answered(answers.answered, p.divisor)
@@ -256,7 +256,7 @@ class OneEpoch:
     def _stepped(
         self,
         state: OneEpochState,
-        mean: Vector | Noised,
+        mean: Vector | NoisySums,
         counted: Sums | None,
         diagnostics: dict[str, float],
         noise: NoiseSource,

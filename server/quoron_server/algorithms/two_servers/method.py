@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Noised, Sums
+from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
@@ -37,6 +37,7 @@ from quoron_server.wording import digest
 Steps = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
+LARGEST = 2.0**62  # steps of a median: hostile sums, made as large as all groups together, fit into no 64 bits
 COORDINATOR, HELPER = b"quoron-leader", b"quoron-helper"  # whose noise a key is for; a simulation has one seed for both
 
 
@@ -92,7 +93,7 @@ class WithServers:
         history = (*_chains(state), answers.chain)
         both = added(answers.total, noise_of_groups(self._own(noise), history))
         steps, running = self._middle(state, signed(both).reshape(self._sheet.groups, -1), answers.asked)
-        released = Noised.of(steps, answers.answered)
+        released = NoisySums.of(steps, answers.answered)
         update = self.inner.update(state.inner, released, noise)
         chains = state.chains.copy()
         chains[state.round] = np.frombuffer(answers.chain, np.uint8)
@@ -116,7 +117,7 @@ class WithServers:
             told = running[:-1] + alike[:, at]
             running = np.concatenate([told, [median(told)]])
             steps[at] = running[-1] - state.running[-1]
-        return np.rint(steps).astype(np.int64), running
+        return np.rint(np.clip(steps, -LARGEST, LARGEST)).astype(np.int64), running
 
     def model(self, state: ServersState) -> Vector:
         """The algorithm's own."""

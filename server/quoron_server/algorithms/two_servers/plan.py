@@ -56,7 +56,8 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
     together, quieter = min(privacy.epsilon, gdp.epsilon_for(whole, left)), whole / louder(privacy.groups) * (1 - 1e-6)
     for again in range(TRIES):
         if (least := gdp.epsilon_for(quieter, left)) < LEAST_EPSILON:
-            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", f"epsilon >= {2 * LEAST_EPSILON:g}")
+            enough = f"epsilon >= {2 * LEAST_EPSILON * louder(privacy.groups):.2g}"
+            raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", enough)
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
         require_served(own)
         if (fewest := min(own.parameters.cohorts())) < privacy.groups:
@@ -109,7 +110,7 @@ def require_served(plan: Plan) -> None:
 def pairs(plan: Plan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
     sheet = plan.sheet
-    numbers = sum(each.length for each in sheet.rounds)
+    numbers = sheet.groups * sum(each.length for each in sheet.rounds)
     return (Pair.gaussian(server_mu(sheet), total_variation(gaussians=numbers)),)
 
 
@@ -133,10 +134,9 @@ def server_mu(sheet: Sheet, part: float = 1.0) -> float:
     series = set(sheet.correlated)
     known = {each: _alone(each, part) for each in set(sheet.rounds)}
     alone = [0.0 if t in series else known[each] for t, each in enumerate(sheet.rounds)]
-    pilot = math.hypot(*alone[: sheet.pilot])
-    rest = math.hypot(*sorted(alone[sheet.pilot :], reverse=True)[: sheet.participations])
+    rest = math.hypot(*sorted(alone, reverse=True)[: sheet.participations])
     together = max if sheet.participations == 1 else math.hypot
-    return max(pilot, together(rest, _series(sheet, part))) * (1 + 1e-12)
+    return together(rest, _series(sheet, part)) * (1 + 1e-12)
 
 
 def _alone(made: RoundSheet, part: float) -> float:
@@ -161,11 +161,16 @@ def _series(sheet: Sheet, part: float) -> float:
         return 0.0
     rounds = len(sheet.correlated)
     noise = PrefixNoise(rounds, 1.0, 1.0, str(sheet.factorisation), sheet.participations, sheet.separation)
-    worst = 0.0
+    # of the groups that a user may be in, each predicts and rounds by itself
+    rounded = 2 * noise.factors.rounding * math.sqrt(rounds) / STEPS
+    worst, others = 0.0, rounded * (math.sqrt(min(sheet.groups, sheet.participations)) - 1)
     for made in {sheet.rounds[t] for t in sheet.correlated}:
         for block in made.blocks:
             far = _apart(block.kind, block.unit, made, part)
-            worst = max(worst, played.mu(noise, far, made.length) if block.name == SUMS else far)
+            told = far
+            if block.name == SUMS:
+                told = played.mu(noise, far, made.length) + others * math.sqrt(made.length)
+            worst = max(worst, told)
         if len(made.blocks) > 1 and sheet.participations > 1:
             raise VerificationError("Expected users of one round beside correlated noise, got several rounds.")
     return worst
@@ -195,4 +200,5 @@ def verify(plan: Plan) -> None:
         ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
     )
     (against,) = pairs(plan)
-    checks.require_spent(own.without_servers(), (replace(against, mu=outsiders_mu(sheet)),))
+    both = replace(against, mu=outsiders_mu(sheet), lack=2 * against.lack)  # of either server's sampler
+    checks.require_spent(own.without_servers(), (both,))

@@ -21,7 +21,7 @@ from quoron_privacy.means.clipping import ClippedSum, changes
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Noised, Sums
+from quoron_privacy.release import NoisySums, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.method import WhitenedState, WhitenedTracking
@@ -102,7 +102,7 @@ class WhitenedInParts:
         sums, stream, typical = summed(answers, self._reduction(state)), noise.stream("release", part), state.typical
         if part >= PARTS:
             if own.round == p.gradients:
-                mean = sums if isinstance(sums, Noised) else ClippedSum(p.vote_bound, p.cohort_size).mean(sums)
+                mean = sums if isinstance(sums, NoisySums) else ClippedSum(p.vote_bound, p.cohort_size).mean(sums)
                 update = self.inner.voted(own, float(p.vote.release(mean, stream)[0]), sums.answered)
             else:
                 released = p.gradient(dimension, own.round).release_sums(sums, stream)
