@@ -15,7 +15,7 @@ from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.release import Adjacency, Noised
+from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.rows import RingSums
@@ -150,7 +150,7 @@ def test_what_two_servers_release_is_as_loud_as_forecasts_say(make_noise: Any) -
     """Of 20,000 numbers: the deviation is within 4 % of the scale, missed less often than 1e-12; √2 would be 41 %."""
     sheet = Sheet((RoundSheet((Block("sums", 20_000, 1, "clipped"),)),))
     both = sum(ServerNoise(bytes([key]) * 32, "", bytes(32), sheet).of(0, [b"c" * 32]) for key in (1, 2))
-    noised, mechanism = Noised.of(both.view(np.int64), 1), make_noise()
+    noised, mechanism = NoisySums.of(both.view(np.int64), 1), make_noise()
     if isinstance(mechanism, PrefixNoise):
         released, _ = mechanism.release(mechanism.start(20_000), noised, SeededNoise(1))
     else:
