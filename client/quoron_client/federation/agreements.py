@@ -4,6 +4,7 @@ All of it belongs to a transaction of `Record`, whose tables these are.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -50,6 +51,15 @@ def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | No
         "INSERT INTO runs (run, terms, epsilon, delta, participations, books, agreed, people, promise, charged) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET charged = 1, people = excluded.people",
         (a.run, a.terms, a.epsilon, a.delta, a.participations, books, time, people, a.promise),
+    )
+
+
+def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
+    """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
+    database.executemany(
+        "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
+        "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
+        told,
     )
 
 
