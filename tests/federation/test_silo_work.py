@@ -177,6 +177,22 @@ def test_who_has_answered_says_the_same_again_and_others_may_be_asked_in_the_sam
         assert third.status.tolist() == [Status.MISSING, Status.MISSING, 0], "one task a round"
 
 
+def test_who_comes_in_the_middle_of_a_round_answers_its_question_once(file: Path) -> None:
+    """A client that was started again is asked the open question again: a row that is not kept could be said anew."""
+    file.write_text(table(NAMES[:2]).to_csv(index=False))
+    found = []
+    for seed in (2, 2, 9):
+        with opened(config := owner(file)) as record:
+            worker = SiloWorker.of(config, record)
+            worker.consider(announced(participations=1), FIRST)
+            found.append(rows(worker.reply(question(GRADIENT, np.arange(6))), GRADIENT, 6))
+            again = record.may_answer("r", 1, np.arange(3))
+        file.write_text(table(NAMES[:3], seed=seed).to_csv(index=False))
+    assert [each.answered.sum() for each in found] == [2, 3, 3]
+    np.testing.assert_array_equal(found[2].values, found[1].values)
+    assert not again.any(), "each has given the one answer that was agreed to"
+
+
 def test_what_is_of_its_own_is_not_asked_twice(file: Path) -> None:
     with opened(config := owner(file)) as record:
         worker = SiloWorker.of(config, record)

@@ -40,9 +40,7 @@ it erased but that it has left and what was spent, and from then on nothing open
 leaves a silo (`depart`) that person's answers are.
 """
 
-import sqlite3
 from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from math import fsum
 from pathlib import Path
@@ -385,12 +383,12 @@ class Record:
         """Write an answer that has the rows of these persons, then return what may be sent: this answer, or the one
         kept before for the same question; None if some of them may not answer (any more).
 
-        If they are `further` ones, the answer has the rows of those who have answered in this round before, too.
+        If they are `further` ones, the answer has the rows of those who have answered in this round before, too; it may
+        be to this very question, where somebody has come since.
         """
         asked = ONE_USER if those is None else those
         with self._file.errors(), self._file.transaction() as database:
-            before = self.recall(run, round, digest)
-            if before is not None:
+            if not further and (before := self.recall(run, round, digest)) is not None:
                 return before
             if not len(asked) or not self._judged(run, round, those, spends, may, further=further)[0].all():
                 return None
@@ -435,14 +433,3 @@ class Record:
             if fsum((before, wanted)) > limit:
                 return f"its {name} = {wanted:g} and the {before:g} spent before exceed the lifetime limit {limit:g}"
         return None
-
-
-def welcomed(path: Path) -> bool:
-    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
-    if not path.exists():
-        return False
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
-    except sqlite3.Error:
-        return True

@@ -12,7 +12,7 @@ that is older, empty or torn is refused by name.
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Self
@@ -192,3 +192,14 @@ class RecordFile:
             raise LedgerError(
                 f"Expected to read and write the client's record {str(self.path)!r}, got: {error}."
             ) from None
+
+
+def welcomed(path: Path) -> bool:
+    """Whether a record knows a coordinator, or cannot tell; nothing is written."""
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT count(*) FROM books").fetchone()[0])
+    except sqlite3.Error:
+        return True

@@ -33,7 +33,8 @@ from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.masking import Pinned
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
-from quoron_client.federation.record import Record, welcomed
+from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.terms import read_promised
 from quoron_client.federation.work import MOST_PARTS, Worker, messages

@@ -19,7 +19,8 @@ from quoron_client.federation.own_people import OwnPeople
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.owner import PUBLIC_ATTENDANCE, Owner
 from quoron_client.federation.persons import Persons
-from quoron_client.federation.record import Record, welcomed
+from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import welcomed
 from quoron_client.federation.terms import Terms
 from quoron_client.federation.work import Part, Worker, misfit_of
 from quoron_client.protocol.domains import Bounds

@@ -24,6 +24,7 @@ from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.algorithms.two_servers import method
+from quoron_server.algorithms.two_servers import plan as planning
 from quoron_server.algorithms.two_servers.method import BothServers, WithServers, with_helper
 from quoron_server.algorithms.two_servers.plan import outsiders_mu, server_mu
 from quoron_server.plan import Plan, Privacy
@@ -193,6 +194,15 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
         twin = replace(plan, parameters=whole.parameters, guarantee=replace(plan.guarantee, servers=servers))
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(twin)
+
+
+@pytest.mark.parametrize("name", ["server_mu", "outsiders_mu"])
+@pytest.mark.parametrize("where", [account, planning])
+def test_a_plan_keeps_its_promise_by_both_accounts(where: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, honest = make_plan("dp-ftrl/two-servers"), getattr(where, name)
+    monkeypatch.setattr(where, name, lambda sheet, *part: 1.001 * honest(sheet, *part))
+    with pytest.raises(VerificationError):
+        ALGORITHMS["dp-ftrl"].verify(plan)
 
 
 @pytest.mark.parametrize("name", SCENES)

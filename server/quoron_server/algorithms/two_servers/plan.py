@@ -16,6 +16,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.served import Servers, louder
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
@@ -64,7 +65,7 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
             raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
         sheet = own.parameters.sheet(own.problem, privacy.groups)
-        spent, outside = server_mu(sheet), outsiders_mu(sheet)
+        spent, outside = spent_by(sheet)
         if spent <= server and outside <= whole:
             break
         quieter *= min(server / spent, whole / outside) * (1 - 1e-8 * 4**again)
@@ -111,7 +112,12 @@ def pairs(plan: Plan) -> tuple[Pair, ...]:
     """What a run costs against one server, by the whole numbers of its sheet and nothing else of the plan."""
     sheet = plan.sheet
     numbers = sheet.groups * sum(each.length for each in sheet.rounds)
-    return (Pair.gaussian(server_mu(sheet), total_variation(gaussians=numbers)),)
+    return (Pair.gaussian(spent_by(sheet)[0], total_variation(gaussians=numbers)),)
+
+
+def spent_by(sheet: Sheet) -> tuple[float, float]:
+    """μ against one server and against outsiders: the larger of what the library says of a sheet and what is here."""
+    return max(server_mu(sheet), account.server_mu(sheet)), max(outsiders_mu(sheet), account.outsiders_mu(sheet))
 
 
 def outsiders_mu(sheet: Sheet) -> float:
@@ -200,5 +206,5 @@ def verify(plan: Plan) -> None:
         ("a quorum by exact counts", promise.quorum is None or promise.quorum.public, promise.quorum),
     )
     (against,) = pairs(plan)
-    both = replace(against, mu=outsiders_mu(sheet), lack=2 * against.lack)  # of either server's sampler
+    both = replace(against, mu=spent_by(sheet)[1], lack=2 * against.lack)  # of either server's sampler
     checks.require_spent(own.without_servers(), (both,))
