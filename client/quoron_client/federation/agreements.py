@@ -4,6 +4,7 @@ All of it belongs to a transaction of `Record`, whose tables these are.
 """
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -57,6 +58,15 @@ def promise(database: sqlite3.Connection, run: str) -> str | None:
     """What was announced of a run that was agreed to; None of any other."""
     found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
     return None if found is None else str(found[0])
+
+
+def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
+    """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
+    database.executemany(
+        "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
+        "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
+        told,
+    )
 
 
 def open_ones(database: sqlite3.Connection) -> list[Agreement]:

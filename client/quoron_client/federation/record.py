@@ -162,12 +162,7 @@ class Record:
                     "copy, or another's. Put back the newer one. If there is none, say --new-record: they are then "
                     "counted as spent."
                 )
-            for run, epsilon, delta in lacking:
-                database.execute(
-                    "INSERT INTO runs (run, terms, epsilon, delta, participations, charged, ended, everybody) "
-                    "VALUES (?, ?, ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
-                    (run, b"", epsilon, delta),
-                )
+            agreements.enter_told(database, lacking)
             if len(known) < MOST_TOLD:
                 begun = {each[0] for each in known} | self._again
                 agreements.release(database, begun, books=self._root, before=self._before)

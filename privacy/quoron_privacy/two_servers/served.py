@@ -10,6 +10,7 @@ from math import floor, sqrt
 
 from quoron_privacy.noise.streams import GRID_BITS
 from quoron_privacy.release import Adjacency, ServedRows
+from quoron_privacy.two_servers.groups import noise_factor
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 
 
@@ -44,11 +45,7 @@ def sheet_of(
 
 def louder(groups: int) -> float:
     """How much louder a median of groups is than one sum, to six digits: the same number on every machine."""
-    if groups == 1:
-        return 1.0
-    from quoron_privacy.two_servers.groups import noise_factor  # where there are groups
-
-    return round(noise_factor(groups), 6)
+    return 1.0 if groups == 1 else round(noise_factor(groups), 6)
 
 
 def _block(rows: ServedRows, groups: int) -> Block:
