@@ -1,9 +1,12 @@
 """A coordinator that is not trusted with answers gets none, whoever chooses the algorithm."""
 
+from pathlib import Path
+
 import pytest
 
 import quoron
 from quoron import config as configs
+from quoron.cli.app import invoke
 from quoron.operate.submission import specify
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
@@ -88,3 +91,13 @@ def test_an_algorithm_with_plans_for_either_adjacency_promises_the_one_that_is_w
         "population.users=2400", f"privacy.adjacency={adjacency}",
     ]  # fmt: skip
     assert quoron.plan(configs.parse(TOML, settings=wished)).plan.guarantee.adjacency == adjacency
+
+
+def test_clients_of_this_machine_are_asked_by_one_coordinator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = ["population.users=400", 'privacy.exposure="two-servers"', "algorithm.name=one-round-least-squares"]
+    chosen = [word for each in settings for word in ("--set", each)]
+    run = ["simulate", "quickstart", *chosen, "--out", str(tmp_path / "run"), "--engine", "service"]
+    assert invoke(run) == 2
+    assert "the second server is another operator's" in " ".join(capsys.readouterr().err.split())

@@ -27,7 +27,7 @@ from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import Setup
-from quoron_privacy.errors import LedgerUnavailable, RunError, Unreachable, WithoutQuorum
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, Unreachable, WithoutQuorum
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Observer, RoundEvent
@@ -56,8 +56,8 @@ class Ordered:
         under exposure two-servers."""
         if prepared.planned.plan.guarantee.servers is not None:
             raise ConfigError(
-                "Expected a run of one coordinator with engine=service, got exposure two-servers: the second server is "
-                "another operator's. Simulate both by engine=inline, or start `quoron helper` (docs/two-servers.md)."
+                "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
+                "is another operator's. Simulate both by --engine inline, or start `quoron helper` (docs/two-servers.md)."
             )
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
