@@ -16,8 +16,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from federation import connected, cpu, spawn, specification, vector
 from quoron.operate.control import Address, Control
 from quoron_client.federation.masking import Masking, Pinned
@@ -142,7 +140,7 @@ def main():
         total[exposure] = sum(found.values())
         told = {name: round(seconds, 3) for name, seconds in found.items()}
         print(f"{exposure:12s} {total[exposure]:.3f} s of processors a round: {json.dumps(told)}", flush=True)
-    print(f"two servers beside one: {np.divide(*[total[each] for each in reversed(EXPOSURES)]):.2f} times")
+    print(f"two servers beside one: {total['two-servers'] / total['broadcast']:.2f} times")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,12 @@ def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, fl
     )
 
 
+def promise(database: sqlite3.Connection, run: str) -> str | None:
+    """What was announced of a run that was agreed to; None of any other."""
+    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
+    return None if found is None else str(found[0])
+
+
 def open_ones(database: sqlite3.Connection) -> list[Agreement]:
     """Runs that somebody is charged for and that have not ended, from the first."""
     query = """SELECT run, terms, epsilon, delta, participations, promise FROM runs

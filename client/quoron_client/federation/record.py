@@ -260,8 +260,7 @@ class Record:
     def promise(self, run: str) -> str | None:
         """What was announced of a run that was agreed to, as `Agreement` has it; None of any other."""
         with self._file.errors() as database:
-            found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
-            return None if found is None else str(found[0])
+            return agreements.promise(database, run)
 
     def kept(self, run: str, round: int) -> bytes | None:
         """What was kept of a silo's answer in a round, whatever was asked; None too once a later round was answered."""
@@ -272,10 +271,9 @@ class Record:
 
     def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
         """The answer already made to this very question, to be sent again; None too once a later round was answered."""
-        with self._file.errors():
-            found = self._database.execute(
-                "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?", (run, round, digest)
-            ).fetchone()
+        with self._file.errors() as database:
+            query = "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?"
+            found = database.execute(query, (run, round, digest)).fetchone()
             return None if found is None or self._is_past(run, round) else found[0]
 
     def _is_past(self, run: str, round: int) -> bool:
@@ -332,9 +330,8 @@ class Record:
         """Which of them may answer, and if none of them may, why not the first."""
         database, asked = self._database, ONE_USER if those is None else those
         nobody = np.zeros(len(asked), bool)
-        terms = database.execute(
-            "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?", (run,)
-        ).fetchone()
+        query = "SELECT epsilon, delta, participations, ended FROM runs WHERE run = ?"
+        terms = database.execute(query, (run,)).fetchone()
         if terms is None:
             return nobody, "the run was not agreed to"
         *promised, participations, ended = terms
