@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.reports import silo as reports
+from quoron.operate import silo_page
 from quoron_client.federation import account as accounts
 from quoron_client.federation.own_people import names_in
 from quoron_client.federation.record import Agreement, Record
@@ -147,7 +147,7 @@ class TestTheExport:
 
     def test_is_a_page_that_loads_nothing_and_escapes_what_a_coordinator_says(self, kept: Path) -> None:
         with opened(kept) as record:
-            page = reports.document(accounts.account(record, kept))
+            page = silo_page.document(accounts.account(record, kept))
         assert "DP &lt;b&gt;" in page
         assert "default-src 'none'" in page
         assert "Nobody has left." in page
@@ -192,7 +192,7 @@ class TestAPersonWhoLeaves:
             assert len(told.departures) == 1
             assert told.persons == 4
             assert not record.may_answer("summer", 1, np.array([1])).any()
-            assert f"a person, on {told.departures[0][:10]}" in reports.document(told)
+            assert f"a person, on {told.departures[0][:10]}" in silo_page.document(told)
 
     def test_stays_away_where_an_older_copy_is_put_back(self, kept: Path) -> None:
         older = kept.read_bytes()

@@ -54,6 +54,12 @@ def enter(database: sqlite3.Connection, agreement: Agreement, *, books: str | No
     )
 
 
+def promise(database: sqlite3.Connection, run: str) -> str | None:
+    """What was announced of a run that was agreed to; None of any other."""
+    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
+    return None if found is None else str(found[0])
+
+
 def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, float]]) -> None:
     """Everybody is charged for runs that only a coordinator knows: their names, ε and δ. They have ended here."""
     database.executemany(
@@ -61,12 +67,6 @@ def enter_told(database: sqlite3.Connection, told: Sequence[tuple[str, float, fl
         "VALUES (?, x'', ?, ?, 0, 1, 1, 1) ON CONFLICT DO NOTHING",
         told,
     )
-
-
-def promise(database: sqlite3.Connection, run: str) -> str | None:
-    """What was announced of a run that was agreed to; None of any other."""
-    found = database.execute("SELECT coalesce(promise, '') FROM runs WHERE run = ?", (run,)).fetchone()
-    return None if found is None else str(found[0])
 
 
 def open_ones(database: sqlite3.Connection) -> list[Agreement]:

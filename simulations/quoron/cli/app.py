@@ -288,6 +288,7 @@ NETWORK = {  # folders that quoron-core lacks
     "quoron_client.federation",
     "quoron_client.flower",
     "quoron_server.flower",
+    "quoron_server.helper",
     "quoron_server.service",
 }
 

@@ -82,7 +82,7 @@ def export(
     user: User = None,
 ) -> None:
     """For a data protection officer: a page, a table of runs and JSON of what was promised, without any name."""
-    from quoron.reports import silo as reports
+    from quoron.operate import silo_page
     from quoron_client.durable import PRIVATE, replace_whole
     from quoron_client.federation import account as accounts
 
@@ -91,7 +91,7 @@ def export(
     with _opened(record) as kept:
         told = accounts.account(kept, record)
         files = {
-            "account.html": reports.document(told),
+            "account.html": silo_page.document(told),
             "account.json": json.dumps(told.as_json(), ensure_ascii=False, indent=1) + "\n",
             "runs.csv": told.runs_csv(),
         }

@@ -52,7 +52,13 @@ class Ordered:
     keep: bool = False  # leave a federation, in the run folder, to operate
 
     def order(self, prepared: Prepared[Setup], *, resumed: bool = False) -> Order:
-        """For the users of a run. ConfigError for more than a coordinator or, unless it is resumed, memory takes."""
+        """For the users of a run. ConfigError for more than a coordinator or, unless it is resumed, memory takes, and
+        under exposure two-servers."""
+        if prepared.planned.plan.guarantee.servers is not None:
+            raise ConfigError(
+                "Expected a run of one coordinator with engine=service, got exposure two-servers: the second server is "
+                "another operator's. Simulate both by engine=inline, or start `quoron helper` (docs/two-servers.md)."
+            )
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
         listen, control = free_ports(2)
