@@ -57,7 +57,7 @@ class Ordered:
         if prepared.planned.plan.guarantee.servers is not None:
             raise ConfigError(
                 "Expected a run of one coordinator with --engine service, got exposure two-servers: the second server "
-                "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md for `quoron helper`."
+                "is another operator's. Simulate both by --engine inline, or see docs/two-servers.md."
             )
         run, population = prepared.config.run, prepared.scene.population
         corruption = population.corruption(np.arange(population.users)).tolist()
