@@ -211,8 +211,8 @@ TWICE = replace(FAR, places=np.zeros((1, 9), np.int64))
 NOT_THOSE, NO_USE = "its terms are not those of its first announcement", "Expected a usable description of the run"
 BEYOND = "exceed the lifetime limit"
 ATTACKS: dict[str, Attack] = {
-    "strangers' questions": Attack(strangers, says="the client takes no part"),
-    "messages without end": Attack(without_end, says="the client takes no part"),
+    "strangers' questions": Attack(strangers, says="it was asked before the client had consented"),
+    "messages without end": Attack(without_end, says="it was asked before the client had consented"),
     "averaging": Attack(averaging, 1.0, "the round was already answered, to another question"),
     "a wider clip": Attack(looser, 1.0),
     "a round after the last": Attack(
