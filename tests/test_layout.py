@@ -51,12 +51,12 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.whitened.method": (4277, 27),
     "quoron_server.algorithms.winsorised.entry": (4426, 33),
     "quoron_server.algorithms.winsorised.method": (2918, 22),
-    "quoron_server.service.coordinator": (25153, 153),
+    "quoron_server.service.coordinator": (25154, 153),
     "quoron_client.federation.session": (16224, 107),
     "quoron.mean": (9516, 69),
-    "quoron.training.run": (31440, 200),
-    "quoron.api": (22352, 150),
-    "quoron.sklearn": (32447, 205),
+    "quoron.training.run": (31441, 200),
+    "quoron.api": (22353, 150),
+    "quoron.sklearn": (32448, 205),
     "quoron.cli.app": (3810, 26),
 }
 COUNTS = {
@@ -69,10 +69,10 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 95396,
+    "lines of the product": 95397,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
-    "quoron.api.train": (23301, 1335),
+    "quoron.api.train": (23302, 1335),
     "quoron_server.algorithms.localised.method": (1347, 62),
     "quoron_server.algorithms.tracking.method": (2669, 113),
 }

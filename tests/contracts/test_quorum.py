@@ -280,3 +280,18 @@ def test_with_coins_half_of_beta_is_the_coins(monkeypatch: pytest.MonkeyPatch) -
         info.plan(PROBLEM, QUORUM, info.options(**SMALL[name]), "calibrated", 7)
         assert {*allowed} == {beta}
         allowed.clear()
+
+
+def test_a_count_beside_everybody_in_every_round_costs_what_it_was_planned_for() -> None:
+    """Coins that all come up are no sample: the run is Gaussian as a whole, and so is what the counts add to it."""
+    problem = replace(PROBLEM, users=720)
+    privacy = Privacy(4.0, 1e-6, quorum=0.5, quorum_epsilon=0.3, adjacency="replace-one")
+    info = ALGORITHMS["dp-sgd-poisson"]
+    plan = info.plan(problem, privacy, info.options(rate=1.0, rounds=30))
+    info.verify(plan)
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.quorum.each > 0
+    own = info.gaussian(plan.without_quorum())
+    assert own is not None
+    whole = np.hypot(own.mu, plan.guarantee.quorum.mu)
+    assert [pair.mu for pair in info.pairs(plan)] == pytest.approx([whole] * len(info.pairs(plan)), rel=1e-9)

@@ -197,7 +197,8 @@ class Registered(AlgorithmInfo):
             return against
         quorum, parameters = promise.quorum, own.parameters
         told = quorum is not None and quorum.each
-        counted = self.promises.counting.beside(parameters, told) if told else None
+        # Of a run that is Gaussian as a whole counts add to it by themselves, as they are planned.
+        counted = self.promises.counting.beside(parameters, told) if told and self._gaussian(own) is None else None
         pairs = self.promises.pairs(counted or parameters, own.problem, adjacency or promise.adjacency)
         pairs = pairs or (Pair.approximate(own.guarantee.epsilon, own.guarantee.delta),)
         if promise.health is not None:
