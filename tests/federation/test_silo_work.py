@@ -283,6 +283,23 @@ def test_what_is_not_ready_in_time_is_zeros_that_nothing_is_computed_for(file: P
         assert not again.values.any(), "one answer a round"
 
 
+@pytest.mark.parametrize("kind", ["gradient", "report"])
+def test_a_question_that_nobody_can_answer_ends_no_conversation(kind: str, file: Path, monkeypatch) -> None:
+    """As a client of one user: it says of each that there is no answer, and the coordinator learns of no error."""
+    task, terms = TASKS[kind]
+
+    def fails(*given: object) -> Answers:
+        raise ArithmeticError
+
+    monkeypatch.setattr(SiloWorker, "_answers", fails)
+    with opened(config := owner(file)) as record:
+        worker = SiloWorker.of(config, record)
+        worker.consider(announced(**terms), FIRST)
+        said = rows(worker.reply(question(task, np.arange(6))), task, 6)
+    assert said.status.tolist() == [Status.MISSING] * 6
+    assert not said.values.any()
+
+
 def test_what_was_ready_meanwhile_is_what_is_said(file: Path, monkeypatch) -> None:
     """Zeros that are late are not said beside an answer that was kept: one answer a round."""
     with opened(config := owner(file, accept_exposures=PUBLIC)) as record:

@@ -193,7 +193,10 @@ class SiloWorker(Worker):
             if not isinstance(task, LocalReport):
                 return _nobody(part, task, len(asked))
             nothing = part.batch.of(np.full(len(asked), part.batch.users - 1))  # as users without any would report
-            found = self._answers(part, task, nothing, number, part.user + asked)
+            try:
+                found = self._answers(part, task, nothing, number, part.user + asked)
+            except Exception:  # then the question is at fault, for every user alike
+                return _nobody(part, task, len(asked))
         # Who is in the file without a row that can be used is rejected, as by a client of its own.
         unusable = (found.status == Status.MISSING) & (places < part.batch.users - 1)
         status = np.where(unusable, Status.REJECTED, found.status).astype(np.uint8)

@@ -22,7 +22,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from quoron_client.protocol.identity import fingerprint, load
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, RunError
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError
 from quoron_privacy.two_servers.chain import Entry
 from quoron_protos.v1 import helper_pb2 as pb
 from quoron_protos.v1 import helper_pb2_grpc
@@ -205,7 +205,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._abort(context, grpc.StatusCode.NOT_FOUND, str(error))
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, error.outside)
-        except (QuoronError, RunError) as error:
+        except QuoronError as error:
             _log.warning("refused: %s", error)
             self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, getattr(error, "outside", str(error)))
         except Exception:
