@@ -52,7 +52,7 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.winsorised.entry": (4426, 33),
     "quoron_server.algorithms.winsorised.method": (2918, 22),
     "quoron_server.service.coordinator": (25154, 153),
-    "quoron_client.federation.session": (16224, 107),
+    "quoron_client.federation.session": (16227, 107),
     "quoron.mean": (9516, 69),
     "quoron.training.run": (31441, 200),
     "quoron.api": (22353, 150),
@@ -69,7 +69,7 @@ COUNTS = {
     "fields of AlgorithmInfo": 14,
     "public names": 138,
     "distributions of a plain install": 67,
-    "lines of the product": 95397,
+    "lines of the product": 95400,
 }
 READ = {  # what must really be read, definition by definition (`measures.Reading`): lines, definitions
     "quoron.api.train": (23302, 1335),
