@@ -244,15 +244,8 @@ class WhitenedTracking:
         lately = slice(max(1, t - LATELY), t + 1)
         tail = tail_power(radii[lately], beyond[lately], mechanism.presence_deviation, NEAR_TARGET * state.target)
         flattest = min(state.tail, tail)
-        so_far = slice(0, t + 1)
-        model = GradientModel.of(
-            points[so_far],
-            gradients[so_far],
-            variances[so_far],
-            walks[so_far],
-            law=self._law,
-            learnt=LEARNT * self._farther(flattest),
-        )
+        so_far = (each[: t + 1] for each in (points, gradients, variances, walks))
+        model = GradientModel.of(*so_far, law=self._law, learnt=LEARNT * self._farther(flattest))
         gradient, error = model.at(theta, state.walk)
         following, moved = self._moved(state, gradient, error, model)
         walk = state.walk + WALK**2 * moved / d
