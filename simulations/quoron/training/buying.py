@@ -43,7 +43,7 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.purchases import with_purchases
+from quoron_server.algorithms.preface import with_purchases
 from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON

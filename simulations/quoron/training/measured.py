@@ -30,7 +30,7 @@ from quoron_client.data.gathering import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.counts.held_out import HeldOut, verify
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -105,7 +105,7 @@ def prepare(
         adjacency=adjacency,
         cap=cap,
     )
-    verify(held, privacy.epsilon, privacy.delta, adjacency=adjacency)
+    held.verify(privacy.epsilon, privacy.delta, adjacency=adjacency)
     figures.require_telling(held, privacy.epsilon)
     dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
     declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
