@@ -186,3 +186,10 @@ def err() -> "Console":
     from quoron.reports.terminal import Terminal
 
     return Terminal(stderr=True)
+
+
+def say(found: Any, words: str = "", *, as_json: bool) -> None:
+    """A line on standard output, as it comes: JSON, or in words."""
+    from quoron_server.serial import dumps
+
+    print(dumps(found) if as_json else words, flush=True)

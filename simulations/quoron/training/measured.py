@@ -153,10 +153,9 @@ def _read(
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
-        from quoron.datasets.index import opened
         from quoron.datasets.rows import Rows
 
-        rows = Rows.of(opened(folder, user), encoding)
+        rows = Rows.opened(folder, user, encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         given = tables.opened(source)
