@@ -23,9 +23,9 @@ from quoron_privacy.release import NoisySums, Sums
 from quoron_privacy.two_servers.chain import simulated_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.planned_sheet import louder
 from quoron_privacy.two_servers.ring import added, signed
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.served import louder
 from quoron_privacy.two_servers.sheet import SUMS
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.one_epoch.reserves import first_answered
