@@ -52,6 +52,7 @@ Source = Annotated[
     ),
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")]
+Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
 ItemsPerUser = Annotated[
     int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
 ]
