@@ -34,11 +34,11 @@ from quoron_client.protocol.masked import TWO_SERVERS, signature_of
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups, simulated_chain
+from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
 from quoron_server.books.restoring import together
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
 from quoron_server.helper.keys import Keys, Noted, Secrets

@@ -27,11 +27,10 @@ from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_hel
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import BudgetExceeded, ConfigError, IdentityError, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.algorithms.two_servers.method import simulated_chain
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
