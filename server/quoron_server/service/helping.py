@@ -110,12 +110,11 @@ class Helping:
     def open(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
         """The helper's consent to a run, kept from the first time on. Raises HelperAway and HelperDisagrees."""
         known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
-        wanted = bytes.fromhex(digest(plan))
         if known:
             return helper_pb2.HelperConsent.FromString(known[0].consent)
         consent = self._consent(specification, plan)
+        row = {"run": consent.run, "plan_digest": consent.plan_digest, "consent": consent.SerializeToString()}
         with self._database.writing() as connection:
-            row = {"run": specification.run, "plan_digest": wanted, "consent": consent.SerializeToString()}
             connection.execute(_helped.insert().values(**row))
         return consent
 
