@@ -58,7 +58,7 @@ class Desk:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # which wakes its thread
         self._socket.close()
-        self._thread.join()
+        self._thread.join(PATIENCE)
         (self._helped.keys.folder / _SOCKET).unlink(missing_ok=True)
 
     def _listen(self) -> None:

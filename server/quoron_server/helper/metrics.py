@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from functools import lru_cache
 from pathlib import Path
 
 from quoron_privacy.two_servers.sheet import Sheet
@@ -86,7 +87,7 @@ class HelperMetrics:
         now = self._clock()
         for name, words, value in (
             ("rounds_answered", "Rounds of an open run whose list was answered.", lambda run, answered: answered),
-            ("rounds_planned", "Rounds that it has.", lambda run, _: len(Sheet.read(run.sheet).rounds)),
+            ("rounds_planned", "Rounds that it has.", lambda run, _: _rounds(run.sheet)),
             (
                 "copies",
                 "Of it: 1 unless books were put back.",
@@ -95,6 +96,11 @@ class HelperMetrics:
             ("keys_seconds_left", "Until its keys are destroyed in any case.", lambda run, _: run.expires - now),
         ):
             yield family(f"helper_run_{name}", words, [({"run": run.run}, value(run, n)) for run, n in open_])
+
+
+@lru_cache(maxsize=64)
+def _rounds(sheet: str) -> int:
+    return len(Sheet.read(sheet).rounds)
 
 
 class Watched:
