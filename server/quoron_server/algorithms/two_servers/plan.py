@@ -20,6 +20,7 @@ from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.planned_sheet import Servers, louder
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.options import summed
 from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
@@ -76,9 +77,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
 
 def _asking_all(options: Any) -> Any:
     """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
-    names = {each.name for each in fields(options)}
-    options = replace(options, parts=True) if "parts" in names else options
-    return replace(options, rate=1.0) if "rate" in names and options.rate is None else options
+    options = summed(options)
+    drawn = "rate" in {each.name for each in fields(options)} and options.rate is None
+    return replace(options, rate=1.0) if drawn else options
 
 
 def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:

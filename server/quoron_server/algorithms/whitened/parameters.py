@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, Release, packed
-from quoron_server.algorithms.whitened.law import Contrasts, Law
+from quoron_server.algorithms.whitened.law import Law
 from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
@@ -135,6 +136,10 @@ class WhitenedParameters(Parameters):
         """A second moment and a gradient; in parts, one of them."""
         numbers = packed(problem.features), problem.dimension
         return max(numbers) if self.parts else sum(numbers)
+
+    def reads_sums(self) -> bool:
+        """In parts."""
+        return self.parts
 
     def long_once(self) -> bool:
         """Of second moments."""
