@@ -228,6 +228,11 @@ class Helped:
             _log.info("run %s: round %d was answered", head.run, head.round)
             return reply
 
+    def users(self, run: str, coordinator: str) -> int:
+        """How many an open run has: no list of it is longer, and nobody's memory is filled by one."""
+        with self._lock:
+            return RunSpecification.parse(self._known(run, coordinator).specification).problem.users
+
     def recall(self, run: str, round_: int, coordinator: str) -> pb.Reply:
         """The reply to a round that was answered. UnknownRun where none was."""
         with self._lock:

@@ -38,7 +38,6 @@ from quoron_server.service import metrics_port, security
 from quoron_server.service.trust import Trust
 
 SERVICE = "quoron.v1.Helper"
-MOST_ENTRIES = 20_000_000  # of a list
 LOOK = 5.0  # seconds between two looks for runs whose time is over
 GRACE = 2.0  # seconds for calls in progress when the helper leaves
 _CALLS = 8  # at a time
@@ -199,13 +198,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def _summed(self, parts: Iterator[pb.ListPart], caller: str) -> pb.Reply:
         head: pb.HelperList | None = None
         entries: list[Entry] = []
+        most = 0
         for part in parts:
             if part.HasField("head"):
                 if head is not None:
                     raise Refused("Expected one head of a list, got two.")
-                head = part.head
-            if head is None or head.entries > MOST_ENTRIES or len(entries) + len(part.entries) > head.entries:
-                raise Refused(f"Expected a list that begins with its length, at most {MOST_ENTRIES:,}, got another.")
+                head, most = part.head, self._helped.users(part.head.run, caller)
+            if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
+                raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
             entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
         if head is None or len(entries) != head.entries:
             raise Refused("Expected as many entries as a list announces, got fewer.")
