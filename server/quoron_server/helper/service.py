@@ -229,6 +229,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
         except LedgerUnavailable as error:
             self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
+        except OSError as error:  # such as a full disk: what waits for it goes on when there is room
+            _log.error("the helper cannot write: %s", error)
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], "The helper cannot write now.")
         except QuoronError as error:
             _log.warning("refused: %s", error)
             self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, REFUSED[2], getattr(error, "outside", str(error)))
