@@ -26,7 +26,19 @@ from quoron_server.helper import keys, runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.runs import Refused, UnknownRun
 from quoron_server.helper.service import HelperService
-from server.helper_scene import LEADER, SIGNING, Clock, Leader, key_of, opened, plan_of, real, request, words_of
+from server.helper_scene import (
+    LEADER,
+    PLANNED,
+    SIGNING,
+    Clock,
+    Leader,
+    key_of,
+    opened,
+    plan_of,
+    real,
+    request,
+    words_of,
+)
 
 
 def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> np.ndarray:
@@ -195,6 +207,18 @@ class TestConsent:
             with pytest.raises((QuoronError, ConfigError, VerificationError), match=said):
                 helped.open(asked, LEADER)
             assert helped.books.runs() == []
+
+    def test_lists_of_other_runs_are_answered_while_a_plan_is_made(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as helped:
+            waiting: list[bool] = []
+
+            def slow(text: str) -> Any:
+                waiting.append(helped._lock.locked())
+                return PLANNED(text)
+
+            with patch.object(runs, "planned", slow):
+                helped.open(request(real()), LEADER)
+        assert waiting == [False]
 
     def test_another_plan_than_the_coordinators_is_refused(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:

@@ -118,6 +118,7 @@ class Helped:
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
+        new = None if self.books.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
             self._expire()
             known = self.books.run(request.run)
@@ -127,7 +128,7 @@ class Helped:
                     raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
                 self._require(self._noticed(known), coordinator, request.plan_digest)  # before the next list
                 return self._now(pb.HelperConsent.FromString(known.consent), known)
-            specification, plan = planned(request.specification)
+            specification, plan = new or planned(request.specification)
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
             made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
