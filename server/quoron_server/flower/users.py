@@ -62,8 +62,8 @@ class Users:
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each asked user who is there and has agreed, in a secret order that is new in each round;
         whoever has come since hears of the run, whether it is asked or not."""
-        yield from self.announced()
         there, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
+        yield from announced(there, self.announcement, self.agreed, self.declined, ANNOUNCED)
         users, task = self.members[question.cohort], question.task
         shared = wire.Body.of(task) if task.own is None else None
         asked_of_each = by_client(users, self.silos)
