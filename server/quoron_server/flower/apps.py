@@ -128,7 +128,7 @@ def train(
         nodes = fleet(members, declined)
         if not complete:
             wait_for(members, nodes.greeted, waiting)
-            announce(grid, nodes, run)
+            announce(grid, nodes, run, early_ends=training.ends_early)
         asks = FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early)
         simulated = training.simulation or training.identities == "partitions"
         return _Watched(asks) if simulated else asks

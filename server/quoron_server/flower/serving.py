@@ -125,8 +125,8 @@ def _carry_out(
         announcement = pb.Announcement(run=specification.run, description=described)
         fleet = Users(grid, announcement, members, cache(books.registry.user), declined, silos=silos)
         wait_for(members, lambda _: fleet.here(), waiting)
-        announce(grid, fleet, specification.run)
         seconds, early_ends = specification.seconds, specification.early_ends
+        announce(grid, fleet, specification.run, early_ends=early_ends)
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
     with declined_are_told(specification.run) as declined:
@@ -272,13 +272,18 @@ class Announcing(Protocol):
         """Note what a node says."""
 
 
-def announce(grid: Grid, fleet: Announcing, run: str) -> None:
+def announce(grid: Grid, fleet: Announcing, run: str, *, early_ends: bool) -> None:
     """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
-    drawn (docs/privacy/own-limits.md). Who does not answer in time hears it again in the next round."""
-    told = list(fleet.announced())
+    drawn (docs/privacy/own-limits.md). Who does not answer in time hears it again in the next round.
+
+    It takes whole seconds unless early ends are accepted: how soon all have agreed tells how long their files are.
+    """
+    began, told = time.monotonic(), list(fleet.announced())
     replies = exchange(grid, (letter for _, letter in told), group=f"{run}/announced", seconds=_GREETING_SECONDS)
     for index, reply in replies.items():
         fleet.read(reply, told[index][0], ())
+    if not early_ends:
+        time.sleep((began - time.monotonic()) % 1.0)
 
 
 @contextmanager
