@@ -46,8 +46,8 @@ async def answering(stub, own, pinned):
     while message := await call.read():
         kind = message.WhichOneof("kind")
         if kind == "run":
-            if message.run.sheet:
-                masking = Masking.agree(message.run, read_terms(message.run.run, message.run.description), pinned)
+            terms = read_terms(message.run.run, message.run.description)
+            masking = Masking.agree(message.run, terms, pinned) if message.run.sheet else None
             await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
         elif kind == "question":
             asked, name = message.question, wire.question_name(message.question)
@@ -108,11 +108,12 @@ def measured(options, exposure, folder):
         with Control(Address(control, token, folder / "authority.pem", False)) as operator:
             operator.submit(wanted.as_text())
             for event in operator.watch("load"):
-                spent.append({name: cpu(each.pid) for name, each in programs.items()})
+                if event.get("kind") == "round":
+                    spent.append({name: cpu(each.pid) for name, each in programs.items()})
                 last = event
-        assert last.get("how") == "complete", last
-        rounds = options.rounds - 1  # the first waits for consents, the last event is the end
-        return {name: (spent[-2][name] - spent[0][name]) / rounds for name in programs}
+        assert (last.get("how"), len(spent)) == ("complete", options.rounds), last
+        rounds = options.rounds - 1  # the first has the announcement, which all agree to in it
+        return {name: (spent[-1][name] - spent[0][name]) / rounds for name in programs}
     finally:
         for each in programs.values():
             each.terminate()

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.release import Adjacency, Release, ServedRows
+from quoron_privacy.release import Adjacency, MaskedBlock, Release
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from quoron_client.protocol.questions import Task
     from quoron_privacy.two_servers.sheet import Sheet
 
-two_servers = OnFirstUse("quoron_privacy.two_servers.served")  # plans of that exposure alone
+two_servers = OnFirstUse("quoron_privacy.two_servers.planned_sheet")  # plans of that exposure alone
 
 
 class Kind(StrEnum):
@@ -149,11 +149,11 @@ class Attendance:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class MaskedRounds:
     """What users' rows are, where each of two servers adds noise of its own to their sum."""
 
     adjacency: Adjacency
-    rounds: tuple[tuple[int, tuple[ServedRows, ...]], ...]  # so many in a row, and what one's row is made of
+    rounds: tuple[tuple[int, tuple[MaskedBlock, ...]], ...]  # so many in a row, and what one's row is made of
     factorisation: str | None = None  # of correlated rows
     separation: int = 1  # of two rounds of one user, at least
 
@@ -231,14 +231,14 @@ class Parameters(ABC):
         del problem
         return ()
 
-    def served(self, problem: Problem) -> Served | None:
+    def masked(self, problem: Problem) -> MaskedRounds | None:
         """What users' rows are for two servers; None where nobody proved that these numbers need no single rows."""
         del problem
         return None
 
     def sheet(self, problem: Problem, groups: int = 1) -> "Sheet":
         """What both servers and every client agree on of each round. VerificationError where there is none."""
-        made = self.served(problem)
+        made = self.masked(problem)
         if made is None:
             raise VerificationError("Expected rows that two servers may sum, got a method that looks at single ones.")
         correlation = made.factorisation, self.participations(), made.separation

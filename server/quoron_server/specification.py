@@ -25,7 +25,7 @@ from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.options import options_of
+from quoron_server.algorithms.options import options_of, summed
 from quoron_server.budget import EVERYONE, check_delta
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Attending, Plan, Privacy
@@ -163,6 +163,7 @@ def make_plan(specification: RunSpecification) -> Plan:
         specification.groups,
     )
     options = options_of(info, specification.options)
+    options = summed(options) if specification.silo_sums else options
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
     if specification.silos is not None:

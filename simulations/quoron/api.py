@@ -33,13 +33,19 @@ from quoron.simulation.run import RunResult
 from quoron.sources import Settings, Source, described, needed
 from quoron.table_columns import TableColumns
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
+    from quoron.comparing import comparison as comparisons
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
     from quoron.model import Model
+    from quoron.training import run as training
     from quoron.training.result import TrainedTable
+else:
+    comparisons = OnFirstUse("quoron.comparing.comparison")
+    training = OnFirstUse("quoron.training.run")
 
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
 
@@ -85,7 +91,6 @@ def train(
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
     from quoron.reports.progress import display
-    from quoron.training import run as training
 
     sharing = training_sharing(_engine(engine))
     said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
@@ -114,8 +119,6 @@ def plan_training(
 
     Arguments and errors are those of `train`; with `compare` the plan stands beside what every other method would do.
     """
-    from quoron.training import run as training
-
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon, evaluate=evaluate)
     config, name, frame = described(source, columns, settings, said)
     prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
@@ -210,7 +213,6 @@ def compare(
     Raises:
         QuoronError: with the thing, its value and the fix; RunError if a worker dies.
     """
-    from quoron.comparing import comparison as comparisons
     from quoron.comparing.request import Request
 
     out = None if keep is None else keep.out
@@ -229,7 +231,6 @@ def compare(
 
 
 def _compared(request: "Request", folder: Path, engine: EngineChoice, progress: bool | None) -> "Comparison":
-    from quoron.comparing import comparison as comparisons
     from quoron.reports.progress import runs_display
 
     quiet = not (sys.stderr.isatty() if progress is None else progress)
@@ -255,8 +256,6 @@ def plan(
     said = sections(privacy, method, door="plan", epsilon=epsilon)
     config, _, frame = described(source, columns, settings, said)
     if is_wanted(config, simulated=True):
-        from quoron.training import run as training
-
         return training.forecast(config, Path.cwd(), frame)
     table, narrowed = needed(frame, config)
     planned = runs.prepare(narrowed, Path.cwd(), frame=table, compare=True).planned
@@ -309,8 +308,6 @@ def resume(
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
-    from quoron.comparing import comparison as comparisons
-
     where = _engine(engine)
     if where.clients is not None or where.keep:
         raise ConfigError("Expected neither clients nor keep to resume a run, got some. Leave them out.")
@@ -323,8 +320,6 @@ def resume(
 
             return tuning.resume(folder)
         if folder.is_training:
-            from quoron.training import run as training
-
             return training.resume(folder, observers, sharing=training_sharing(where))
         prepared = runs.prepare(folder.config(), folder.path)
         return engines.carry_out(where, prepared, folder, folder.path, observers)
@@ -333,16 +328,12 @@ def resume(
 @door
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run, or comparison, again, and return its path."""
-    from quoron.comparing import comparison as comparisons
-
     if comparisons.is_comparison(Path(directory)):
         comparisons.write_results(comparisons.stored(Path(directory)))
         return Path(directory) / "report.html"
     folder = RunFolder(Path(directory))
     folder.config()
     if folder.is_training or folder.is_search:
-        from quoron.training import run as training
-
         return training.report(folder)
     model = load(folder.path) if (folder.path / MODEL).is_file() else None
     return runs.write_report(folder, from_json(folder.summary()), model, folder.rounds())
@@ -361,8 +352,6 @@ def _with_bought(config: Config, frame: Any) -> tuple[Config, str]:
     """A configuration in which what nobody declared is bought with noise from the simulation's seed; and a remark."""
     if not is_wanted(config, simulated=True):
         return config, ""
-    from quoron.training import run as training
-
     return training.simulated(config, Path.cwd(), frame)
 
 

@@ -42,7 +42,7 @@ from quoron_client.data.features import Numeric
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_client.data.users import group
 from quoron_privacy.accounts import gdp
-from quoron_privacy.counts import bought, facts
+from quoron_privacy.counts import facts
 from quoron_privacy.counts.bought import Bought, released_ranges
 from quoron_privacy.counts.facts import RankChoice
 from quoron_privacy.counts.marks import edge, marks
@@ -257,7 +257,7 @@ def _ranges_plan(users: int, many: int, each: float, delta: float, parts: int) -
         ranges = "the range of a column" if many == 1 else f"the ranges of {many} columns"
         condition = f"{users:,} users do not tell {ranges} from noise at epsilon={epsilon:g}"
         raise Infeasible("ranges", condition, f"{plan.needs:,} users, or a larger epsilon{shared}")
-    bought.verify(plan, epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
+    plan.verify(epsilon, delta, users=users, adjacency="replace-one", own=(0.0, 0.0))
     return plan
 
 

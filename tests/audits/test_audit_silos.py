@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
-from audits.harness import epsilon_lower_bound
+from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.means.clipping import ClippedSum, clip_rows
+from quoron_privacy.means.contrasts import Contrasts, ContrastSum
+from quoron_privacy.means.free_presence import LengthSum, LogLength, MomentMean, ShapedMomentSum
+from quoron_privacy.means.norm_counts import NormCountMean, NormCountSum
 from quoron_privacy.means.silo_sums import objection
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
@@ -91,3 +94,75 @@ class TestSiloSums:
         epsilon, delta = known_twice(EPSILON, DELTA)
         assert epsilon_lower_bound(one[0], two[0], delta=delta, draws=20_000) <= epsilon
         assert epsilon_lower_bound(one[0], two[0], delta=DELTA, draws=20_000) > EPSILON
+
+
+MU, FACTORS = gdp.mu_for(EPSILON, DELTA), np.tile([0.5, 0.1, 0.5], (PERSONS - 1, 1))
+LENGTH, MOMENT = LogLength.for_mu(users=USERS, mu=MU), MomentMean.for_mu(dimension=2, users=USERS, mu=MU)
+GRADIENT = NormCountMean.for_mu(dimension=4, users=USERS, mu=MU)
+LENGTHS, MOMENTS = LengthSum(USERS, np.eye(2), 1.0), ShapedMomentSum(USERS, np.eye(2), 1.0)
+CLASSES = ContrastSum(Contrasts(2, 3), NormCountSum(1.0, USERS, np.eye(2)))
+
+
+def length(sums, stream):
+    found = LENGTH.release_sums(sums, stream)
+    return np.array([found.mean, found.presence * 0.8660254]) / LENGTH.scale
+
+
+def moment(sums, stream):
+    found = MOMENT.release_sums(sums, 1.0, stream)
+    return np.array([*found.mean[[0, 0, 1], [0, 1, 1]] * [1, np.sqrt(2), 1], found.presence]) / MOMENT.scale
+
+
+def gradient(sums, stream):
+    found = GRADIENT.release_sums(sums, stream)
+    return np.array([*found.mean, np.sqrt(2) * found.beyond, found.within, found.presence]) / GRADIENT.scale
+
+
+def contrasts(own):
+    """Gradients of three classes, whose parts add up to zero."""
+    return np.concatenate([np.zeros((PERSONS - 1, 6)), [[*own, *own, *np.multiply(-2, own)]]])
+
+
+QUESTIONS = {  # of `whitened-tracking` by sums: release, reduction, and rows of a silo in both worlds
+    "length": (length, LENGTHS, np.vstack([FACTORS, [9.0, 0, 9.0]]), np.vstack([FACTORS, [0.0, 0, 0]])),
+    "moment": (moment, MOMENTS, np.vstack([FACTORS, [9.0, 0, 0]]), np.vstack([FACTORS, [0.0, 0, 9.0]])),
+    "gradient": (gradient, CLASSES, contrasts([9.0, 0.0]), contrasts([-9.0, 0.0])),
+}
+
+
+class Still:
+    def gaussian_steps(self, shape):
+        return np.zeros(shape, np.int64)
+
+
+def spent(name, silo):
+    release, reduction, one, two = QUESTIONS[name]
+    near, far = (release(silo(reduction, rows), Still()) for rows in (one, two))
+    stream, sums = SeededNoise(5).stream("release"), silo(reduction, one)
+    drawn = np.array([release(sums, stream) for _ in range(DRAWS)])
+    away = np.sum((drawn - far) ** 2, axis=1) - np.sum((drawn - near) ** 2, axis=1)
+    return delta_bounds(away / 2, epsilon=EPSILON)
+
+
+def by_person(reduction, rows):
+    return reduction.of(rows, np.ones(len(rows), bool))
+
+
+def one_for_all(reduction, rows):
+    """The twin: what the silo's persons hold together is shaped once, and stands for each of them."""
+    whole = reduction.of(np.mean(rows, axis=0, keepdims=True), np.ones(1, bool))
+    return Sums(len(rows) * whole.total, len(rows) * whole.cells, 0, len(rows))
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+class TestWhitenedTrackingBySums:
+    def test_replacing_one_person_is_within_the_promise_and_uses_it_up(self, name):
+        _, reduction, rows, _ = QUESTIONS[name]
+        sums = by_person(reduction, rows)
+        assert objection(sums, reduction, persons=PERSONS, length=len(sums.total)) is None
+        low, high = spent(name, by_person)
+        assert low <= DELTA
+        assert high > DELTA / 2
+
+    def test_a_row_of_the_silo_as_a_whole_is_caught(self, name):
+        assert spent(name, one_for_all)[0] > DELTA

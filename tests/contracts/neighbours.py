@@ -14,7 +14,7 @@ from quoron_privacy.means.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
-from quoron_server.algorithms.localised.coordinate_median import CoordinateMedianParameters
+from quoron_server.algorithms.localised.median import CoordinateMedianParameters
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import GroupedParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD

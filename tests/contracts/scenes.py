@@ -113,6 +113,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "tracking-srgd/independent": {"rounds": 13, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
     "whitened-tracking/classes": {"rounds": 5},
+    "whitened-tracking/parts": {"rounds": 10, "parts": True},
     "sgd": {"rounds": 6},
 }
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
@@ -131,7 +132,7 @@ ADJACENCIES: dict[str, Adjacency] = {
 
 
 # Of exposure two-servers, each with what its base's options are changed by.
-SERVED: dict[str, dict[str, object]] = {
+TWO_SERVERS: dict[str, dict[str, object]] = {
     "one-round-least-squares/two-servers": {},
     "tracking-srgd/two-servers": {"rounds": 13},
     "accelerated-sgd/two-servers": {"rounds": 5},
@@ -148,10 +149,10 @@ SERVED: dict[str, dict[str, object]] = {
 def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     privacy = replace(privacy, adjacency=ADJACENCIES.get(name, privacy.adjacency))
-    if name in SERVED:
+    if name in TWO_SERVERS:
         privacy = replace(privacy, exposure="two-servers", groups=3 if name.endswith("/three-groups") else 1)
     problem = problem or PROBLEMS.get(name.removesuffix("/two-servers").removesuffix("/three-groups"), PROBLEM)
-    return info.plan(problem, privacy, info.options(**(SMALL | SERVED).get(name, {})), "calibrated", 7)
+    return info.plan(problem, privacy, info.options(**(SMALL | TWO_SERVERS).get(name, {})), "calibrated", 7)
 
 
 @cache

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import warden
-from contracts.scenes import HOSTILE, PROBLEM, SERVED, SMALL, Quadratic, asking, execute, make, make_plan
+from contracts.scenes import HOSTILE, PROBLEM, SMALL, TWO_SERVERS, Quadratic, asking, execute, make, make_plan
 from cover import by_default
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.ahead import StartedNoise
@@ -29,8 +29,8 @@ from quoron_server.plan import Plan
 from quoron_server.wording import plan_json, sentence
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
-SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL, **SERVED})  # with the variants of options
-every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *SERVED])
+SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL, **TWO_SERVERS})  # with the variants of options
+every_algorithm = pytest.mark.parametrize("name", [*ALGORITHMS, *TWO_SERVERS])
 # Whose scenes draw cohorts by secret coins.
 COINS = ("dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "group-dp-sgd-zero-out", "mean-sgd", "accelerated-erm")
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle

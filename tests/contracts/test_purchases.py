@@ -12,12 +12,13 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, empty_ledger, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from contracts.test_looks import NOISE, OTHERS
 from cover import by_default
+from quoron.training.look import with_look
 from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.bought import Bought
 from quoron_privacy.errors import LedgerError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.purchases import with_purchases
+from quoron_server.algorithms.preface import with_purchases
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import BOUGHT, PREFACE, Plan, Privacy
 from quoron_server.runs import charge_of
@@ -44,7 +45,7 @@ def planned(name: str, *, look: bool = True) -> Plan:
         own = info.plan(PROBLEM, left, info.options(rounds=5, rate=1.0), "calibrated", 7)
     else:
         own = make_plan(name, PROBLEMS.get(name, PROBLEM), left)
-    looked = ALGORITHMS[name].looking(own, first, share=LOOK, columns=4, labels=2) if look else own
+    looked = with_look(own, first, share=LOOK, columns=4, labels=2) if look else own
     assert looked is not None
     return with_purchases(looked, paid(), PRIVACY.epsilon, PRIVACY.delta)
 

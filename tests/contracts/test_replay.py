@@ -22,8 +22,8 @@ from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as quorums
+from quoron_server.algorithms.localised.filtered import OutlierFilter
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.outlier_filter import OutlierFilter
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum

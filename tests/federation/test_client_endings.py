@@ -11,7 +11,7 @@ import pytest
 from fake_coordinator import Authority, coordinator
 from federation.conversation import asked, made, terms
 from federation.crowd import carried_out, until
-from quoron_client.federation import session, work
+from quoron_client.federation import run_client, session, work
 from quoron_privacy.errors import IdentityError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -51,7 +51,7 @@ async def living(config):
     """A client that is stopped in the end; its end before that is the test's."""
     async with asyncio.TaskGroup() as group:
         stop = asyncio.Event()
-        yield group.create_task(session.run_client(config, stop=stop))
+        yield group.create_task(run_client(config, stop=stop))
         stop.set()
 
 
@@ -102,7 +102,7 @@ class TestAClientThatComputes:
 
         async def scenario():
             async with coordinator() as fake:
-                client = asyncio.create_task(session.run_client(made(data, fake.port)))
+                client = asyncio.create_task(run_client(made(data, fake.port)))
                 try:
                     await welcomed(fake)
                     await fake.to_say.put(federation.ServerMessage(question=asked()))

@@ -193,7 +193,7 @@ class TestFloods:
             workers[:] = [worker]
             return original(worker, message, user)
 
-        monkeypatch.setattr(work, "MOST_PARTS", 8)
+        monkeypatch.setattr(work, "MOST_RUNS", 8)
         monkeypatch.setattr(agreements, "_MOST_OPEN", 30)
         monkeypatch.setattr(work.Worker, "consider", seen)
 

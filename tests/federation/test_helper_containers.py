@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from federation.engine import FILE, ROOT, services
+import postgres_server
+from federation import engine
+from federation.engine import FILE, ROOT, Engine, services
 from federation.test_containers import command_of
 
 HELPER = ROOT / "compose.helper.yml"
 OVER = yaml.safe_load(HELPER.read_text(encoding="utf-8"))
-MERGED = services(FILE, HELPER)
+MERGED = services(FILE, HELPER, variables={})
 SCRIPT = ROOT / "examples/federation/helper.sh"
 THEIRS = ("helper-setup", "helper")
 CLIENTS = ("client-1", "client-2", "client-3")
@@ -85,3 +87,19 @@ def test_the_script_makes_them_once(tmp_path: Path) -> None:
     assert given == {f"link/{each}.pem" for each in ("authority", "certificate", "key", "helper-key")}
     assert made[0]["link/helper-key.pem"] == made[0]["public/helper-key.pem"]
     assert made[0]["helper/signing.key"] not in [content for name, content in made[0].items() if "helper/s" not in name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(engine.missing() is not None, reason=f"containers cannot be made here: {engine.missing()}")
+@pytest.mark.skipif(postgres_server.missing() is not None, reason="PostgreSQL is not installed")
+def test_two_operators_carry_a_run_to_its_end_and_the_helpers_asks_it_while_it_serves(tmp_path: Path) -> None:
+    with Engine(tmp_path / "c", MERGED) as composed:
+        composed.up(*CLIENTS)
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        told = composed.running["helper"].exec("quoron", "helper", "runs")
+        assert (told.returncode, told.stdout[:15]) == (0, "example  closed"), told.stderr
+        for other in ("client-1", "submit"):
+            assert "helper" not in composed._hosts(other), "nobody but the coordinator reaches it"
+        composed.running["helper"].stop()

@@ -280,7 +280,7 @@ class TestCharges:
         with pytest.raises(BudgetExceeded, match=r"counted so far: ε = 1.5 of 0.1.*Nothing fits"):
             ledger.charge("winter", "everyone", epsilon=0.01, delta=1e-9)
         ledger.charge("spring", "everyone", **PROMISE)
-        assert ledger.limit_of("everyone").epsilon == 0.1
+        assert ledger.account("everyone").limit.epsilon == 0.1
         assert ledger.groups() == ["everyone"]
 
     def test_a_limit_below_what_is_counted_is_refused_unless_it_is_meant(self, ledger):

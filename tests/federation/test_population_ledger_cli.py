@@ -161,7 +161,7 @@ def test_postgres_is_read_and_limited_while_its_coordinator_runs(postgres, capsy
         invoke("verify", "--database", postgres)
         assert capsys.readouterr().out.strip() == ledger.verify()
         invoke("limit", "--database", postgres, "--epsilon", "1", "--delta", "1e-5")
-        assert ledger.limit_of("everyone").epsilon == 1.0
+        assert ledger.account("everyone").limit.epsilon == 1.0
 
 
 def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):

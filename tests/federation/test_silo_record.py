@@ -60,6 +60,19 @@ class TestNumbers:
         record.depart("ben", time=NOW)
         assert record.register(["ben", "dora"]).tolist() == [-1, 3]
 
+    def test_and_charges_are_settled_while_somebody_is_asked(self, tmp_path, record):
+        """Else who is new, and when, would tell of a secret cohort: their node was asked, or it was not."""
+        assert record.agree(agreement()) is None
+        record.close()
+        with opened(tmp_path, settled=True) as asked:
+            assert asked.register(["dora", "ben"]).tolist() == [-1, 1]
+            assert asked.agree(agreement()) is None
+            assert "before it was announced" in asked.agree(agreement("other"))
+            assert asked.people == 3
+        with opened(tmp_path) as told:
+            assert told.register(["dora"]).tolist() == [3]
+            assert told.charged(seats(0, 3))[:, 0].tolist() == [1.0, 1.0]
+
     def test_lead_to_no_name_in_the_file(self, tmp_path, record):
         record.register(["somebody of a rare name"])
         with closing(sqlite3.connect(tmp_path / "record.sqlite")) as first:

@@ -20,9 +20,12 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.errors import ConfigError, DataError, WireError
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import Contrasts, ContrastSum
+from quoron_privacy.means.free_presence import ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction
 from quoron_protos.v1 import federation_pb2 as pb
 
@@ -135,6 +138,35 @@ def test_sums_are_those_of_the_rows(file: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(sums.total, expected.total)
     np.testing.assert_array_equal(sums.cells, expected.cells)
     assert (sums.clipped, sums.answered) == (expected.clipped, expected.answered)
+
+
+L = np.array([[1.0, 0.25], [0.0, 2.0]])
+CONTRASTS = Contrasts(2, 3)
+SUMS = {
+    "change": (ChangeSum(ClippedSum(0.3, 10)), 2),
+    "lengths": (VectorLengthSum(10, L, 2.0), 4),
+    "of classes": (ContrastSum(CONTRASTS, NormCountSum(1.3, 10, L, np.array([0.1, 0.2, 0.0, 0.3]))), 6),
+    "lengths of classes": (ContrastSum(CONTRASTS, VectorLengthSum(10, L, 2.0)), 6),
+    "shaped": (ShapedMomentSum(10, L, 0.5), 3),
+}
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_what_a_silo_is_told_makes_the_same_sums(kind: str) -> None:
+    reduction, numbers = SUMS[kind]
+    sent = pb.Reduction.FromString(silo.reduction_to_wire(reduction).SerializeToString())
+    values, here = np.random.default_rng(1).normal(size=(9, numbers)), np.arange(9) != 4
+    told, own = silo.reduction_from_wire(sent).of(values, here), reduction.of(values, here)
+    for name in ("total", "cells", "clipped", "answered"):
+        np.testing.assert_array_equal(getattr(told, name), getattr(own, name))
+
+
+@pytest.mark.parametrize("classes", [0, 1, 2**32 - 1])
+def test_contrasts_of_impossible_classes_take_no_time(classes: int) -> None:
+    sent = silo.reduction_to_wire(SUMS["lengths of classes"][0])
+    sent.classes = classes
+    with pytest.raises((WireError, ConfigError), match="Expected"):
+        silo.reduction_from_wire(sent).of(np.zeros((0, 6)), np.zeros(0, bool))
 
 
 def test_sums_are_refused_where_the_run_was_not_announced_with_them(file: Path) -> None:

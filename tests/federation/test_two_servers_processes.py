@@ -69,7 +69,9 @@ def test_a_run_of_two_operators_goes_on_through_the_deaths_of_either(tmp_path: P
         started.append(second(where))
         lines = [json.loads(line) for line in quoron("watch", "both", "--json", *operator).splitlines()]
         assert lines[-1]["how"] == "complete"
+        live = quoron("helper", "runs", *books, "--keys", theirs / "keys")  # beside the one that serves
         started[-1].stop()
         told = quoron("helper", "runs", *books)
+        assert live == told
         assert "both  closed" in told
         assert "keys destroyed" in told

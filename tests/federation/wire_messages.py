@@ -84,6 +84,10 @@ MESSAGES = {
     "Reduction.shaped_moment": federation.Reduction(
         shaped_moment=federation.ShapedMomentSum(users=300, transform=ARRAY, radius=1.5)
     ),
+    "Reduction.vector_lengths": federation.Reduction(
+        vector_lengths=federation.LengthSum(users=300, transform=ARRAY, top=1.5), classes=3
+    ),
+    "Reduction.changes": federation.Reduction(changes=federation.ClippedSum(norm=1.5, divisor=300)),
     "ClippedSum": CLIPPED.clipped,
     "MomentSum": federation.MomentSum(dimension=2, norm=1.5, divisor=300),
     "NormCountSum": federation.NormCountSum(radius=1.5, users=300, transform=ARRAY, centre=ARRAY),
@@ -238,6 +242,10 @@ GOLDEN: dict[str, str] = {
     "Reduction.shaped_moment": (
         "2a2d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f"
     ),
+    "Reduction.vector_lengths": (
+        "322d08ac02121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c019000000000000f83f4003"
+    ),
+    "Reduction.changes": "3a0c09000000000000f83f10ac02",
     "ClippedSum": "09000000000000f83f10ac021a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
     "MomentSum": "080211000000000000f83f18ac02",
     "NormCountSum": (

@@ -59,6 +59,14 @@ def values(number: int = 0, at: float = 0.5, run: str = "spring", task: Any = No
 
 
 def reply(sent: Values, config: Mapping[str, Any], gradient: Gradient | None = None) -> Values:
+    """What leaves the node, as the wire carries it; that of a run that it declines when that is announced."""
+    heard = {name: value for name, value in sent.items() if name != "question"}
+    if "question" in sent and "agreed" not in (said := said_by(heard, config, gradient)):
+        return said
+    return said_by(sent, config, gradient)
+
+
+def said_by(sent: Values, config: Mapping[str, Any], gradient: Gradient | None = None) -> Values:
     """What leaves the node, as the wire carries it: each time a process of its own, that remembers nothing."""
     message = Message(crossed(record(**sent)), 5, "query.private")
     message.metadata.__dict__["_message_id"] = "message"
@@ -137,7 +145,7 @@ def test_a_question_that_is_not_of_the_announced_run_is_refused_and_costs_nothin
         {key: value for key, value in values().items() if key != "announcement"},
     ]
     for sent in wrong:
-        assert reply(sent, config) == {"refused": "failed"}
+        assert said_by(sent, config) == {"refused": "failed"}
     assert not Path(config["record"]).exists() or spent(config) == (0.0, 0.0)
 
 
@@ -152,6 +160,18 @@ def test_what_the_owner_does_not_accept_is_declined(
     assert reply(values(**changed), config | said) == {"declined": True}
     assert "answer" in reply(values(), config)
     assert "answer" in reply(values(run="trial", simulation=True, epsilon=1.0), config | {"simulation-seed": "7"})
+
+
+def test_a_question_of_a_run_that_was_not_announced_before_is_declined_and_charges_nobody(
+    config: dict[str, Any],
+) -> None:
+    """Who agreed with its first question told later, by its limits, whether it had been drawn."""
+    assert said_by(values(), config) == {"declined": True}
+    assert spent(config) == (0.0, 0.0)
+    announced = {name: value for name, value in values().items() if name != "question"}
+    assert said_by(announced, config) == {"agreed": True}
+    assert spent(config) == (EPSILON, DELTA)
+    assert "answer" in said_by(values(), config)
 
 
 @pytest.mark.parametrize("accept", ["local", "broadcast,local"])
@@ -191,7 +211,7 @@ def test_a_wrong_limit_is_named_to_the_owner_and_nothing_is_answered(
 def test_a_node_whose_owner_says_nothing_answers_as_often_as_it_is_asked() -> None:
     for run in ("spring", "summer", "autumn"):
         assert status_of(reply(values(run=run), {"partition-id": 0})) == Status.ANSWERED
-    assert "answer" in reply({key: value for key, value in values().items() if key != "announcement"}, {})
+    assert "answer" in said_by({key: value for key, value in values().items() if key != "announcement"}, {})
 
 
 def test_a_function_that_fails_has_given_its_answer_and_says_no_more(
@@ -247,7 +267,7 @@ def test_a_killed_server_gets_the_answers_that_were_given_and_no_function_is_ask
     np.testing.assert_array_equal(trained(later, tmp_path / "killed", name).model, whole)
     assert len(asked) == len(set(asked)), "an answer is kept before it is sent"
     for config in owners(tmp_path / "own").values():
-        assert spent(config) in ((EPSILON, DELTA), (0.0, 0.0)), "whoever was never drawn has spent nothing"
+        assert spent(config) == (EPSILON, DELTA), "whoever was never drawn is charged like anybody"
 
 
 def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
@@ -260,7 +280,7 @@ def test_owners_who_decline_a_second_run_are_missing_in_it_and_named(
     assert "user 0 takes no part in run second, by its owner's decision" in caplog.text
     assert "user 2 takes no part" not in caplog.text
     assert sum("declined" in each for each in words(grid)) == USERS - 1
-    assert len(questions(grid)) == USERS
+    assert len(questions(grid)) == 1, "who declines is asked nothing"
     alone = plugged({user: (pulls(2) if user == 2 else lambda model: np.full(1, np.nan)) for user in range(USERS)})
     trained(alone, tmp_path / "alone")
     second = plugged(people(), owners=said)

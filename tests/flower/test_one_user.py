@@ -72,7 +72,11 @@ def reply(
     app: ClientApp = apps.app,
     **run_config: Any,
 ) -> Values:
-    """What leaves the node, as the wire carries it."""
+    """What leaves the node, as the wire carries it; that of a run that it declines when that is announced."""
+    if "question" in sent and app is apps.app:
+        said = reply({name: value for name, value in sent.items() if name != "question"}, config, "announced")
+        if "agreed" not in said:
+            return said
     message = Message(crossed(record(**sent)), 5, f"query.{action}")
     message.metadata.__dict__["_message_id"] = "message"
     answer = app(message, Context(1, 5, config, RecordDict(), run_config))

@@ -345,7 +345,7 @@ def test_a_question_is_written_when_its_turn_comes_and_only_its_name_is_kept() -
     grid = FakeGrid(computing(Rows()), spread(40))
     grid.keys = {node: bytes([place]) for place, node in enumerate(sorted(grid.configs))}
     names = {identity(key): key[0] for key in grid.keys.values()}
-    fleet = Users(grid, pb.Announcement(run="trial"), np.arange(40), names.get)
+    fleet = Users(grid, pb.Announcement(run="trial"), np.arange(40), names.get, agreed=set(range(40)))
     point = np.zeros((1, 10_000))
     tracemalloc.start()
     parts = [part for part, _ in fleet.parts(Question(3, np.arange(40), AverageGradient(point, (1.0,))), 60)]
@@ -354,3 +354,26 @@ def test_a_question_is_written_when_its_turn_comes_and_only_its_name_is_kept() -
     assert peak < 10 * point.nbytes
     order = [part.asked.user for part in parts if part.asked]
     assert sorted(order) == list(range(40)) != order  # secret: that of its rows with chance 1/40!
+
+
+def test_whoever_comes_late_hears_of_the_run_before_it_is_asked_whoever_is_drawn(tmp_path: Path) -> None:
+    """Else who is charged for a run, and so absent from later ones, would follow from who was drawn."""
+    grid = people(tmp_path)
+    there, nodes = dict(grid.configs), Users.homes
+    late = max(there)
+
+    def homes(self: Users) -> dict[int, int]:
+        found = nodes(self)
+        drawn = [message for message in grid.asked if "question" in message.content["quoron"]]
+        return found if drawn else {user: node for user, node in found.items() if node != late}
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Users, "homes", homes)
+        served(grid, small("dp-sgd-poisson", "trial", USERS), tmp_path)
+    heard = {node: [] for node in there} | {}
+    for message in grid.asked:
+        if "announcement" in (said := message.content["quoron"]):
+            heard[message.metadata.dst_node_id].append("question" in said)
+    assert all(said[0] is False and said.count(False) == 1 for said in heard.values() if said)
+    assert heard[late] == [False, *heard[late][1:]]
+    assert set(heard) == set(there), "all of them, whoever is drawn"

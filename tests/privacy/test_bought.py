@@ -171,7 +171,7 @@ class TestCalibration:
                 users=900, columns=columns, names=names, epsilon=epsilon, delta=delta, share=share, adjacency=adjacency
             )  # type: ignore[arg-type]
             own = (gdp.mu_for(plan.rest_epsilon, delta, gaussians=1000), 1e-40) if share < 1 else (0.0, 0.0)
-            bought.verify(plan, epsilon, delta, users=900, adjacency=adjacency, own=own)
+            plan.verify(epsilon, delta, users=900, adjacency=adjacency, own=own)
             both = gdp.compose(plan.mu, own[0])
             assert plan.mu**2 / both**2 == pytest.approx(share, rel=1e-3)
             assert gdp.delta_for(both, epsilon) == pytest.approx(delta, rel=1e-2)
@@ -200,9 +200,9 @@ class TestCalibration:
         plan, given_ = broken(a_plan())
         rest = (gdp.mu_for(plan.rest_epsilon, 1e-6) * (1 - 1e-9), 1e-40)
         asked = {**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest} | given_
-        bought.verify(a_plan(), **({**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest}))
+        a_plan().verify(**({**WHOLE, "users": 1000, "adjacency": "replace-one", "own": rest}))
         with pytest.raises(VerificationError, match="bought declarations"):
-            bought.verify(plan, **asked)
+            plan.verify(**asked)
 
     @pytest.mark.parametrize(
         "wrong",

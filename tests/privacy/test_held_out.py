@@ -118,7 +118,7 @@ def test_what_is_calibrated_is_verified_at_any_size_and_nearly_no_less(users, cl
         held = HeldOut.calibrate(
             users=users, classes=classes, epsilon=epsilon, delta=delta, adjacency=adjacency, cap=cap
         )
-        room.verify(held, epsilon, delta, adjacency=adjacency)
+        held.verify(epsilon, delta, adjacency=adjacency)
         assert 0.999 * delta <= gdp.delta_for(held.mu, epsilon) <= delta
         first, second = (mu for _, mu in held.releases())
         assert first**2 / (first**2 + second**2) == pytest.approx(room.PLACED if classes == 2 else room.FIRST, rel=1e-4)
@@ -129,9 +129,9 @@ def test_what_is_calibrated_is_verified_at_any_size_and_nearly_no_less(users, cl
 )
 def test_a_plan_with_less_noise_than_its_theorem_asks_is_refused(change):
     held = a_release(2, users=500, adjacency="zero-out")
-    room.verify(held, 1.0, 1e-6, adjacency="zero-out")
+    held.verify(1.0, 1e-6, adjacency="zero-out")
     with pytest.raises(VerificationError, match="in an evaluation"):
-        room.verify(replace(held, **change), 1.0, 1e-6, adjacency="zero-out")
+        replace(held, **change).verify(1.0, 1e-6, adjacency="zero-out")
 
 
 def test_what_a_run_is_charged_does_not_hang_on_how_many_classes_it_finds():

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import Contrasts, ContrastSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.means.silo_sums import longest, objection
@@ -23,6 +24,10 @@ SHAPES = {  # reduction and length of a row, for so many users in all
     "moment": lambda n: (MomentSum(D, 1.0, n), packed(D)),
     "shaped": lambda n: (ShapedMomentSum(n, np.eye(D), 0.5), packed(D)),
     "length": lambda n: (LengthSum(n, np.eye(D), 2.0), packed(D)),
+    "vector-length": lambda n: (VectorLengthSum(n, np.eye(D), 2.0), D),
+    "change": lambda n: (ChangeSum(ClippedSum(0.7, n)), 2),
+    "contrasts": lambda n: (ContrastSum(Contrasts(2, 3), NormCountSum(1.3, n, np.eye(2))), 6),
+    "contrast-length": lambda n: (ContrastSum(Contrasts(2, 3), VectorLengthSum(n, np.eye(2), 2.0)), 6),
 }
 
 
@@ -73,7 +78,7 @@ class TestHostileSums:
     @pytest.mark.parametrize("times", [1.001, 2, 2**9, -1.001])
     def test_longer_than_as_many_rows_are_refused(self, kind, times):
         reduction, rows = silo(kind, 1, scale=1e3)
-        if kind in ("shaped", "length"):  # factors far longer than the radius: their moments end at the unit ball
+        if kind in ("shaped", "length", "vector-length", "contrast-length"):  # far longer than the radius
             rows = np.abs(rows)
         ten = reduction.of(np.repeat(rows, 10, axis=0), np.ones(10, bool))
         row = longest(reduction)

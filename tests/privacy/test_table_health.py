@@ -113,7 +113,7 @@ def paid(share: float = 0.05, **sizes):
 
 
 def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, delta=1e-6):
-    table_health.verify(health, epsilon, delta, users=users, adjacency=adjacency, own=own)
+    health.verify(epsilon, delta, users=users, adjacency=adjacency, own=own)
 
 
 @pytest.mark.parametrize("users", [1, 20, table_health.ENOUGH])
@@ -127,7 +127,7 @@ def test_what_is_calibrated_is_verified_at_any_size(users, columns, labels, shar
             epsilon=epsilon, delta=delta, share=share, own=own, users=users, adjacency="zero-out", **sizes
         )
         assert health is not None
-        table_health.verify(health, epsilon, delta, users=users, adjacency="zero-out", own=own)
+        health.verify(epsilon, delta, users=users, adjacency="zero-out", own=own)
 
 
 @pytest.mark.parametrize("share", [0.005, 0.05, 0.5])

@@ -1,6 +1,7 @@
 """What the helper of two servers does, and refuses: one list a round, in order, of users whom the plan has there."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,11 +20,25 @@ from quoron_privacy.errors import (
 )
 from quoron_privacy.two_servers import ring
 from quoron_privacy.two_servers.chain import FIRST, next_chain
+from quoron_protos.v1 import helper_pb2 as pb
 from quoron_server.algorithms.two_servers.method import HELPER, noise_of
 from quoron_server.helper import keys, runs
 from quoron_server.helper.books import HelperBooks
 from quoron_server.helper.runs import Refused, UnknownRun
-from server.helper_scene import LEADER, SIGNING, Clock, Leader, key_of, opened, plan_of, real, request, words_of
+from quoron_server.helper.service import HelperService
+from server.helper_scene import (
+    LEADER,
+    PLANNED,
+    SIGNING,
+    Clock,
+    Leader,
+    key_of,
+    opened,
+    plan_of,
+    real,
+    request,
+    words_of,
+)
 
 
 def noise_in(leader: Leader, place: Path, round_: int, chains: list[bytes]) -> np.ndarray:
@@ -101,6 +116,22 @@ class TestOneList:
             with pytest.raises(UnknownRun):
                 helped.recall(leader.run.run, 0, LEADER)
 
+    def test_a_list_of_more_than_the_runs_users_is_refused_before_it_fills_the_memory(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as helped:
+            leader, taken = Leader(real(), helped), []
+            users = leader.run.problem.users
+
+            def parts(said: int) -> Iterator[pb.ListPart]:
+                for at in range(said):
+                    taken.append(at)
+                    entries = [pb.Entry(fingerprint=key_of(at))]
+                    yield pb.ListPart(head=None if at else leader.head(0, [None] * said), entries=entries)  # type: ignore[list-item]
+
+            service = HelperService(helped, *[None] * 3)  # type: ignore[arg-type]
+            with pytest.raises(Refused, match=f"at most {users} users"):
+                service._summed(parts(users + 1), LEADER)
+            assert taken == [0]
+
 
 class TestReplay:
     """Twin 6: a seal opens under its own run, plan, round, question and user alone."""
@@ -176,6 +207,18 @@ class TestConsent:
             with pytest.raises((QuoronError, ConfigError, VerificationError), match=said):
                 helped.open(asked, LEADER)
             assert helped.books.runs() == []
+
+    def test_lists_of_other_runs_are_answered_while_a_plan_is_made(self, tmp_path: Path) -> None:
+        with opened(tmp_path) as helped:
+            waiting: list[bool] = []
+
+            def slow(text: str) -> Any:
+                waiting.append(helped._lock.locked())
+                return PLANNED(text)
+
+            with patch.object(runs, "planned", slow):
+                helped.open(request(real()), LEADER)
+        assert waiting == [False]
 
     def test_another_plan_than_the_coordinators_is_refused(self, tmp_path: Path) -> None:
         with opened(tmp_path) as helped:

@@ -32,7 +32,7 @@ from quoron_server.service.asking import Sealed
 from quoron_server.service.helping import Forgetting, HelpedEngine, Helping
 from quoron_server.service.masked_sums import SUMS, Held, HelperAway, HelperDisagrees, MaskedSums
 from quoron_server.specification import RunSpecification
-from server.helper_scene import LEADER, PLANNED, SIGNING, Leader, key_of, opened, plan_of, real
+from server.helper_scene import LEADER, PLANNED, SIGNING, Leader, key_of, opened, plan_of, real, request
 
 USERS, KILLS = 20, 20
 
@@ -142,6 +142,11 @@ class Linked(Helping):
         self._database, self.second = database, second
         self.link = SimpleNamespace(address="helper")  # type: ignore[assignment]
         self.sums = MaskedSums(database)
+        database.ensure(helping._schema)
+
+    def _consent(self, specification: RunSpecification, plan: Plan) -> pb.HelperConsent:
+        del plan
+        return self.second.do(lambda helped: helped.open(request(specification), LEADER))
 
     def sum(self, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         return self.second.do(lambda helped: helped.sum(head, entries, LEADER))
@@ -415,7 +420,6 @@ def test_of_a_helper_that_is_away_every_ended_run_is_forgotten_and_one_asks(tmp_
 
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
         link = Away(database, Second(tmp_path))
-        database.ensure(helping._schema)
         for run in ("a", "b", "c"):
             link.sums.hold(run, 0, Held(bytes(32), bytes(32), np.ones(2, np.uint64), 1))
             with database.writing() as connection:

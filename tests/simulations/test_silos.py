@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quoron
-from contracts.scenes import PROBLEM, SMALL, Quadratic, execute, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, SMALL, Quadratic, execute, make_plan
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.operate.submission import specify
@@ -23,8 +23,11 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened.parameters import PARTS
+from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import Kind
 from quoron_server.plan import Privacy
+from quoron_server.rounds import run
 from quoron_server.silos import Silos, in_silos, known_twice, largest_away
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
@@ -58,6 +61,33 @@ def test_bits_are_those_of_the_same_persons_in_clients_of_their_own(name: str, t
         (tmp_path / f"{sums}").mkdir()
         silos = Silos(UNEVEN.sizes, sums)
         assert np.array_equal(alone, execute(name, tmp_path / f"{sums}", InSilos(Quadratic(), silos, PROBLEM)))
+
+
+@pytest.mark.parametrize("name", ["whitened-tracking", "whitened-tracking/classes"])
+def test_whitened_tracking_by_sums_has_the_bits_of_rows(name: str, tmp_path: Path) -> None:
+    """In six questions for one: what sums cost in risk is nothing at all."""
+    plan = make_plan(name)
+    info, rounds = ALGORITHMS[plan.algorithm], plan.cost.rounds
+    options = info.options(rounds=rounds + PARTS, parts=True)
+    served = in_silos(info.plan(plan.problem, PRIVACY, options, "calibrated", 7), Silos(UNEVEN.sizes, sums=True))
+    engine = InSilos(Quadratic(), Silos(UNEVEN.sizes, sums=True), plan.problem, away=(4,))
+    with Ledger.create(tmp_path / "sums.sqlite", plan="{}", config_digest="", noise_key=b"11") as ledger:
+        by_sums = run(info.make(served), engine, ledger, SeededNoise(11), simulation=True)
+    by_rows = InSilos(Quadratic(), UNEVEN, plan.problem, away=(4,))
+    assert np.array_equal(by_sums, execute(name, tmp_path, by_rows))
+
+
+def test_auto_takes_whitened_tracking_for_sums_and_plans_its_questions() -> None:
+    """As it does for rows, and forecasts the same."""
+    plans = []
+    for silos in ("silos = 3", "silos = 3\nsilo_sums = true"):
+        config = configs.parse(TABLE.replace("SILOS", silos).partition("[algorithm]")[0])
+        wanted, plan = specify(config, run="trial", users=900, seconds=5.0)
+        assert plan.algorithm == "whitened-tracking"
+        assert plan_of(RunSpecification.parse(wanted.as_text())) == plan
+        plans.append(plan)
+    assert [plan.cost.rounds for plan in plans] == [13, 13 + PARTS]
+    assert plans[0].predicted_excess_risk == plans[1].predicted_excess_risk
 
 
 def small(tmp_path: Path, **population: Any) -> Any:

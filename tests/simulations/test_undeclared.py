@@ -102,7 +102,7 @@ def test_a_plan_says_beforehand_what_is_bought_and_what_is_left_and_looks_at_no_
     monkeypatch.setattr(votes, "release", lambda *_: pytest.fail("somebody looked"))
     planned = quoron.plan_training(people, **said(user="who", label="ill", **QUICK))
     assert any("are bought with" in each and "epsilon=" in each for each in planned.remarks)
-    assert any("from 4 to" in each for each in planned.remarks)
+    assert any("two classes and 4 numbers, the fewest" in each and "below the best" in each for each in planned.remarks)
     assert planned.plan.guarantee.epsilon == 4.0
     assert planned.plan.guarantee.bought.share > 0
     assert not ledger.exists() or not charges(ledger)

@@ -73,10 +73,12 @@ class Departure:
 class Record:
     """Open with `Record.open`, close with `close` or by leaving its context."""
 
-    def __init__(self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_books: bool) -> None:
+    def __init__(
+        self, file: RecordFile, epsilon: float, delta: float, *, anew: bool, other_books: bool, settled: bool
+    ) -> None:
         self._file, self._database = file, file.database
         self._limits = epsilon, delta
-        self._anew, self._other_books = anew, other_books
+        self._anew, self._other_books, self._settled = anew, other_books, settled
         # Of the coordinator's books with which runs are agreed to now, and answered: None where nobody tells.
         self._root: str | None = None
         self._incarnation: str | None = None
@@ -94,17 +96,19 @@ class Record:
         anew: bool = False,
         other_books: bool = False,
         leaving: bool = False,
+        settled: bool = False,
     ) -> Self:
         """The record in `path`, a new one if there is none, with its owner's lifetime limits, of one person.
 
         `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
-        `other_books` takes a coordinator's books for all that there is, though they are older than what was seen.
+        `other_books` takes a coordinator's books for all that there is, though they are older than what was seen. With
+        `settled` nobody is charged, or new: who is, was said when runs were announced, not when somebody is asked.
         LedgerError for a file that is no record, or not whole, or older; and for one of an owner who has left, unless
         it is opened for `leaving`.
         """
         file = RecordFile.connect(path, anew=anew, leaving=leaving)
         try:
-            return cls(file, epsilon, delta, anew=anew, other_books=other_books)
+            return cls(file, epsilon, delta, anew=anew, other_books=other_books, settled=settled)
         except BaseException:
             file.close()
             raise
@@ -116,6 +120,9 @@ class Record:
         Names are kept as salted digests. Whoever is new is charged for the open runs for which it has room. LedgerError
         for the record of one user who has answered.
         """
+        if self._settled:
+            numbers, left = self.known(names)
+            return np.where([since is None for since in left], numbers, -1)
         with self._file.errors(), self._file.transaction() as database:
             before = len(self._everybody()) if persons.are_registered(database) else 0
             numbers = persons.register(database, names, most)
@@ -236,10 +243,12 @@ class Record:
             found = database.execute("SELECT terms, ended FROM runs WHERE run = ?", (a.run,)).fetchone()
             if found is not None and found[0] != a.terms:
                 return "its terms are not those of its first announcement"
+            if found is None and self._settled:
+                return "it was asked about before it was announced"
             if found is None and agreements.too_many(database):
                 return "too many runs are open that were agreed to: their coordinators end some first"
             everybody = self._everybody()
-            if not (found is not None and found[1]):
+            if not (found is not None and found[1]) and not self._settled:
                 self._charge(a, everybody, people=len(everybody))
             if not Share.of(database, a.run).charged.any():
                 before = persons.spent(database, everybody[:1], besides=a.run)

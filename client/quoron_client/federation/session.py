@@ -1,6 +1,6 @@
 """The conversation with a coordinator: enrol, say hello, answer what is asked, and come back after every interruption.
 
-asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
+    await converse(config, Worker(config, record), stop)  # which `client` makes, of files that will do
 
 | what ends a conversation                                        | then                                            |
 | --------------------------------------------------------------- | ----------------------------------------------- |
@@ -19,29 +19,23 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from quoron_client.federation.books import BooksClaim
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.masking import Pinned
-from quoron_client.federation.own_table import check_one_user
-from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record
-from quoron_client.federation.record_file import welcomed
-from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.terms import read_promised
-from quoron_client.federation.work import MOST_PARTS, Worker, messages
 from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD, UNASKED
-from quoron_client.protocol.identity import check_identity, endings, warn_of_readers
-from quoron_privacy.errors import ConfigError, DataError, IdentityError, QuoronError, RunError, WireError, printable
+from quoron_client.protocol.identity import check_identity, endings
+from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -69,65 +63,52 @@ _OPTIONS = (
 )
 
 
-async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
-    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a column that says whose each
-    row is, for everybody in the file: `SiloWorker`.
+class Answering(Protocol):
+    """What answers in this client's name, for one user or for several: `work.Worker`, where each is explained."""
+
+    record: Record
+    people: int
+
+    def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
+        """Whether it takes part in a run."""
+
+    def prepare(self, run: str) -> object:
+        """Look at the items, of a run that tells who answers: after the consent."""
+
+    def attends(self, run: str) -> float | None:
+        """Seconds of its rounds, if it tells who answers and this client takes part; else None."""
+
+    def wanted(self, head: parts.Long) -> int | None:
+        """How many bytes may follow the head of a question; None: none of it is wanted."""
+
+    def reply(self, message: federation.Question) -> bytes | None:
+        """The answer as bytes; None where the question has no name to answer to."""
+
+    def at_once(self, message: federation.Question) -> bytes | None:
+        """The same in a run whose answers leave when they are made."""
+
+    def zero_row(self, message: federation.Question) -> bytes | None:
+        """In place of an answer that is not ready when it has to be sent."""
+
+    def forget(self, run: str, *, begun: bool) -> bool:
+        """It has ended; whether it was known and open."""
+
+
+async def converse(config: ClientConfig, worker: Answering, stop: asyncio.Event) -> None:
+    """Take part in a coordinator's runs until `stop` is set, with what `worker` answers.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
-    not where this client takes part in runs that tell who answers, as then its file shows in nothing that it does:
-    ConfigError if it does so and is not said to be one user. IdentityError for files that will not do at the start or
-    for a client that is refused, LedgerError for a record that cannot be read or written, and, before the first
-    welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take this
-    client.
+    Raises IdentityError for a client that is refused, LedgerError for a record that cannot be written, and, before the
+    first welcome, WireError for a coordinator that does not speak this protocol and RunError for one that does not take
+    this client.
     """
-    if config.user_column is not None:
-        await converse(config, stop=stop, worker=SiloWorker.of)
-        return
-    alone, items, dialect = config.one_user, config.items_per_user, config.dialect
-    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
-    public = bool(timely)
-    if public and not alone:
-        raise ConfigError(
-            f"Expected --one-user with --accept {timely[0]}, got none: a client that looks at its file before it comes "
-            "up would tell of that, too. Say it once you know that all rows are one user's (quoron client --check)."
-        )
+    session = _Session(config, worker)
+    reminding = asyncio.create_task(_remind(config))
     try:
-        if not public:
-            await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
-    except DataError as error:
-        if not await asyncio.to_thread(welcomed, config.record):
-            raise
-        # The coordinator draws members from those who connect: whether this one does may not be a function of its data.
-        _LOG.warning("%s This client is enrolled already, so it connects all the same.", error)
-    await converse(config, stop=stop)
-
-
-async def converse(
-    config: ClientConfig,
-    *,
-    stop: asyncio.Event | None = None,
-    worker: Callable[[ClientConfig, Record], Worker] = Worker,
-) -> None:
-    """As `run_client`, for data that is one user's for sure, with whatever answers in its name."""
-    stop = asyncio.Event() if stop is None else stop
-    if config.certificate is not None and config.key is not None and config.authority is not None:
-        check_identity(config.certificate, config.key, config.authority)
-    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
-    choices = {"anew": config.new_record, "other_books": config.other_books}
-    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
-        for path in (config.record, config.key):
-            warn_of_readers(path)
-        works = await asyncio.to_thread(worker, config, record)
-        if config.helper_key is not None and config.certificate is not None:
-            works.pinned = Pinned.read(config.helper_key, config.certificate)
-        session = _Session(config, works)
-        reminding = asyncio.create_task(_remind(config))
-        try:
-            await _until(stop, session.persist())
-        finally:
-            reminding.cancel()
-            session.close()
+        await _until(stop, session.persist())
+    finally:
+        reminding.cancel()
+        session.close()
 
 
 async def _remind(config: ClientConfig) -> None:
@@ -153,7 +134,7 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 
 class _Session:
-    def __init__(self, config: ClientConfig, worker: Worker) -> None:
+    def __init__(self, config: ClientConfig, worker: Answering) -> None:
         self._config, self._worker = config, worker
         self._wait = 0.0
         self._welcomed: float | None = None  # loop time of the last welcome
@@ -248,8 +229,8 @@ class _Session:
                 heard = arriving.take(message, worker.wanted)
                 if heard is None:
                     continue
-                if len(timely) > MOST_PARTS:
-                    raise WireError(f"Expected at most {MOST_PARTS} questions at a time, got more.")
+                if len(timely) > wire.MOST_RUNS:
+                    raise WireError(f"Expected at most {wire.MOST_RUNS} questions at a time, got more.")
                 question = _question(heard)
                 if question is not None and (seconds := worker.attends(question.run)) is not None:
                     work = self._attend(call, said, question, min(seconds, question.seconds))
@@ -280,7 +261,7 @@ class _Session:
         late = computed.cancel() or not computed.done()
         answer = await asyncio.to_thread(worker.zero_row, question) if late else computed.result()
         await asyncio.sleep(asked + took - loop.time())
-        await _say(call, said, messages(answer, question))
+        await _say(call, said, _messages(answer, question))
 
     async def _react(
         self, message: federation.ServerMessage | parts.Long, user: int
@@ -311,7 +292,7 @@ class _Session:
         """The answer, in as many messages as it takes, once it is made."""
         assert isinstance(question, federation.Question)
         answer = await asyncio.to_thread(self._worker.at_once, question)
-        return messages(answer, question)
+        return _messages(answer, question)
 
 
 class _Lane:
@@ -359,6 +340,14 @@ def _question(heard: federation.ServerMessage | parts.Long) -> federation.Questi
     if isinstance(heard, federation.ServerMessage) and heard.WhichOneof("kind") == "question":
         return heard.question
     return None
+
+
+def _messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
+    """The answer to a question in as many messages as it takes; none of none."""
+    if answer is None:
+        return ()
+    masked = question.HasField("row")
+    return parts.said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
 
 
 def _is_timely(message: federation.ServerMessage) -> bool:

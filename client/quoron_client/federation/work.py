@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from quoron_client.federation.record import Record
 from quoron_client.federation.terms import Terms, agreement, announced_digest, is_timely, read_terms, refusal
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
-from quoron_client.protocol.parts import BESIDE, Long, said
+from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.silo import check_own
@@ -35,6 +35,7 @@ from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NAME,
+    MOST_RUNS,
     MOST_VECTORS,
     answer_to_wire,
     body_digest,
@@ -45,7 +46,6 @@ from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemR
 from quoron_privacy.errors import DataError, IdentityError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
-MOST_PARTS = 64  # as many runs as a coordinator carries out at the same time
 _LOG = logging.getLogger("quoron.client")
 
 
@@ -139,7 +139,7 @@ class Worker:
             if self.parts.pop(part.terms.run, None) is None and known is not None:
                 return
             self.parts[part.terms.run] = part
-            while len(self.parts) > MOST_PARTS:
+            while len(self.parts) > MOST_RUNS:
                 oldest = next(iter(self.parts))
                 self.parts.pop(oldest)
                 self.announced.pop(oldest, None)
@@ -341,14 +341,6 @@ def _promise(terms: Terms, user: str) -> str:
         f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
         f"{terms.adjacency}, exposure {terms.exposure}."
     )
-
-
-def messages(answer: bytes | None, question: federation.Question) -> Iterable[federation.ClientMessage]:
-    """The answer to a question in as many messages as it takes; none of none."""
-    if answer is None:
-        return ()
-    masked = question.HasField("row")
-    return said(federation.MaskedAnswer.FromString(answer) if masked else federation.Answer.FromString(answer))
 
 
 def _silence(run: str, round: int, digest: bytes) -> bytes:

@@ -57,36 +57,40 @@ def answer_with(message: Message, context: Context, gradient: Gradient) -> Messa
 
 
 def _reply(values: Values, context: Context, gradient: Gradient) -> RecordDict:
-    if "question" not in values and "how" not in values:
+    if not {"announcement", "question", "how"} & set(values):
         return hello(values, context)
-    limits = read_limits(context.node_config, os.environ)
+    limits, asked = read_limits(context.node_config, os.environ), "question" in values
     if limits is not None:
-        with opened(limits) as kept:
+        with opened(limits, settled=asked) as kept:
             return _by_record(values, limits, kept, gradient)
-    if "question" not in values:
-        return record()  # a run has ended of which nothing is kept
+    if not asked:  # of a run that begins, or one that has ended, nothing is kept
+        return record(agreed=True) if "announcement" in values else record()
     run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
     return _sent(answer_to_wire(run, number, digest, combined(task, gradient), Status.ANSWERED))
 
 
 def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient) -> RecordDict:
-    """As a client of ours: one answer a round, kept before it is sent; none in a run beyond the owner's limits."""
-    if "question" not in values:
+    """As a client of ours: one answer a round, kept before it is sent; none in a run beyond the owner's limits, or that
+    was not announced before anybody was asked."""
+    if "how" in values:
         kept.end(str(values.get("run")))
         return record()
-    announced = pb.Announcement.FromString(bytes_of(values, "announcement"))
-    run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
-    terms, user = read_promised(announced.run, announced.description), values.get("user")
-    if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension or type(user) is not int:
-        raise WireError("Expected a question of the announced run, got another.")
+    announced, user = pb.Announcement.FromString(bytes_of(values, "announcement")), values.get("user")
+    terms = read_promised(announced.run, announced.description)
+    if type(user) is not int:
+        raise WireError("Expected the announcement of a run to a user, got another.")
+    asked = _asked(values, terms) if "question" in values else None
     # Nodes that share a record by mistake, as by QUORON_RECORD, are several users: it agrees with the first alone.
     why = refusal(limits, terms)
     if why is None and terms.exposure == "local":  # a gradient of one's own is none
         why = "a run of exposure local asks for answers that are private by themselves"
     why = why or kept.agree(agreement(terms, terms_digest(f"{announced.description} {user}")))
     if why is not None:
-        _LOG.warning("Takes no part in run %r: %s", run, why)
+        _LOG.warning("Takes no part in run %r: %s", terms.run, why)
         return record(declined=True)
+    if asked is None:
+        return record(agreed=True)
+    run, number, digest, task = asked
     before = kept.recall(run, number, digest)
     if before is not None:
         return record(answer=before)
@@ -99,6 +103,14 @@ def _by_record(values: Values, limits: Limits, kept: Record, gradient: Gradient)
         why = "another process of this node was faster"
     _LOG.warning("No answer in round %d of run %r: %s", number, run, why)
     return _sent(answer_to_wire(run, number, digest, np.zeros(0), Status.MISSING))
+
+
+def _asked(values: Values, terms: Promised) -> tuple[str, int, bytes, Task]:
+    """Run, round, digest and task of a question. WireError for one that is not of the announced run."""
+    run, number, digest, task = question_from_wire(pb.Question.FromString(bytes_of(values, "question")))
+    if run != terms.run or number >= terms.rounds or plain(task).model_size != terms.dimension:
+        raise WireError("Expected a question of the announced run, got another.")
+    return run, number, digest, task
 
 
 def _found(task: Task, gradient: Gradient, terms: Promised) -> tuple[Vector, Status]:

@@ -17,6 +17,7 @@ from flwr.app import Context, RecordDict
 
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import Owner
+from quoron_client.federation.record import Record
 from quoron_client.federation.silo_work import SiloWorker
 from quoron_client.federation.work import Worker
 from quoron_client.flower.node import opened, people_of, read_owner
@@ -31,18 +32,25 @@ _LOG = logging.getLogger("quoron.client")
 class Owned:
     """Answers as the native client does, by the same record: for one user, or for all asked persons of a silo."""
 
-    def answer(self, values: Values, context: Context) -> RecordDict:
-        """The answer to a question, the same again for the same question; or declined, by the owner's decisions."""
-        announcement = pb.Announcement.FromString(bytes_of(values, "announcement"))
-        question, user = pb.Question.FromString(bytes_of(values, "question")), values.get("user")
-        if not isinstance(user, int) or question.run != announcement.run:
-            raise WireError("Expected a question of the announced run to a user, got another.")
+    def announced(self, values: Values, context: Context) -> RecordDict:
+        """Whether this node takes part in a run. Whoever has room is charged now, whoever is asked then."""
         owner = read_owner(context.node_config, os.environ)
-        if question.round == 0 and owner.user_column is None:
+        if owner.user_column is None:
             _ask(owner)
-        with opened(owner) as kept:
-            # Never `SiloWorker.of`, which looks at the file first: how many persons are in it decides nothing here.
-            worker = Worker(owner, kept) if owner.people is None else SiloWorker(owner, kept, people=owner.people)
+        with opened(owner, settled=False) as kept:
+            agreed = _worker(owner, kept).consider(*_announcement(values)).takes_part
+        return record(agreed=True) if agreed else record(declined=True)
+
+    def answer(self, values: Values, context: Context) -> RecordDict:
+        """The answer to a question, the same again for the same question; or declined, by the owner's decisions and
+        where the run was not announced before."""
+        announcement, user = _announcement(values)
+        question = pb.Question.FromString(bytes_of(values, "question"))
+        if question.run != announcement.run:
+            raise WireError("Expected a question of the announced run, got another.")
+        owner = read_owner(context.node_config, os.environ)
+        with opened(owner, settled=True) as kept:
+            worker = _worker(owner, kept)
             if not worker.consider(announcement, user).takes_part:
                 return record(declined=True)
             sent = worker.reply(question)
@@ -52,8 +60,21 @@ class Owned:
 
     def ended(self, values: Values, context: Context) -> None:
         """Erase the answers of a run that has ended; that they were given, and what was spent, stays."""
-        with opened(read_owner(context.node_config, os.environ)) as kept:
+        with opened(read_owner(context.node_config, os.environ), settled=True) as kept:
             kept.end(str(values.get("run")))
+
+
+def _announcement(values: Values) -> tuple[pb.Announcement, int]:
+    """Of a run, to a user."""
+    user = values.get("user")
+    if not isinstance(user, int):
+        raise WireError("Expected the announcement of a run to a user, got another.")
+    return pb.Announcement.FromString(bytes_of(values, "announcement")), user
+
+
+def _worker(owner: Owner, kept: Record) -> Worker:
+    # Never `SiloWorker.of`, which looks at the file first: how many persons are in it decides nothing here.
+    return Worker(owner, kept) if owner.people is None else SiloWorker(owner, kept, people=owner.people)
 
 
 def _ask(owner: Owner) -> None:
@@ -67,4 +88,5 @@ def _ask(owner: Owner) -> None:
         _LOG.exception("Whether the data are one person's could not be seen.")
 
 
-app = make_app(Owned(), people=lambda context: people_of(context.node_config, os.environ))
+_owned = Owned()
+app = make_app(_owned, people=lambda context: people_of(context.node_config, os.environ), announced=_owned.announced)

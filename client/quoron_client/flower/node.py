@@ -63,10 +63,11 @@ def read_limits(node_config: Mapping[str, Any], environment: Mapping[str, str]) 
     return Limits(**_limits(given)) if any(given.found(key) is not None for key in KEPT) else None
 
 
-def opened(owner: Limits) -> Record:
-    """The owner's record. LedgerError as `Record.open`."""
+def opened(owner: Limits, *, settled: bool) -> Record:
+    """The owner's record, in which runs are agreed to when they are announced, unless that is `settled`. LedgerError as
+    `Record.open`."""
     epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
-    return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record)
+    return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)

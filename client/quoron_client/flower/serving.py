@@ -14,6 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from quoron_client.protocol.flower_records import (
+    ANNOUNCED,
     ENDED,
     FAILED,
     HELLO,
@@ -44,8 +45,10 @@ def make_app(
     holder: Holder,
     refuses: Callable[[Context], str | None] = lambda context: None,
     people: Callable[[Context], int] = lambda context: 1,
+    announced: Respond | None = None,
 ) -> ClientApp:
-    """The ClientApp of a holder of so many `people`: `query.hello`, a query for each task, and `query.ended`.
+    """The ClientApp of a holder of so many `people`: `query.hello`, a query for each task, and `query.ended`; and where
+    nodes agree to runs `query.announced`.
 
     On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
     """
@@ -59,6 +62,8 @@ def make_app(
 
     app = ClientApp()
     app.query(HELLO)(guarded(fit(lambda values, context: hello(values, context, people(context)))))
+    if announced is not None:
+        app.query(ANNOUNCED)(guarded(fit(announced)))
     for action in TASKS:
         app.query(action)(guarded(fit(holder.answer)))
     app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))

@@ -5,12 +5,14 @@
 | `query.hello`      | version; a nonce, as in every message                                           |
 | its reply          | version, the nonce, partition, partitions (-1 where the node was given none);   |
 |                    | people, of a silo                                                               |
+| `query.announced`  | version, announcement, user: to every member who is there, before any question  |
+| its reply          | agreed, or declined                                                             |
 | `query.<task>`     | version, announcement, user, question: to a node; a silo's has its persons      |
 | its reply          | answer, or declined                                                             |
 | `query.<task>`     | version, question, users; starts or coordinates where each has its own          |
 | its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
 | `query.ended`      | version, run, how                                                               |
-| a plug-in's action | a nonce alone: a hello; announcement, user, question; run, how: replies as above |
+| a plug-in's action | a nonce alone: a hello; announcement, user, and question; run, how: as above     |
 | any reply          | refused: why, in words that no data can influence                               |
 
 A node of a federation holds one user, or is a silo of as many as it has declared; one of a simulation may hold many.
@@ -37,7 +39,7 @@ from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import values_pb2
 
-HELLO, ENDED = "hello", "ended"
+HELLO, ANNOUNCED, ENDED = "hello", "announced", "ended"
 FAILED, OTHER_VERSION = "failed", "another version"
 NOT_SIMULATED = "a user's data is configured here"
 REFUSALS = (FAILED, OTHER_VERSION, NOT_SIMULATED)  # all that a node of ours says when it refuses

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Status, Task
 from quoron_client.protocol.wire import MAX_NUMBERS, array_from_wire, array_to_wire
 from quoron_privacy.errors import QuoronError, WireError
-from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import Contrasts, ContrastSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums
@@ -92,9 +93,15 @@ def rows_from_wire(message: federation.Answer, shape: tuple[int, ...], asked: in
 
 def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | None:
     """What a silo is to make sums by; None where it answers with rows."""
+    if isinstance(reduction, ContrastSum):
+        message = reduction_to_wire(reduction.own)
+        assert message is not None
+        message.classes = reduction.contrasts.outputs
+        return message
     if isinstance(reduction, ClippedSum):
-        clipped = federation.ClippedSum(norm=reduction.norm, divisor=reduction.divisor, centre=_to(reduction.centre))
-        return federation.Reduction(clipped=clipped)
+        return federation.Reduction(clipped=_clipped(reduction))
+    if isinstance(reduction, ChangeSum):
+        return federation.Reduction(changes=_clipped(reduction.own))
     if isinstance(reduction, MomentSum):
         moment = federation.MomentSum(dimension=reduction.dimension, norm=reduction.norm, divisor=reduction.divisor)
         return federation.Reduction(moment=moment)
@@ -106,9 +113,10 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
             centre=_to(reduction.centre),
         )
         return federation.Reduction(norm_counts=counts)
-    if isinstance(reduction, LengthSum):
+    if isinstance(reduction, LengthSum | VectorLengthSum):
         lengths = federation.LengthSum(users=reduction.users, transform=_to(reduction.transform), top=reduction.top)
-        return federation.Reduction(lengths=lengths)
+        whole = isinstance(reduction, LengthSum)
+        return federation.Reduction(lengths=lengths) if whole else federation.Reduction(vector_lengths=lengths)
     if isinstance(reduction, ShapedMomentSum):
         shaped = federation.ShapedMomentSum(
             users=reduction.users, transform=_to(reduction.transform), radius=reduction.radius
@@ -119,28 +127,41 @@ def reduction_to_wire(reduction: Reduction | None) -> federation.Reduction | Non
 
 def reduction_from_wire(message: federation.Reduction) -> Reduction:
     """WireError for one that this silo does not know, or that cannot be."""
-    kind = message.WhichOneof("kind")
     try:
-        if kind == "clipped":
-            clipped = message.clipped
-            return ClippedSum(_length(clipped.norm), _whole(clipped.divisor), _from(clipped, "centre", axes=1))
-        if kind == "moment":
-            moment = message.moment
-            return MomentSum(_whole(moment.dimension), _length(moment.norm), _whole(moment.divisor))
-        if kind == "norm_counts":
-            counts = message.norm_counts
-            transform, centre = _from(counts, "transform", axes=2), _from(counts, "centre", axes=1)
-            return NormCountSum(_length(counts.radius), _whole(counts.users), transform, centre)
-        if kind == "lengths":
-            lengths = message.lengths
-            return LengthSum(_whole(lengths.users), _square(lengths), _length(lengths.top))
-        if kind == "shaped_moment":
-            shaped = message.shaped_moment
-            return ShapedMomentSum(_whole(shaped.users), _square(shaped), _length(shaped.radius))
+        own = _reduction(message, message.WhichOneof("kind"))
+        if not message.HasField("classes"):
+            return own
+        if not isinstance(own, NormCountSum | VectorLengthSum) or own.transform is None or message.classes < 2:
+            raise WireError("Expected sums of contrasts of gradients of two classes or more, got others.")
+        return ContrastSum(Contrasts(len(own.transform), message.classes), own)
     except WireError:
         raise
     except QuoronError as error:
         raise WireError(str(error)) from None
+
+
+def _reduction(message: federation.Reduction, kind: str | None) -> Reduction:
+    """Of rows as they are."""
+    if kind in ("clipped", "changes"):
+        clipped = getattr(message, kind)
+        made = ClippedSum(_length(clipped.norm), _whole(clipped.divisor), _from(clipped, "centre", axes=1))
+        return made if kind == "clipped" else ChangeSum(made)
+    if kind == "moment":
+        moment = message.moment
+        return MomentSum(_whole(moment.dimension), _length(moment.norm), _whole(moment.divisor))
+    if kind == "norm_counts":
+        counts = message.norm_counts
+        transform, centre = _from(counts, "transform", axes=2), _from(counts, "centre", axes=1)
+        return NormCountSum(_length(counts.radius), _whole(counts.users), transform, centre)
+    if kind == "lengths":
+        lengths = message.lengths
+        return LengthSum(_whole(lengths.users), _square(lengths), _length(lengths.top))
+    if kind == "vector_lengths":
+        vectors = message.vector_lengths
+        return VectorLengthSum(_whole(vectors.users), _matrix(vectors), _length(vectors.top))
+    if kind == "shaped_moment":
+        shaped = message.shaped_moment
+        return ShapedMomentSum(_whole(shaped.users), _square(shaped), _length(shaped.radius))
     raise WireError("Expected sums that this client knows, got others. Update the client.")
 
 
@@ -174,6 +195,10 @@ def _nothing(shape: tuple[int, ...], asked: int, status: Status) -> Answers:
     return Answers(np.zeros((asked, *shape)), np.full(asked, status, np.uint8))
 
 
+def _clipped(reduction: ClippedSum) -> federation.ClippedSum:
+    return federation.ClippedSum(norm=reduction.norm, divisor=reduction.divisor, centre=_to(reduction.centre))
+
+
 def _to(array: NDArray[np.float64] | None) -> values_pb2.Array | None:
     return None if array is None else array_to_wire(array)
 
@@ -187,9 +212,16 @@ def _from(message: Any, name: str, *, axes: int) -> NDArray[np.float64] | None:
     return found
 
 
-def _square(message: Any) -> NDArray[np.float64]:
+def _matrix(message: Any) -> NDArray[np.float64]:
     found = _from(message, "transform", axes=2)
-    if found is None or found.shape[0] != found.shape[1]:
+    if found is None:
+        raise WireError("Expected a transform, got none.")
+    return found
+
+
+def _square(message: Any) -> NDArray[np.float64]:
+    found = _matrix(message)
+    if found.shape[0] != found.shape[1]:
         raise WireError("Expected a transform with as many rows as columns, got another.")
     return found
 

@@ -38,6 +38,7 @@ MAX_DESCRIPTION = 1 << 20  # characters of an announcement
 MOST_VECTORS = 4  # in a question to one user
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
+MOST_RUNS = 64  # that a coordinator carries out at the same time
 MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
 MAX_POINTS = 16  # at which losses are asked for

@@ -282,6 +282,31 @@ class Bought:
                 shown[column][name] = float(votes[place])
         return shown
 
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
+        """bought-declarations#bd1 at its own numbers, `own` = (μ, variation) of the rest; VerificationError else.
+
+        By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.
+        """
+        spent = self.pair
+        both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
+        lone = 0.0
+        for columns in {1, self.names} if self.names else ():
+            for weight in weights(columns, 0):
+                far = (self.threshold(columns, weight) - 1) * weight / self.users / self.scales[3] - 2.0 ** (
+                    1 - GRID_BITS
+                )
+                lone = max(lone, columns * MARKS * math.erfc(far / math.sqrt(2)) / 2)
+        for what, holds, got in (
+            (f"a divisor of {looked_at(users)} users", self.users == looked_at(users), self.users),
+            (f"adjacency {adjacency}", self.adjacency == adjacency, self.adjacency),
+            ("a share of μ² in (0, 1]", 0 < self.share <= 1, self.share),
+            ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
+            ("names of one user alone hidden", lone <= self.tail * (1 + 1e-9), lone),
+            (f"delta <= {delta} for algorithm and declarations together", both.delta(epsilon, delta) <= delta, both.mu),
+        ):
+            if not holds:
+                raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
+
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """The ledger entries of all releases, each with its μ."""
         sizes = _dimensions(self.columns, self.names)
@@ -370,30 +395,6 @@ def share_for(
     error = plan.errors(columns=columns, names=1).places if columns else 0.0
     full = max(error / ERROR, (plan.threshold(names) if names else 0.0) / SEEN)
     return min(MOST, max(LEAST, MOST * (full / looked) ** 2))  # errors go as 1 / √s
-
-
-def verify(plan: Bought, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
-    """bought-declarations#bd1 at a plan's own numbers, `own` = (μ, variation) of the rest; VerificationError else.
-
-    By the second account, with sensitivities and the tail written out: nothing that calibrated is asked.
-    """
-    spent = plan.pair
-    both = spent.and_(Pair.gaussian(*own)) if own[0] else spent
-    lone = 0.0
-    for columns in {1, plan.names} if plan.names else ():
-        for weight in weights(columns, 0):
-            far = (plan.threshold(columns, weight) - 1) * weight / plan.users / plan.scales[3] - 2.0 ** (1 - GRID_BITS)
-            lone = max(lone, columns * MARKS * math.erfc(far / math.sqrt(2)) / 2)
-    for what, holds, got in (
-        (f"a divisor of {looked_at(users)} users", plan.users == looked_at(users), plan.users),
-        (f"adjacency {adjacency}", plan.adjacency == adjacency, plan.adjacency),
-        ("a share of μ² in (0, 1]", 0 < plan.share <= 1, plan.share),
-        ("no more than its share", spent.mu**2 <= plan.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
-        ("names of one user alone hidden", lone <= plan.tail * (1 + 1e-9), lone),
-        (f"delta <= {delta} for algorithm and declarations together", both.delta(epsilon, delta) <= delta, both.mu),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in bought declarations, got {got}.")
 
 
 def _parts(columns: int, names: int) -> tuple[float, ...]:

@@ -44,6 +44,17 @@ _HERE = 0.05  # of norm², of means that somebody else computes: presence
 _ITEMS = (0.08, 0.12)  # of all of it, where figures per item are wanted: rows, and what is told of them
 
 
+def _verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
+    """evaluation#ev2 by the second account, with two users' distance from their products; VerificationError else."""
+    spent = held.pair.delta(epsilon * (1 + 1e-12), delta)
+    for what, holds, got in (
+        (f"adjacency {adjacency}", held.adjacency == adjacency, held.adjacency),
+        (f"delta <= {delta} of those held out", spent <= delta, spent),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in an evaluation, got {got}.")
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """Both releases.
@@ -182,6 +193,8 @@ class HeldOut:
         )
         return first, second
 
+    verify = _verify
+
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """The same, each with its μ."""
         mus = (noise.effective_mu(size) for noise, size in zip(self.noises, self.sizes, strict=True))
@@ -241,6 +254,8 @@ class HeldMeans:
         """Standard deviations of what is released, (1 + F,)."""
         return self.scale / self._weights
 
+    verify = _verify
+
     def releases(self) -> tuple[tuple[Release, float], ...]:
         """The ledger entry, with its μ."""
         parameters = {"sensitivity": self.noise.sensitivity, "scale": self.scale, "users": float(self.users)}
@@ -249,21 +264,6 @@ class HeldMeans:
     @property
     def _weights(self) -> Vector:
         return np.asarray(np.sqrt(np.array([_HERE] + [(1 - _HERE) / self.figures] * self.figures)), np.float64)
-
-
-def verify(held: "HeldOut | HeldMeans", epsilon: float, delta: float, *, adjacency: str) -> None:
-    """evaluation#ev2 at a plan's own numbers; VerificationError else.
-
-    By the second account, with the distance of two users' vectors from their products: nothing that calibrated is
-    asked.
-    """
-    spent = held.pair.delta(epsilon * (1 + 1e-12), delta)
-    for what, holds, got in (
-        (f"adjacency {adjacency}", held.adjacency == adjacency, held.adjacency),
-        (f"delta <= {delta} of those held out", spent <= delta, spent),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in an evaluation, got {got}.")
 
 
 def waves(cells: int, fall: float) -> Matrix:

@@ -154,6 +154,23 @@ class TableHealth:
         error = self.errors.unusable
         return float(ndtr((share - self.threshold(error)) / error))
 
+    def verify(self, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
+        """table-health#h1 at its own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
+
+        By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
+        """
+        looked, spent = min(users, ENOUGH), self.pair
+        both = spent.and_(Pair.gaussian(*own))
+        for what, holds, got in (
+            (f"a divisor of {looked} users", self.users == looked, self.users),
+            (f"adjacency {adjacency}", self.adjacency == adjacency, self.adjacency),
+            ("a share of μ² in (0, 1)", 0 < self.share < 1, self.share),
+            ("no more than its share", spent.mu**2 <= self.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
+            (f"delta <= {delta} for algorithm and table health together", both.delta(epsilon, delta) <= delta, both.mu),
+        ):
+            if not holds:
+                raise VerificationError(f"Expected {what} in a look at the table, got {got}.")
+
     @property
     def reduction(self) -> ClippedSum:
         """All that the release reads of users' vectors: sums of parts of the users add."""
@@ -263,26 +280,6 @@ def calibrate(
         share=share,
         rest=kept,
     )
-
-
-def verify(
-    health: TableHealth, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]
-) -> None:
-    """table-health#h1 at a plan's own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
-
-    By the second account, and by the distance of two vectors written out: nothing that calibrated is asked.
-    """
-    looked, spent = min(users, ENOUGH), health.pair
-    both = spent.and_(Pair.gaussian(*own))
-    for what, holds, got in (
-        (f"a divisor of {looked} users", health.users == looked, health.users),
-        (f"adjacency {adjacency}", health.adjacency == adjacency, health.adjacency),
-        ("a share of μ² in (0, 1)", 0 < health.share < 1, health.share),
-        ("no more than its share", spent.mu**2 <= health.share * both.mu**2 * (1 + 1e-4), (spent.mu / both.mu) ** 2),
-        (f"delta <= {delta} for algorithm and table health together", both.delta(epsilon, delta) <= delta, both.mu),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a look at the table, got {got}.")
 
 
 def _dimension(columns: int, labels: int) -> int:

@@ -89,6 +89,19 @@ class ClippedSum:
         return mean
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeSum:
+    """Σ clip(F_u(θ) - F_u(0)) over answers (F_u(θ), F_u(0))."""
+
+    own: ClippedSum
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See Reduction. ConfigError for rows of another length."""
+        if values.ndim != 2 or values.shape[1] != 2:
+            raise ConfigError(f"Expected rows of two losses, got shape {values.shape}.")
+        return self.own.of(changes(values), answered)
+
+
 def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matrix:
     """Each row of `values - centre` scaled into the ball of radius `norm`; shape (k, d).
 

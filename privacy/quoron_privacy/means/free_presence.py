@@ -33,7 +33,7 @@ from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity, mean_sensi
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, packed, sum_bits
+from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -117,7 +117,7 @@ class LogLength:
         return Length(value, here / _HERE)
 
     @property
-    def served(self) -> tuple[ServedRows, ...]:
+    def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: its row."""
         return (("length", "length", 2, 1 / self.users / self.scale),)
 
@@ -204,7 +204,7 @@ class MomentMean:
         return Moment(symmetric, float(noised[-1]) / weights[3])
 
     @property
-    def served(self) -> tuple[ServedRows, ...]:
+    def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: its weighted row, entries off the diagonal times √2."""
         unit = 1 / self.users / self._gaussian.scale
         return (("row", "shaped-moment", packed(self.dimension) + 1, unit),)

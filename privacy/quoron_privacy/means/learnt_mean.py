@@ -107,15 +107,17 @@ class LearntMean:
         pairs, unit = told.pairs(top, _spent(self.mu, first), public), math.sqrt(d) / (self.users * self.mu)
         typical = learnt_radii.scale_of(pairs, told.scale, top, self.bound, unit)
         shares = learnt_radii.shares_of(typical, self.bound, users=self.users, dimension=d, mu=mu)
-        centre, radius = np.zeros(d), self.bound
+        centre, deviation, radius = np.zeros(d), math.inf, self.bound
         for _ in range(shares.steps):
             mean, scale = told.mean(clipped(centre, radius), d, mu * math.sqrt(shares.step))
-            centre, radius = centre + radius * mean, learnt_radii.reach(typical, radius, radius * scale, d)
+            part, deviation = learnt_radii.joined(deviation, radius * scale)
+            centre, radius = centre + part * radius * mean, learnt_radii.reach(typical, radius, deviation, d)
 
         edges = learnt_radii.edges_of(radius, self.bound)
         row, size = with_lengths(centre, radius, edges), d + len(edges)
         mean, scale = told.mean(row, size, mu * math.sqrt(shares.middle), lengths=len(edges))
-        moved, deviation = mean[:d] * (radius / INNER), scale * (radius / INNER)
+        part, deviation = learnt_radii.joined(deviation, scale * (radius / INNER))
+        moved = part * mean[:d] * (radius / INNER)
         centre = centre + moved
         nearer = max(0.0, float(np.sum(moved**2)) - d * deviation**2)
         most = self.bound + float(np.linalg.norm(centre))

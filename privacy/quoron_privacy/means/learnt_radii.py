@@ -126,6 +126,14 @@ def reach(typical: float, radius: float, deviation: float, dimension: int) -> fl
     return min(radius, _ABOVE * typical + deviation * (math.sqrt(dimension) + _BELOW))
 
 
+def joined(deviation: float, other: float) -> tuple[float, float]:
+    """The part of `other` in the best average of two estimates with that noise each, and the noise of the average."""
+    if math.isinf(deviation):
+        return 1.0, other
+    part = deviation**2 / (deviation**2 + other**2)
+    return part, other * math.sqrt(part)
+
+
 @lru_cache(maxsize=256)
 def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: float) -> Shares:
     """The shares that make the error least that can be foreseen."""
@@ -134,15 +142,16 @@ def shares_of(typical: float, bound: float, *, users: int, dimension: int, mu: f
     few = min(0.25, _FEW * math.sqrt(dimension) / (users * mu))
     found: list[tuple[float, Shares]] = []
     for step in _STEP_SHARES:
-        radius, away = bound, bound**2 / 4  # away: squared distance of the centre
+        radius, away, deviation = bound, bound**2 / 4, math.inf  # away: squared distance of the centre
         for steps in range(STEPS + 1):
             if steps:
-                deviation = unit * radius / math.sqrt(step)
+                _, deviation = joined(deviation, unit * radius / math.sqrt(step))
                 radius, away = reach(typical, radius, deviation, dimension), dimension * deviation**2
             for middle in _MIDDLE_SHARES:
                 last = 1 - steps * step - middle - look
                 if last >= _LEAST_LAST and middle >= few:
-                    left = min(dimension * (unit * radius / INNER) ** 2 / middle, away)
+                    left = dimension * joined(deviation, unit * radius / INNER / math.sqrt(middle))[1] ** 2
+                    left = min(left, away)
                     noise = (typical**2 + away + 0.5 * left) * unit**2 * dimension / last
                     unseen = (_HIDDEN * unit * typical) ** 2 / middle
                     found.append((noise + unseen, Shares(steps, step, middle, look, last)))

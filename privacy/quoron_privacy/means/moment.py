@@ -20,7 +20,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, acute_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, packed, sum_bits
+from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, packed, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -87,7 +87,7 @@ class SecondMomentNoise:
         return MomentSum(self.dimension, self.feature_norm, self.divisor)
 
     @property
-    def served(self) -> tuple[ServedRows, ...]:
+    def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: its moment, in units of R²."""
         unit = self.feature_norm**2 / self.divisor / self.scale
         return (("moment", "moment", packed(self.dimension), unit),)

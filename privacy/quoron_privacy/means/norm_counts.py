@@ -26,7 +26,7 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums, sum_bits
+from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums, sum_bits
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -217,7 +217,7 @@ class NormCountMean:
         return released_from(noised, weights, sums.clipped)
 
     @property
-    def served(self) -> tuple[ServedRows, ...]:
+    def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user: the weighted row."""
         kind, unit = row_kind(self.soft), 1 / self.users / self._gaussian.scale
         return ("means", kind, self.dimension, unit), ("shares", kind, SHARES, unit)

@@ -28,7 +28,7 @@ from quoron_privacy.means.norm_counts import (
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, NoisySums, Release, ServedRows, Sums
+from quoron_privacy.release import Adjacency, MaskedBlock, NoisySums, Release, Sums
 
 Vector = NDArray[np.float64]
 
@@ -131,7 +131,7 @@ class PrefixNormCounts:
         return self.prefix.start(self.dimension)
 
     @property
-    def served(self) -> tuple[ServedRows, ...]:
+    def masked(self) -> tuple[MaskedBlock, ...]:
         """Of a user of one round: c, and its shares beside it."""
         kind, own = row_kind(self.soft), 1 / self.users
         shares = ("shares", kind, SHARES, own / self.shares(0).scale)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import ContrastSum
+from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
 from quoron_privacy.release import Reduction, Sums, packed, sum_bits
@@ -42,13 +43,15 @@ class Longest:
 def longest(reduction: Reduction) -> Longest:
     """ConfigError for a reduction of which nothing is proved here."""
     match reduction:
+        case ChangeSum() | ContrastSum():  # of other vectors than those that were sent: what bounds them is the same
+            return longest(reduction.own)
         case ClippedSum():
             unit = 1 << reduction.bits
             return Longest(unit, unit, tells_norms=True)
         case NormCountSum():
             unit = 1 << sum_bits(0, reduction.users)
             return Longest(unit, unit, tells_norms=True)
-        case LengthSum():
+        case LengthSum() | VectorLengthSum():
             unit = 1 << sum_bits(0, reduction.users)
             return Longest(unit, unit // 2)
         case ShapedMomentSum():

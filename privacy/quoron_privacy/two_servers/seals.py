@@ -15,7 +15,7 @@ docs/privacy/two-servers.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from quoron_privacy.errors import ConfigError, RunError
@@ -52,16 +52,12 @@ class RunKey:
 
 def seal(public: bytes, seed: bytes, info: bytes) -> bytes:
     """A seed of 32 bytes for whoever has the secret; other bytes every time. ConfigError for what is no key."""
-    from cryptography.hazmat.primitives.asymmetric import mlkem, x25519
-
-    hpke, suite = _hpke()
+    _, suite = _hpke()
     if len(public) != PUBLIC or len(seed) != 32:
         raise ConfigError(f"Expected a key of {PUBLIC} and a seed of 32 bytes, got {len(public)} and {len(seed)}.")
     try:
-        lattice = mlkem.MLKEM768PublicKey.from_public_bytes(public[:1184])
-        key = hpke.MLKEM768X25519PublicKey(lattice, x25519.X25519PublicKey.from_public_bytes(public[1184:]))
         salt = salt_of(seed)
-        sealed: bytes = suite.encrypt(seed, key, info + salt)
+        sealed: bytes = suite.encrypt(seed, _public(public), info + salt)
     except ValueError:
         raise ConfigError("Expected the public key of a run, got bytes that are none.") from None
     return salt + sealed
@@ -104,6 +100,15 @@ def _parts(secret: bytes) -> tuple[Any, Any]:
         raise ConfigError(f"Expected a secret of {SECRET} bytes, got {len(secret)}. Use RunKey.fresh().")
     lattice, curve = secret[:64], secret[64:]
     return mlkem.MLKEM768PrivateKey.from_seed_bytes(lattice), x25519.X25519PrivateKey.from_private_bytes(curve)
+
+
+@lru_cache(maxsize=64)
+def _public(key: bytes) -> Any:
+    """As a cipher wants it: whoever seals in many rounds reads it once."""
+    from cryptography.hazmat.primitives.asymmetric import mlkem, x25519
+
+    lattice = mlkem.MLKEM768PublicKey.from_public_bytes(key[:1184])
+    return _hpke()[0].MLKEM768X25519PublicKey(lattice, x25519.X25519PublicKey.from_public_bytes(key[1184:]))
 
 
 @cache

@@ -218,18 +218,24 @@ class Row(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., numbers: _Optional[_Mapping[str, float]] = ..., arrays: _Optional[_Mapping[str, _values_pb2.Array]] = ...) -> None: ...
 
 class Reduction(_message.Message):
-    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment")
+    __slots__ = ("clipped", "moment", "norm_counts", "lengths", "shaped_moment", "vector_lengths", "changes", "classes")
     CLIPPED_FIELD_NUMBER: _ClassVar[int]
     MOMENT_FIELD_NUMBER: _ClassVar[int]
     NORM_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     SHAPED_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     clipped: ClippedSum
     moment: MomentSum
     norm_counts: NormCountSum
     lengths: LengthSum
     shaped_moment: ShapedMomentSum
-    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ...) -> None: ...
+    vector_lengths: LengthSum
+    changes: ClippedSum
+    classes: int
+    def __init__(self, clipped: _Optional[_Union[ClippedSum, _Mapping]] = ..., moment: _Optional[_Union[MomentSum, _Mapping]] = ..., norm_counts: _Optional[_Union[NormCountSum, _Mapping]] = ..., lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., shaped_moment: _Optional[_Union[ShapedMomentSum, _Mapping]] = ..., vector_lengths: _Optional[_Union[LengthSum, _Mapping]] = ..., changes: _Optional[_Union[ClippedSum, _Mapping]] = ..., classes: _Optional[int] = ...) -> None: ...
 
 class ClippedSum(_message.Message):
     __slots__ = ("norm", "divisor", "centre")

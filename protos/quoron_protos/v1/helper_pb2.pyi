@@ -19,7 +19,7 @@ class OpenRun(_message.Message):
     def __init__(self, run: _Optional[str] = ..., specification: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., software: _Optional[str] = ...) -> None: ...
 
 class HelperConsent(_message.Message):
-    __slots__ = ("suite", "run", "plan_digest", "sheet_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation")
+    __slots__ = ("suite", "run", "plan_digest", "sheet_digest", "run_key", "participations", "separation", "epsilon", "delta", "adjacency", "expires", "signature", "simulation", "copies")
     SUITE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class HelperConsent(_message.Message):
     EXPIRES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SIMULATION_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     suite: str
     run: str
     plan_digest: bytes
@@ -46,7 +47,8 @@ class HelperConsent(_message.Message):
     expires: int
     signature: bytes
     simulation: bool
-    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ...) -> None: ...
+    copies: int
+    def __init__(self, suite: _Optional[str] = ..., run: _Optional[str] = ..., plan_digest: _Optional[bytes] = ..., sheet_digest: _Optional[bytes] = ..., run_key: _Optional[bytes] = ..., participations: _Optional[int] = ..., separation: _Optional[int] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., adjacency: _Optional[str] = ..., expires: _Optional[int] = ..., signature: _Optional[bytes] = ..., simulation: _Optional[bool] = ..., copies: _Optional[int] = ...) -> None: ...
 
 class HelperList(_message.Message):
     __slots__ = ("run", "plan_digest", "round", "previous", "entries")

@@ -1,7 +1,7 @@
 """Options of an algorithm, read from what a person gave."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -38,6 +38,11 @@ def options_of(info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "
         if count is not None and not 1 <= count <= MOST_ROUNDS:
             raise ConfigError(f"Expected {called}.{key} in [1, {MOST_ROUNDS:,}], got {count:,}.")
     return read
+
+
+def summed(options: Any) -> Any:
+    """The same, of which every question is for one release where that is a choice: all that is read is then sums."""
+    return replace(options, parts=True) if "parts" in {each.name for each in fields(options)} else options
 
 
 @cache

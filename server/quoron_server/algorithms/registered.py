@@ -16,13 +16,12 @@ import numpy as np
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.pair import Pair
-from quoron_privacy.counts import held_out
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
-from quoron_server.algorithms import checks, lifetime, look, purchases
+from quoron_server.algorithms import checks, lifetime, preface
 from quoron_server.algorithms.info import AlgorithmInfo, Chosen
 from quoron_server.algorithms.quorum import (
     WithQuorum,
@@ -152,16 +151,16 @@ class Registered(AlgorithmInfo):
                 raise VerificationError(f"Expected private attendance in a plan of {self.name}, got public: {why}.")
             check_numbers(promise.held_out, "held_out")
             self.verify(plan.without_held_out())
-            held_out.verify(promise.held_out, promise.epsilon, promise.delta, adjacency=promise.adjacency)
+            promise.held_out.verify(promise.epsilon, promise.delta, adjacency=promise.adjacency)
         elif promise.bought is not None:
             check_numbers(promise.bought, "bought")
             rest = plan.without_purchases()
             self.verify(rest)
-            purchases.verify_purchases(plan, self._gaussian(rest))
+            preface.verify_purchases(plan, self._gaussian(rest))
         elif promise.health is not None:
             check_numbers(promise.health, "health")
             self.verify(plan.without_health())
-            look.verify_look(plan, self._gaussian(plan.without_health()))
+            preface.verify_look(plan, self._gaussian(plan.without_health()))
         else:
             self._check_promise(plan)
             verify_quorum(plan)
@@ -287,16 +286,6 @@ class Registered(AlgorithmInfo):
         # Exactly it is Gaussian but for t; as drawn, up to s / (1 - t), and t is a share of δ.
         lack = max(pair.lack for pair in pairs) * (1 + promise.delta) * (1 + 2.0**-50)
         return NearGaussianPromise(near, lack) if near else None
-
-    def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
-        """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
-
-        `columns` and `labels` are how many the look at the table tells apart.
-        """
-        promise = self.gaussian(own)
-        if promise is None or own.guarantee.quorum is not None:
-            return None
-        return look.with_look(own, promise, privacy, share=share, columns=columns, labels=labels)
 
     def dp_event(self, plan: Plan) -> "DpEvent":
         """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.

@@ -214,11 +214,6 @@ class PopulationLedger:
                 append("limit", asdict(limit) | signed(by))
         return limit
 
-    def limit_of(self, group: str) -> Limit | None:
-        """The limit that holds now; None if nobody has set one."""
-        account = self.account(group)
-        return None if account is None else account.limit
-
     def account(self, group: str) -> Account | None:
         """What the limit of `group` counts and leaves; None if nobody has set one. It is what `charge` decides by."""
         return self._now().accounts.get(group)
@@ -321,12 +316,6 @@ def known_of(rows: Sequence[Row]) -> Known:
     for row in rows:
         known.take(row)
     return known
-
-
-def limits_of(rows: Sequence[Row]) -> dict[str, Limit]:
-    """The limit that holds now, by group."""
-    limits = [Limit(**unsigned(row["payload"])) for row in rows if row["kind"] == "limit"]
-    return {limit.group: limit for limit in limits}
 
 
 def export_of(rows: Sequence[Row]) -> str:

@@ -10,6 +10,7 @@ went on last, and each is charged as the run was (docs/privacy/restored-books.md
 
 import glob
 import json
+import math
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_privacy.accounts.lifetime import Charge, Spent, compose
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books import ledger, lifetime_ledger, registry
 from quoron_server.books.backup import SCHEMAS, TABLES, Copy, read
@@ -32,6 +34,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.durable import PRIVATE, sync_folder
 
 _RUNS = registry.RUNS
+_COPY = " (copy "  # no run's name holds a space
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,14 +206,45 @@ def _let_go(database: Database, connection: sa.Connection, row: Any, promise: Ma
 
 def copies(run: str, incarnation: str, number: int = 1) -> list[str]:
     """Names of the charges of so many more copies of a run that goes on in an incarnation."""
-    return [f"{run} (copy {incarnation}{'' if one == 1 else f', {one}'})" for one in range(1, number + 1)]
+    return [f"{run}{_COPY}{incarnation}{'' if one == 1 else f', {one}'})" for one in range(1, number + 1)]
+
+
+def charge_helped(database: Database, run: str, number: int) -> None:
+    """A run of two servers, whose helper's books were put back, is so many copies by now: all of them, or none, and
+    again is the same. BudgetExceeded if there is no room."""
+    population = lifetime_ledger.PopulationLedger(database)
+    with database.together():
+        if (charge := population.charged(run)) is not None:
+            for one in range(2, number + 1):
+                copy = f"{run}{_COPY}of the helper's, {one})"
+                if population.charged(copy) is None:
+                    charge_copy(population, run, copy, asdict(charge), whose="the helper's restored books")
+
+
+def copies_of(population: lifetime_ledger.PopulationLedger, run: str) -> list[Charge]:
+    """The charges of a run, and of every other copy of it."""
+    charge = population.charged(run)
+    every = [] if charge is None else population.charges(charge.group)
+    return [each for each in every if each.run == run or each.run.startswith(run + _COPY)]
+
+
+def together(charges: Sequence[Charge]) -> Spent:
+    """What copies of a run promise together, for replacing one user: at one's δ where that can be said."""
+    alone = compose(charges, charges[0].delta)
+    return alone if alone.epsilon < math.inf else compose(charges)
 
 
 def charge_copy(
-    population: lifetime_ledger.PopulationLedger, run: str, copy: str, promise: Mapping[str, Any], by: str = ""
+    population: lifetime_ledger.PopulationLedger,
+    run: str,
+    copy: str,
+    promise: Mapping[str, Any],
+    by: str = "",
+    *,
+    whose: str = "restored books",
 ) -> None:
     """One more copy of a run, for what the run is charged. BudgetExceeded if there is no room."""
-    statement = f"one more copy of {run}, which went on from restored books"
+    statement = f"one more copy of {run}, which went on from {whose}"
     population.charge(**{**promise, "run": copy}, statement=statement, by=by)
     population.end(copy, "restored")
 

@@ -30,7 +30,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
-from quoron_server.flower.serving import enrol, farewell, to_the_end, wait_for
+from quoron_server.flower.serving import announce, enrol, farewell, to_the_end, wait_for
 from quoron_server.flower.users import declined_are_told
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan
@@ -128,6 +128,7 @@ def train(
         nodes = fleet(members, declined)
         if not complete:
             wait_for(members, nodes.greeted, waiting)
+            announce(grid, nodes, run, early_ends=training.ends_early)
         asks = FlowerEngine(grid, nodes, run, plan.problem, seconds, training.ends_early)
         simulated = training.simulation or training.identities == "partitions"
         return _Watched(asks) if simulated else asks

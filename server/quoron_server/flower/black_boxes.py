@@ -24,7 +24,7 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.engine import Part
 from quoron_server.flower.exchange import Letter, nodes
 from quoron_server.flower.hellos import Hellos
-from quoron_server.flower.users import asked_of, identity, note_declined, read_answer
+from quoron_server.flower.users import announced, asked_of, identity, note, read_answer
 
 Identities = Literal["keys", "partitions"]
 _BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
@@ -101,6 +101,7 @@ class BlackBoxes:
     user: Callable[[str], int | None]  # of a name, if it is enrolled
     start: NDArray[np.float64]  # (d,)
     declined: set[int] = field(default_factory=set)
+    agreed: set[int] = field(default_factory=set)  # as of `Users`
 
     def greeted(self, seconds: float) -> int:
         """How many members are there; only if some are not, nodes that are not known get so long to say hello."""
@@ -119,23 +120,29 @@ class BlackBoxes:
         there = {self.user(name): node for name, node in names.items()}
         return {user: node for user, node in there.items() if user is not None and user in wanted}
 
+    def announced(self) -> Iterator[tuple[Part, Letter]]:
+        """As `Users.announced`."""
+        homes = self._homes(self.there.homes_now())
+        return announced(homes, self.announcement, self.agreed, self.declined, self.there.action)
+
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
-        """One message for each asked user who is there, in a secret order that is new in each round."""
+        """As `Users.parts`."""
         task = question.task
         if not isinstance(task, AverageGradient):
             raise RunError(f"Expected questions for average gradients, got {type(task).__name__}.")
         moved = replace(question, task=replace(task, points=task.points + self.start))
-        homes, announced = self._homes(self.there.homes_now()), self.announcement.SerializeToString()
+        homes, told = self._homes(self.there.homes_now()), self.announcement.SerializeToString()
+        yield from announced(homes, self.announcement, self.agreed, self.declined, self.there.action)
         users = self.members[question.cohort].tolist()
         for row in secrets.SystemRandom().sample(range(len(users)), len(users)):
             user = users[row]
-            if user in homes:
+            if user in homes and user in self.agreed:
                 asked = wire.question_to_wire(moved, row, run=self.announcement.run, user=user, seconds=seconds)
-                values: Values = {"announcement": announced, "user": user, "question": asked.SerializeToString()}
+                values: Values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
                 letter = Letter(homes[user], self.there.action, values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        note_declined(reply, part, self.declined)
+        note(reply, part, self.agreed, self.declined)
         return read_answer(reply, part, shape)

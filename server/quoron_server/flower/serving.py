@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -34,7 +35,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.drawing import homes
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
-from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.engine import FlowerEngine, Part
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.hellos import Hellos, NobodyUnderstands
 from quoron_server.flower.users import Users, declined_are_told, identity
@@ -122,9 +123,10 @@ def _carry_out(
     def engine(members: NDArray[np.int64], declined: set[int]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         announcement = pb.Announcement(run=specification.run, description=described)
-        fleet = Users(grid, announcement, members, cache(books.registry.user), declined, silos)
+        fleet = Users(grid, announcement, members, cache(books.registry.user), declined, silos=silos)
         wait_for(members, lambda _: fleet.here(), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
+        announce(grid, fleet, specification.run, early_ends=early_ends)
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
     with declined_are_told(specification.run) as declined:
@@ -258,6 +260,30 @@ def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waitin
     while (found := greeted(_GREETING_SECONDS)) < len(members) and not told.over:
         told.tell(found, found)
         time.sleep(1.0)
+
+
+class Announcing(Protocol):
+    """A fleet whose nodes agree to a run before anybody is asked."""
+
+    def announced(self) -> Iterable[tuple[Part, Letter]]:
+        """The run, to every member who is there and has not heard of it."""
+
+    def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> object:
+        """Note what a node says."""
+
+
+def announce(grid: Grid, fleet: Announcing, run: str, *, early_ends: bool) -> None:
+    """Tell every member of a run before anybody is asked, so that who is charged for it does not follow from who is
+    drawn (docs/privacy/own-limits.md). Who does not answer in time hears it again in the next round.
+
+    It takes whole seconds unless early ends are accepted: how soon all have agreed tells how long their files are.
+    """
+    began, told = time.monotonic(), list(fleet.announced())
+    replies = exchange(grid, (letter for _, letter in told), group=f"{run}/announced", seconds=_GREETING_SECONDS)
+    for index, reply in replies.items():
+        fleet.read(reply, told[index][0], ())
+    if not early_ends:
+        time.sleep((began - time.monotonic()) % 1.0)
 
 
 @contextmanager

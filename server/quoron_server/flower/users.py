@@ -24,7 +24,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quoron_client.protocol import silo, wire
-from quoron_client.protocol.flower_records import Values, bytes_of, values_of
+from quoron_client.protocol.flower_records import ANNOUNCED, Values, bytes_of, values_of
 from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.wire import task_name
 from quoron_privacy.errors import WireError
@@ -34,6 +34,7 @@ from quoron_server.flower.engine import Asked, Part
 from quoron_server.flower.exchange import Letter, nodes
 
 _log = logging.getLogger("quoron")
+NOBODY = np.zeros(0, np.int64)  # rows of a message that asks for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +46,7 @@ class Users:
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of an identity, if it is enrolled
     declined: set[int] = field(default_factory=set)
+    agreed: set[int] = field(default_factory=set)  # whoever was announced the run and takes part: others are not asked
     silos: Mapping[int, int] = field(default_factory=dict)  # how many persons each has, by the number of its first
 
     def homes(self) -> dict[int, int]:
@@ -53,14 +55,20 @@ class Users:
         there = {self.user(identity(key)): node for node, key in sorted(nodes(self.grid).items())}
         return {user: node for user, node in there.items() if user in wanted and user is not None}
 
+    def announced(self) -> Iterator[tuple[Part, Letter]]:
+        """The run, to every member who is there and has not heard of it."""
+        return announced(self.homes(), self.announcement, self.agreed, self.declined, ANNOUNCED)
+
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
-        """One message for each asked user who is there, in a secret order that is new in each round."""
+        """One message for each asked user who is there and has agreed, in a secret order that is new in each round;
+        whoever has come since hears of the run, whether it is asked or not."""
         there, announcement, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
+        yield from announced(there, self.announcement, self.agreed, self.declined, ANNOUNCED)
         users, task = self.members[question.cohort], question.task
         shared = wire.Body.of(task) if task.own is None else None
         asked_of_each = by_client(users, self.silos)
         for user in secrets.SystemRandom().sample(sorted(asked_of_each), len(asked_of_each)):
-            if user in there:
+            if user in there and user in self.agreed:
                 rows = asked_of_each[user]
                 if user in self.silos:
                     persons = silo.bits_of(users[rows] - user, people=self.silos[user])
@@ -78,7 +86,7 @@ class Users:
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        note_declined(reply, part, self.declined)
+        note(reply, part, self.agreed, self.declined)
         return read_answer(reply, part, shape, several=part.asked is not None and part.asked.user in self.silos)
 
 
@@ -87,10 +95,22 @@ def asked_of(question: pb.Question, user: int) -> Asked:
     return Asked(user, question.run, question.round, question.digest)
 
 
+def announced(
+    homes: Mapping[int, int], announcement: pb.Announcement, agreed: set[int], declined: set[int], action: str
+) -> Iterator[tuple[Part, Letter]]:
+    """A run to everybody who is there and has not answered to its announcement: no rows are asked for."""
+    data = announcement.SerializeToString()
+    for user in sorted(set(homes) - agreed - declined):
+        told = Asked(user, announcement.run, -1, b"")
+        yield Part(NOBODY, told), Letter(homes[user], action, {"announcement": data, "user": user})
+
+
 def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...], *, several: bool = False) -> Answers:
     """The answer to the question of a part, of one user or of `several` persons of a silo; who declines or refuses is
     MISSING, anything else REJECTED."""
     asked = len(part.rows)
+    if not asked:
+        return Answers(np.zeros((0, *shape)), np.zeros(0, np.uint8))
     nobody = np.zeros((asked, *shape))
     try:
         values = values_of(reply)
@@ -107,11 +127,15 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...], *, severa
     return Answers(found[None], np.array([status], np.uint8))
 
 
-def note_declined(reply: RecordDict, part: Part, declined: set[int]) -> None:
-    """Note a user who declines: it is the owner's decision, and no function of the data."""
+def note(reply: RecordDict, part: Part, agreed: set[int], declined: set[int]) -> None:
+    """Note a user who takes part, and one who declines: it is the owner's decision, and no function of the data."""
     with suppress(WireError):
-        if part.asked is not None and "declined" in values_of(reply):
+        values = values_of(reply)
+        if part.asked is not None and "declined" in values:
             declined.add(part.asked.user)
+            agreed.discard(part.asked.user)
+        elif part.asked is not None and values.get("agreed") is True:
+            agreed.add(part.asked.user)
 
 
 @contextmanager

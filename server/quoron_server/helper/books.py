@@ -58,11 +58,13 @@ class HelpedRun:
     copies: int = 1
     held: int = 0
 
-    def words(self) -> str:
-        """One line for its operator: state, plan, when its keys end, copies."""
+    def words(self, now: str = "") -> str:
+        """One line for its operator: state, plan, when its keys end, copies, and what is promised `now`."""
         ends = f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC" if self.state == OPEN else "destroyed"
         held = ", held: the books were put back" if self.held else ""
-        return f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}  copies {self.copies}{held}"
+        return (
+            f"{self.run}  {self.state}  plan {self.plan_digest.hex():.12}  keys {ends}  copies {self.copies}{now}{held}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,11 @@ class HelperBooks:
         query = sa.select(_lists).where(_lists.c.run == run).order_by(_lists.c.round)
         return [AnsweredList(*row[1:]) for row in self._database.all(query)]
 
+    def rounds(self, run: str) -> int:
+        """How many were."""
+        (found,) = self._database.all(sa.select(sa.func.count()).select_from(_lists).where(_lists.c.run == run))
+        return int(found[0])
+
     def answered(self, run: str, round_: int) -> AnsweredList | None:
         """The list of a round, if it was answered."""
         found = self._database.all(sa.select(_lists).where(_lists.c.run == run, _lists.c.round == round_))
@@ -137,12 +144,7 @@ class HelperBooks:
             connection.execute(_runs.update().where(_runs.c.run.in_(held)).values(held=1))
         return held
 
-    def go_on(self, run: str) -> int:
-        """A held run goes on, as one more copy; how many there are."""
+    def go_on(self, run: str, copies: int) -> None:
+        """A run is held no more, as so many copies of it."""
         with self._database.writing() as connection:
-            held = sa.and_(_runs.c.run == run, _runs.c.state == OPEN, _runs.c.held == 1)
-            connection.execute(_runs.update().where(held).values(held=0, copies=_runs.c.copies + 1))
-        found = self.run(run)
-        if found is None or found.state != OPEN:
-            raise LedgerError(f"Expected an open run {run}, got {'none' if found is None else found.state}.")
-        return found.copies
+            connection.execute(_runs.update().where(_runs.c.run == run).values(held=0, copies=copies))

@@ -8,7 +8,7 @@
 
 The folder is for no backup: whoever has a run's keys, and what the coordinator was sent, has every answer of the run.
 It says so itself, in the way that backup programs know (CACHEDIR.TAG). What also stands there is how many lists of a
-run were answered: books that know of fewer were put back.
+run were answered, and how many copies of it there are: books that know of fewer were put back, each time anew.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -48,6 +49,13 @@ class Secrets:
         return RunKey.of(self.run_key).public
 
 
+class Noted(NamedTuple):
+    """What the folder knows of an open run's books, which may be put back where it is not."""
+
+    answered: int  # lists
+    copies: int = 1
+
+
 class Keys:
     """A folder of its owner's alone."""
 
@@ -62,7 +70,7 @@ class Keys:
         self.destroy(run)
         made = Secrets(RunKey.fresh().secret, secrets.token_bytes(_NOISE) if noise_key is None else noise_key)
         replace_whole(self._path(run, "keys"), made.run_key + made.noise_key, mode=PRIVATE)
-        self.note(run, 0)
+        self.note(run, Noted(0))
         return made
 
     def read(self, run: str) -> Secrets | None:
@@ -81,14 +89,15 @@ class Keys:
         erase(self._path(run, "keys"), secret=True)
         erase(self._path(run, "lists"), secret=False)
 
-    def note(self, run: str, answered: int) -> None:
-        """So many lists of a run were answered."""
-        replace_whole(self._path(run, "lists"), f"{answered}\n".encode(), mode=PRIVATE)
+    def note(self, run: str, noted: Noted) -> None:
+        """So many lists of a run were answered, in so many copies."""
+        replace_whole(self._path(run, "lists"), f"{noted.answered} {noted.copies}\n".encode(), mode=PRIVATE)
 
-    def noted(self, run: str) -> int:
-        """How many were."""
+    def noted(self, run: str) -> Noted:
+        """What was noted last."""
         try:
-            return int(self._path(run, "lists").read_bytes())
+            answered, copies = map(int, self._path(run, "lists").read_bytes().split())
+            return Noted(answered, copies)
         except (OSError, ValueError):
             raise LedgerError(
                 f"Expected the number of lists of run {run} that were answered in {self._path(run, 'lists')}, found "

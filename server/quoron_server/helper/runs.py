@@ -24,22 +24,26 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, signature_of
-from quoron_privacy.errors import ConfigError, RunError, VerificationError
+from quoron_privacy.accounts.lifetime import Charge
+from quoron_privacy.errors import ConfigError, LedgerError, RunError, VerificationError
 from quoron_privacy.two_servers import ring, seals
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.noise import ServerNoise
 from quoron_privacy.two_servers.sheet import Sheet
 from quoron_protos.v1 import helper_pb2 as pb
-from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups, simulated_chain
+from quoron_server.algorithms.two_servers.method import HELPER, noise_of, noise_of_groups
+from quoron_server.books.restoring import together
 from quoron_server.helper.books import CLOSED, EXPIRED, OPEN, AnsweredList, HelpedRun, HelperBooks
-from quoron_server.helper.keys import Keys, Secrets
+from quoron_server.helper.keys import Keys, Noted, Secrets
 from quoron_server.plan import Plan
+from quoron_server.runs import charge_of
 from quoron_server.specification import RunSpecification, planned, require_deployable
 from quoron_server.wording import digest
 
@@ -48,6 +52,7 @@ DIGEST = 32  # bytes of fingerprints, of digests and of chains
 _MOST_TOGETHER = 512  # seals that one thread opens before another may begin
 _log = logging.getLogger("quoron.helper")
 Words = NDArray[np.uint64]
+Signed = TypeVar("Signed", pb.HelperConsent, pb.Reply)
 
 
 class Refused(RunError):
@@ -109,10 +114,11 @@ class Helped:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def open(self, request: pb.OpenRun, coordinator: str) -> pb.HelperConsent:
-        """The helper's signed consent to a run, the same however often it is asked.
+        """The helper's signed consent to a run, the same however often it is asked, but for its copies.
 
         Raises Refused for what was closed and for another plan, and what `specification.planned` raises.
         """
+        new = None if self.books.run(request.run) is not None else planned(request.specification)  # seconds, perhaps
         with self._lock:
             self._expire()
             known = self.books.run(request.run)
@@ -120,8 +126,9 @@ class Helped:
                 self._require(known, coordinator, request.plan_digest)
                 if known.specification != request.specification:
                     raise Refused(f"Expected run {request.run} as it was opened, got another specification.")
-                return pb.HelperConsent.FromString(known.consent)
-            specification, plan = planned(request.specification)
+                self._require(self._noticed(known), coordinator, request.plan_digest)  # before the next list
+                return self._now(pb.HelperConsent.FromString(known.consent), known)
+            specification, plan = new or planned(request.specification)
             sheet = self._sheet(request, specification, plan)
             seeded = specification.simulation_seed
             made = self.keys.make(request.run, noise_key=None if seeded is None else str(seeded).encode())
@@ -172,6 +179,7 @@ class Helped:
             adjacency=promise.adjacency,
             expires=int(self._clock() + self._keep),
             simulation=simulation,
+            copies=1,
         )
         consent.signature = signature_of(consent, self._signing)
         return consent
@@ -214,12 +222,17 @@ class Helped:
             kept = AnsweredList(head.round, chain, fingerprints, reply.left_out, reply.SerializeToString())
             self._working.pop(head.run)  # if the write fails, the books say whether it is there
             self.books.answer(head.run, kept, before)
+            self.keys.note(head.run, Noted(head.round + 1, run.copies))  # if this fails, `_work` does it before a reply
             self._working[head.run] = working
             working.chains.append(chain)
             _count(working.rounds, kept)
-            self.keys.note(head.run, len(working.chains))
             _log.info("run %s: round %d was answered", head.run, head.round)
             return reply
+
+    def users(self, run: str, coordinator: str) -> int:
+        """How many an open run has: no list of it is longer, and nobody's memory is filled by one."""
+        with self._lock:
+            return RunSpecification.parse(self._known(run, coordinator).specification).problem.users
 
     def recall(self, run: str, round_: int, coordinator: str) -> pb.Reply:
         """The reply to a round that was answered. UnknownRun where none was."""
@@ -229,7 +242,7 @@ class Helped:
             answered = self.books.answered(run, round_)
             if answered is None:
                 raise UnknownRun(f"Expected an answered round of run {run}, got round {round_}.")
-            return _told(answered)
+            return self._told(found, answered)
 
     def close(self, run: str, plan_digest: bytes, coordinator: str) -> bool:
         """The run is over: its keys are destroyed, its name stays. Whether it was open."""
@@ -252,11 +265,20 @@ class Helped:
             return self._end(run, CLOSED)
 
     def go_on(self, run: str) -> int:
-        """By the helper's own operator: a run that is held goes on as one more copy; how many there are."""
+        """By the helper's own operator: a run that is held goes on as one more copy; how many there are.
+
+        The keys' folder counts them too, as books may be put back to before the first time. LedgerError for a run that
+        is not held: nobody can say beforehand that books which are put back go on.
+        """
         with self._lock:
-            copies = self.books.go_on(run)
-            self.keys.note(run, len(self.books.lists(run)))
             self._working.pop(run, None)
+            found = self.books.run(run)
+            if found is None or not (found := self._noticed(found)).held:
+                state = "none of that name" if found is None else f"{found.state}, not held"
+                raise LedgerError(f"Expected a run that is held as the books were put back, got {run!r}: {state}.")
+            copies = max(found.copies, self.keys.noted(run).copies) + 1
+            self.books.go_on(run, copies)
+            self.keys.note(run, Noted(self.books.rounds(run), copies))
             _log.warning("run %s goes on from older books: %d copies, μ times √%d at most", run, copies, copies)
             return copies
 
@@ -302,10 +324,10 @@ class Helped:
         made = self.keys.read(run.run)
         if made is None:
             raise Refused(f"Expected the keys of run {run.run}, but they are gone: it cannot go on. Begin another.")
+        self._require(self._noticed(run), run.coordinator, run.plan_digest)
         lists = self.books.lists(run.run)
-        if len(lists) < self.keys.noted(run.run):
-            self.books.hold([run.run])
-            self._require(self.books.run(run.run) or run, run.coordinator, run.plan_digest)
+        if len(lists) > self.keys.noted(run.run).answered:  # a kill, or a full disk, came between
+            self.keys.note(run.run, Noted(len(lists), run.copies))
         rounds: dict[bytes, list[int]] = {}
         for each in lists:
             _count(rounds, each)
@@ -326,6 +348,29 @@ class Helped:
         )
         return self._working[run.run]
 
+    def _noticed(self, run: HelpedRun) -> HelpedRun:
+        """The run; held, if the keys' folder knows of more lists, or copies, than its books."""
+        if run.state != OPEN or run.held:
+            return run
+        noted = self.keys.noted(run.run)
+        if self.books.rounds(run.run) >= noted.answered and run.copies >= noted.copies:
+            return run
+        self.books.hold([run.run])
+        return self.books.run(run.run) or run
+
+    def _now(self, said: Signed, run: HelpedRun) -> Signed:
+        """What was signed before, with as many copies as there are now."""
+        if said.copies != run.copies:
+            said.copies = run.copies
+            said.signature = signature_of(said, self._signing)
+        return said
+
+    def _told(self, run: HelpedRun, answered: AnsweredList) -> pb.Reply:
+        """With whose list it is the reply to."""
+        reply = self._now(pb.Reply.FromString(answered.reply), run)
+        reply.fingerprints = answered.fingerprints
+        return reply
+
     def _again(self, run: HelpedRun, head: pb.HelperList, entries: Sequence[Entry]) -> pb.Reply:
         """The reply that was given: to another list with whose it is."""
         answered = self.books.answered(run.run, head.round)
@@ -334,7 +379,7 @@ class Helped:
         earlier = self.books.answered(run.run, head.round - 1)
         before = FIRST if earlier is None else earlier.chain
         same = head.previous == before and _chain(before, head, entries) == answered.chain
-        return pb.Reply.FromString(answered.reply) if same else _told(answered)
+        return self._now(pb.Reply.FromString(answered.reply), run) if same else self._told(run, answered)
 
     def _lifted(
         self, run: HelpedRun, working: _Working, round_: int, entries: Sequence[Entry]
@@ -365,6 +410,14 @@ class Helped:
         return left_out, total.reshape(-1)
 
 
+def listed(run: HelpedRun) -> str:
+    """A line about a run for the helper's operator; of an open one in several copies what they promise together."""
+    if run.state != OPEN or run.copies == 1:
+        return run.words()
+    copies = [Charge(run.run, "", **charge_of(planned(run.specification)[1]))] * run.copies
+    return run.words(f", which promise {together(copies).words()} for replacing one user")
+
+
 def sheet_of(plan: Plan) -> Sheet:
     """The units of a plan of two servers. Refused for an algorithm that has none."""
     try:
@@ -373,12 +426,6 @@ def sheet_of(plan: Plan) -> Sheet:
         raise Refused(
             f"Expected an algorithm whose rounds are integer sums, with two servers, got {plan.algorithm}."
         ) from None
-
-
-def _told(answered: AnsweredList) -> pb.Reply:
-    reply = pb.Reply.FromString(answered.reply)
-    reply.fingerprints = answered.fingerprints
-    return reply
 
 
 def _chain(before: bytes, head: pb.HelperList, entries: Sequence[Entry]) -> bytes:

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -29,13 +30,14 @@ from quoron_protos.v1 import helper_pb2_grpc
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.helper.books import HelperBooks
+from quoron_server.helper.desk import Desk
 from quoron_server.helper.keys import Keys, public_fingerprint, signing_key
+from quoron_server.helper.metrics import REFUSED, HelperMetrics, Watched
 from quoron_server.helper.runs import KEEP, Helped, Refused, UnknownRun
-from quoron_server.service import security
+from quoron_server.service import metrics_port, security
 from quoron_server.service.trust import Trust
 
 SERVICE = "quoron.v1.Helper"
-MOST_ENTRIES = 20_000_000  # of a list
 LOOK = 5.0  # seconds between two looks for runs whose time is over
 GRACE = 2.0  # seconds for calls in progress when the helper leaves
 _CALLS = 8  # at a time
@@ -66,6 +68,7 @@ class HelperConfig:
     keep: float = KEEP  # seconds after its consent in which a run has to end
     allow_simulation: bool = False
     threads: int | None = None  # that open seals; None: as many as there are cores
+    metrics: str | None = None  # where /metrics and /healthz are served, [HOST:]PORT; None: nowhere
 
     def __post_init__(self) -> None:
         if not self.coordinators or not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.coordinators):
@@ -75,6 +78,8 @@ class HelperConfig:
             )
         if not 60 <= self.keep <= 366 * 86_400:
             raise ConfigError(f"Expected keep in [60, {366 * 86_400}] seconds, got {self.keep:g}.")
+        if self.metrics is not None:
+            metrics_port.place(self.metrics)
 
 
 def keys_of(certificates: Iterable[Path]) -> tuple[str, ...]:
@@ -93,6 +98,9 @@ class HelperProcess:
         self._server: grpc.Server
         self._health = health.HealthServicer()
         self._leaving = threading.Event()
+        self._open = ExitStack()
+        self.metrics: HelperMetrics
+        self.metrics_address: str | None = None  # where /metrics is served, with its port; None for nowhere
 
     def __enter__(self) -> "HelperProcess":
         config = self.config
@@ -107,8 +115,15 @@ class HelperProcess:
                 allow_simulation=config.allow_simulation,
                 threads=config.threads,
             )
+            self.metrics = HelperMetrics(self.helped, self._database, lambda: _days_left(trust))
+            self._open.enter_context(Desk(self.helped, self._database))
+            if config.metrics is not None:
+                watched = Watched(config.metrics, self.metrics, lambda: self.metrics.on_time)
+                self.metrics_address = self._open.enter_context(watched).address
             self._server = grpc.server(ThreadPoolExecutor(_CALLS, thread_name_prefix="calls"), options=_OPTIONS)
-            helper_pb2_grpc.add_HelperServicer_to_server(HelperService(self.helped, trust, config), self._server)
+            helper_pb2_grpc.add_HelperServicer_to_server(
+                HelperService(self.helped, trust, config, self.metrics), self._server
+            )
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
             try:
                 port = self._server.add_secure_port(config.listen, trust.credentials(clients=True))
@@ -118,6 +133,7 @@ class HelperProcess:
                 ) from None
             self._server.start()
         except BaseException:
+            self._open.close()
             self._database.close()
             raise
         self.listen = f"{config.listen.rpartition(':')[0]}:{port}"
@@ -131,6 +147,7 @@ class HelperProcess:
         self._leaving.set()
         self._health.enter_graceful_shutdown()
         self._server.stop(GRACE).wait()
+        self._open.close()
         self.helped.close_threads()
         self._database.close()
         _log.info("leaving")
@@ -144,17 +161,19 @@ class HelperProcess:
         while not self._leaving.wait(LOOK):
             try:
                 self.helped.expire()
+                self.metrics.on_time = True
                 self._health.set("", health_pb2.HealthCheckResponse.SERVING)
             except Exception as error:  # keys that cannot be removed are tried again: no error ends this thread
                 _log.error("runs whose time is over could not be ended: %s", error)
+                self.metrics.on_time = False
                 self._health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
 class HelperService(helper_pb2_grpc.HelperServicer):
     """The calls of a coordinator, as `Helped` has them."""
 
-    def __init__(self, helped: Helped, trust: Trust, config: HelperConfig) -> None:
-        self._helped, self._trust, self._config = helped, trust, config
+    def __init__(self, helped: Helped, trust: Trust, config: HelperConfig, metrics: HelperMetrics) -> None:
+        self._helped, self._trust, self._config, self._metrics = helped, trust, config, metrics
 
     def Open(self, request: pb.OpenRun, context: Any) -> pb.HelperConsent:
         """See helper.proto."""
@@ -179,13 +198,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def _summed(self, parts: Iterator[pb.ListPart], caller: str) -> pb.Reply:
         head: pb.HelperList | None = None
         entries: list[Entry] = []
+        most = 0
         for part in parts:
             if part.HasField("head"):
                 if head is not None:
                     raise Refused("Expected one head of a list, got two.")
-                head = part.head
-            if head is None or head.entries > MOST_ENTRIES or len(entries) + len(part.entries) > head.entries:
-                raise Refused(f"Expected a list that begins with its length, at most {MOST_ENTRIES:,}, got another.")
+                head, most = part.head, self._helped.users(part.head.run, caller)
+            if head is None or head.entries > most or len(entries) + len(part.entries) > head.entries:
+                raise Refused(f"Expected a list that begins with its length, of at most {most:,} users, got another.")
             entries += [Entry(each.fingerprint, each.question_digest, each.sealed, each.group) for each in part.entries]
         if head is None or len(entries) != head.entries:
             raise Refused("Expected as many entries as a list announces, got fewer.")
@@ -196,26 +216,39 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         metadata = tuple(context.invocation_metadata())
         found = security.caller(context.auth_context(), metadata, authorities=self._trust.now().authorities)
         if found is None or found.objection is not None or not found.timely():
-            self._abort(context, grpc.StatusCode.UNAUTHENTICATED, "Expected a certificate of the helper's operator.")
+            self._abort(
+                context, grpc.StatusCode.UNAUTHENTICATED, REFUSED[0], "Expected a certificate of the helper's operator."
+            )
         if found.identity not in self._config.coordinators:
-            self._abort(context, grpc.StatusCode.PERMISSION_DENIED, "This coordinator is not one of the helper's.")
+            self._abort(
+                context, grpc.StatusCode.PERMISSION_DENIED, REFUSED[1], "This coordinator is not one of the helper's."
+            )
         try:
             return work(found.identity)
         except UnknownRun as error:
-            self._abort(context, grpc.StatusCode.NOT_FOUND, str(error))
+            self._abort(context, grpc.StatusCode.NOT_FOUND, None, str(error))
         except LedgerUnavailable as error:
-            self._abort(context, grpc.StatusCode.UNAVAILABLE, error.outside)
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], error.outside)
+        except OSError as error:  # such as a full disk: what waits for it goes on when there is room
+            _log.error("the helper cannot write: %s", error)
+            self._abort(context, grpc.StatusCode.UNAVAILABLE, REFUSED[3], "The helper cannot write now.")
         except QuoronError as error:
             _log.warning("refused: %s", error)
-            self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, getattr(error, "outside", str(error)))
+            self._abort(context, grpc.StatusCode.FAILED_PRECONDITION, REFUSED[2], getattr(error, "outside", str(error)))
         except Exception:
             _log.exception("an error that was not foreseen")
-            self._abort(context, grpc.StatusCode.INTERNAL, "See the helper's log.")
+            self._abort(context, grpc.StatusCode.INTERNAL, REFUSED[4], "See the helper's log.")
 
-    @staticmethod
-    def _abort(context: Any, code: grpc.StatusCode, words: str) -> NoReturn:
+    def _abort(self, context: Any, code: grpc.StatusCode, why: str | None, words: str) -> NoReturn:
+        if why is not None:  # a round that was not answered yet is no refusal
+            self._metrics.refused[why] += 1
         context.abort(code, words[:1000])
         raise AssertionError("abort returns never")
+
+
+def _days_left(trust: Trust) -> dict[str, float]:
+    left = trust.now().days_left()
+    return {"helper": left["coordinator"], "authority": left["authority"]}
 
 
 def _chunks(reply: pb.Reply) -> Iterator[pb.Chunk]:

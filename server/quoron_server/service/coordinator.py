@@ -221,10 +221,7 @@ class Coordinator:
     @property
     def metrics_address(self) -> str | None:
         """Where /metrics is served, with its port; None for nowhere."""
-        if self._metrics_server is None:
-            return None
-        host, port = self._metrics_server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return None if self._metrics_server is None else metrics_port.address_of(self._metrics_server)
 
     async def _watch_database(self) -> None:
         """For ever, every few seconds: whoever asks after health hears whether there is a database, and still ours."""

@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.masked import TWO_SERVERS, check_signature, read_helper_key, row_to_wire
 from quoron_client.protocol.questions import Question, Status
-from quoron_privacy.errors import ConfigError, IdentityError, RunError
+from quoron_privacy.errors import BudgetExceeded, ConfigError, IdentityError, RunError
 from quoron_privacy.two_servers import ring
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain, simulated_chain
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_protos.v1 import helper_pb2
 from quoron_protos.v1.helper_pb2_grpc import HelperStub
-from quoron_server.algorithms.two_servers.method import simulated_chain
 from quoron_server.books.chain import software
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, Registry
+from quoron_server.books.restoring import charge_helped
 from quoron_server.books.roster_tables import USERS
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
@@ -51,6 +51,7 @@ _PARTING = 5.0  # seconds for the helper to hear of a run's end: whoever watches
 _PART = 200  # entries of one message
 _AT_ONCE = 500  # users in one query, and answers in one sum
 _DIGEST = 32
+_MOST_COPIES = 100  # of a run: a helper that lies could use up everybody's budget
 _LONGEST = 1 << 30  # bytes of a message of the helper's
 _log = logging.getLogger("quoron")
 Words = NDArray[np.uint64]
@@ -109,21 +110,52 @@ class Helping:
     def open(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
         """The helper's consent to a run, kept from the first time on. Raises HelperAway and HelperDisagrees."""
         known = self._database.all(sa.select(_helped).where(_helped.c.run == specification.run))
-        wanted = bytes.fromhex(digest(plan))
         if known:
             return helper_pb2.HelperConsent.FromString(known[0].consent)
-        request = helper_pb2.OpenRun(
-            run=specification.run, specification=specification.as_text(), plan_digest=wanted, software=software()
-        )
-        consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
-        sheet = plan.sheet
-        self._check(consent, consent.signature)
-        if (consent.run, consent.plan_digest, consent.sheet_digest) != (specification.run, wanted, sheet.digest()):
-            raise HelperDisagrees(f"Expected the helper's consent to run {specification.run}, got one to another plan.")
+        consent = self._consent(specification, plan)
+        row = {"run": consent.run, "plan_digest": consent.plan_digest, "consent": consent.SerializeToString()}
         with self._database.writing() as connection:
-            row = {"run": specification.run, "plan_digest": wanted, "consent": consent.SerializeToString()}
             connection.execute(_helped.insert().values(**row))
         return consent
+
+    def admit(self, specification: RunSpecification, plan: Plan) -> int:
+        """Before a list leaves: how many copies of the run the helper has by now, all of them charged."""
+        consent = self._consent(specification, plan)
+        if consent.run_key != self.open(specification, plan).run_key:
+            raise HelperDisagrees(
+                f"Expected the helper to have the key that clients of run {specification.run} seal for, got another. "
+                "It has lost its books or keys, and nothing would open: cancel the run, and begin another."
+            )
+        return self.charged(specification.run, consent.copies)
+
+    def _consent(self, specification: RunSpecification, plan: Plan) -> helper_pb2.HelperConsent:
+        """As the helper says it now."""
+        run, wanted = specification.run, bytes.fromhex(digest(plan))
+        asked = {"run": run, "specification": specification.as_text(), "plan_digest": wanted, "software": software()}
+        request = helper_pb2.OpenRun(**asked)  # type: ignore[arg-type]
+        consent: helper_pb2.HelperConsent = self._call(lambda stub: stub.Open(request, timeout=4 * PATIENCE))
+        self._check(consent, consent.signature)
+        if (consent.run, consent.plan_digest, consent.sheet_digest) != (run, wanted, plan.sheet.digest()):
+            raise HelperDisagrees(f"Expected the helper's consent to run {run}, got one to another plan.")
+        return consent
+
+    def charged(self, run: str, copies: int, known: int = 1) -> int:
+        """So many copies of a run, where `known` were charged before. HelperDisagrees where they have no room."""
+        if copies > _MOST_COPIES:
+            raise HelperDisagrees(
+                f"Expected at most {_MOST_COPIES} copies of run {run} at the helper, got {copies}: its books were put "
+                "back as often, or it does not follow. Cancel the run."
+            )
+        if copies <= known:
+            return known
+        try:
+            charge_helped(self._database, run, copies)
+        except BudgetExceeded as error:
+            raise HelperDisagrees(
+                f"The helper's books were put back, and run {run} has no more room: {error}"
+            ) from None
+        _log.warning("run %s: the helper's books were put back, and %d copies of it are charged", run, copies)
+        return copies
 
     def close_ended(self, registry: Registry) -> None:
         """Tell the helper of every run that has ended. Of one that it hears of later, its own clock takes care."""
@@ -268,16 +300,12 @@ class HelpedEngine:
         reply = None
         if not self._begun:
             self.helping.sums.forget(run, before=round_)  # of a round whose commit came just before a kill
+            self._copies = self.helping.admit(self.specification, self.plan)
             reply = self.helping.recall(run, round_)
         self._begun = True
         if reply is None:
             reply = self._first(question, asked, before)
-        if reply.copies > self._copies:
-            self._copies = reply.copies
-            _log.warning(
-                "run %s: the helper's books were put back, and what it has answered since is released again: what the "
-                "coordinator's side learns is up to √%d times the plan's μ", run, reply.copies,
-            )  # fmt: skip
+        self._copies = self.helping.charged(run, reply.copies, self._copies)  # before anything is released
         sums = self._unmasked(question, asked, before, reply)
         self._gathered = {}
         if not self.specification.simulation:

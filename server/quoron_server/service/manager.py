@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.masked import TWO_SERVERS
+from quoron_client.protocol.wire import MOST_RUNS
 from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
 from quoron_server.books.database import Database
@@ -41,7 +42,6 @@ from quoron_server.service.users import Users
 from quoron_server.specification import RunSpecification
 from quoron_server.wording import digest
 
-MOST_RUNS = 64  # at the same time
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
 from quoron_server.books.chain import software
@@ -26,20 +26,22 @@ from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, State
 from quoron_server.budget import EVERYONE
-from quoron_server.service.manager import Manager
 from quoron_server.service.revocation import Version, version
-from quoron_server.service.running import Standing
-from quoron_server.service.security import Transport
+
+if TYPE_CHECKING:  # of the coordinator's own metrics alone
+    from quoron_server.service.manager import Manager
+    from quoron_server.service.running import Standing
+    from quoron_server.service.security import Transport
 
 PATIENCE = 3.0  # seconds for the database, before it counts as away
 _CHAIN_LOOK = 30.0  # seconds between two verifications of the whole chain, at least
 _SHARE = 100.0  # and so many times what one takes
-_FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
+FREE, _SIZE = 64 << 20, 1 << 20  # bytes to which free room is rounded down and books are rounded up
 _log = logging.getLogger("quoron")
 Sample = tuple[Mapping[str, str], float]
 
 
-_PER_RUN: tuple[tuple[str, str, Callable[[Standing], float | None]], ...] = (
+_PER_RUN: "tuple[tuple[str, str, Callable[[Standing], float | None]], ...]" = (
     ("run_rounds_done", "Rounds of an open run that its watchers have heard of.", lambda run: run.done),
     ("run_rounds_planned", "Rounds that it has at most.", lambda run: run.planned),
     ("run_round_seconds", "What a round takes, with the pause behind it.", lambda run: run.seconds),
@@ -87,7 +89,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-def _family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Family:
+def family(name: str, help_: str, samples: "Iterable[Sample] | float", kind: str = "gauge") -> Family:
+    """Of our own metrics, with one value or one for each set of labels."""
     given: Iterable[Sample] = [({}, samples)] if isinstance(samples, int | float) else samples
     return Family(f"quoron_{name}", kind, help_, tuple(given))
 
@@ -106,9 +109,9 @@ class Metrics:
 
     def __init__(
         self,
-        manager: Manager,
+        manager: "Manager",
         database: Database,
-        transport: Transport,
+        transport: "Transport",
         days_left: Callable[[], Mapping[str, float]] = dict,
         *,
         clock: Callable[[], float] = time.time,
@@ -127,11 +130,11 @@ class Metrics:
         """Every metric, now. What the database says is left out while it does not answer."""
         stored = await self._stored()
         return [
-            _family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
-            _family("start_time_seconds", "When this process started, as Unix time.", self._started),
-            _family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
-            _family("database_up", "Whether the database answers.", int(stored is not None)),
-            _family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
+            family("build_info", "The code that runs here.", [({"version": software()}, 1)]),
+            family("start_time_seconds", "When this process started, as Unix time.", self._started),
+            family("clock_seconds", "This machine's clock, as Unix time.", self._clock()),
+            family("database_up", "Whether the database answers.", int(stored is not None)),
+            family("chain_whole", "Whether the lifetime ledger held together when it was last verified.", self.whole),
             *self._of_books(stored),
             *self._of_room(),
             *self._of_runs(),
@@ -186,28 +189,28 @@ class Metrics:
 
     def _of_books(self, stored: Stored | None) -> Iterator[Family]:
         there = self._place is None or (self._file is not None and _inode(self._place) == self._file)
-        yield _family("books_in_place", "Whether the database's file is the one that was opened.", there)
+        yield family("books_in_place", "Whether the database's file is the one that was opened.", there)
         if self._place is not None:
             size = sum(_size(Path(f"{self._place}{end}")) for end in ("", "-wal"))
-            yield _family("books_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
+            yield family("books_bytes", "Size of the database's file, rounded up to MiB.", -(-size // _SIZE) * _SIZE)
         counts = self._manager.counts
         told = "Enrolments of clients that have seen more of the lifetime ledger than there is, since the start."
-        yield _family("newer_books_seen_total", told, counts.newer_books, "counter")
+        yield family("newer_books_seen_total", told, counts.newer_books, "counter")
         refused = [({"why": why}, number) for why, number in counts.refused.items()]
-        yield _family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
+        yield family("submissions_refused_total", "Runs that were not taken on, since the start.", refused, "counter")
         if stored is None:
             return
         paused = len(self._manager.records.paused)
         ended = [({"how": how}, stored.states.get(how, 0)) for how in get_args(State) if how not in OPEN]
-        yield _family("runs_ended", "Runs that have ended, by how.", ended)
+        yield family("runs_ended", "Runs that have ended, by how.", ended)
         waiting = len([each for each in self._manager.standing() if each.state == "waiting"])
         going = sum(stored.states.get(state, 0) for state in OPEN) - paused - waiting
         open_ = {"waiting": waiting, "running": max(0, going), "paused": paused}
-        yield _family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
+        yield family("runs", "Runs that have not ended, by state.", [({"state": s}, n) for s, n in open_.items()])
         users = [({"group": group, "state": state}, n) for group, by in stored.users.items() for state, n in by.items()]
-        yield _family("users", "Users by state.", users)
+        yield family("users", "Users by state.", users)
         groups = stored.groups.items()
-        yield _family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
+        yield family("epsilon_charged", "Sum of all ε charged.", [({"group": g}, e) for g, (e, _) in groups])
         limits = [({"group": group}, limit) for group, (_, limit) in groups if limit is not None]
         for place, (name, words) in enumerate(
             {
@@ -216,35 +219,35 @@ class Metrics:
                 "mu_left": "The largest μ of a Gaussian run that still fits.",
             }.items()
         ):
-            yield _family(name, words, [(labels, limit[place]) for labels, limit in limits])
+            yield family(name, words, [(labels, limit[place]) for labels, limit in limits])
 
     def _of_room(self) -> Iterator[Family]:
-        free: list[Sample] = [({"place": "scratch"}, self._manager.sessions.free_disk // _FREE * _FREE)]
+        free: list[Sample] = [({"place": "scratch"}, self._manager.sessions.free_disk // FREE * FREE)]
         if self._place is not None:
             with suppress(OSError):
-                free.append(({"place": "books"}, shutil.disk_usage(self._place.parent).free // _FREE * _FREE))
-        yield _family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
+                free.append(({"place": "books"}, shutil.disk_usage(self._place.parent).free // FREE * FREE))
+        yield family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
 
     def _of_runs(self) -> Iterator[Family]:
         runs = self._manager.standing()
         for name, words, value in _PER_RUN:
             found = [({"run": each.run}, value(each)) for each in runs]
-            yield _family(name, words, [(labels, number) for labels, number in found if number is not None])
+            yield family(name, words, [(labels, number) for labels, number in found if number is not None])
 
     def _of_doors(self) -> Iterator[Family]:
-        yield _family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
+        yield family("clients_connected", "Clients in conversation.", self._manager.sessions.connected)
         calls = [({"why": why}, number) for why, number in self._manager.counts.calls.items()]
-        yield _family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
+        yield family("calls_refused_total", "Calls that were refused, since the start.", calls, "counter")
         days = [({"of": of}, math.floor(left)) for of, left in self._days_left().items()]
-        yield _family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
+        yield family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)
         if self._transport.revoked is not None:
             try:
                 revoked, readable = len(self._transport.revoked.now()), 1
             except ConfigError:
                 revoked, readable = None, 0
-            yield _family("revocations_readable", "Whether the list of revoked clients can be read.", readable)
+            yield family("revocations_readable", "Whether the list of revoked clients can be read.", readable)
             if revoked is not None:
-                yield _family("revoked_clients", "Clients on it.", revoked)
+                yield family("revoked_clients", "Clients on it.", revoked)
 
 
 def _inode(path: Path | None) -> Version:

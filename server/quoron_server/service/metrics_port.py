@@ -1,4 +1,4 @@
-"""A port of plain HTTP for those who watch over a coordinator: /metrics, /healthz, and /alarms.yml, the rules for them.
+"""A port of plain HTTP for those who watch over a coordinator or a helper: /metrics, /healthz, /alarms.yml with rules.
 
     server = await listen("127.0.0.1:9464", metrics, serving=lambda: True)
 
@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from quoron_privacy.errors import ConfigError
-from quoron_server.service.metrics import Metrics
 
 LOOPBACK = "127.0.0.1"
 MOST = 16  # connections at a time; others are hung up on
@@ -24,6 +24,13 @@ _KIND = {"/metrics": "text/plain; version=0.0.4; charset=utf-8", "/healthz": "te
 _WORDS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
+class Told(Protocol):
+    """What there is to tell."""
+
+    async def text(self) -> str:
+        """All metrics, as they are now."""
+
+
 def place(address: str) -> tuple[str, int]:
     """Host and port of "[HOST:]PORT"; ConfigError if it is none."""
     host, _, port = address.rpartition(":")
@@ -32,7 +39,7 @@ def place(address: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool]) -> asyncio.Server:
+async def listen(address: str, metrics: Told, *, serving: Callable[[], bool], alarms: Path = ALARMS) -> asyncio.Server:
     """A server there; ConfigError if that is no address, or none of this machine's that is free."""
     host, port = place(address)
     here = 0
@@ -46,7 +53,7 @@ async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool])
                     async with asyncio.timeout(PATIENCE):
                         head = await reader.readuntil(b"\r\n\r\n")
                     writer.transport.set_write_buffer_limits(0)  # so that it drains to the last byte
-                    writer.write(await _answered(head, metrics, serving=serving()))
+                    writer.write(await _answered(head, metrics, alarms, serving=serving()))
                     async with asyncio.timeout(PATIENCE):
                         await writer.drain()
         finally:
@@ -62,7 +69,13 @@ async def listen(address: str, metrics: Metrics, *, serving: Callable[[], bool])
         ) from None
 
 
-async def _answered(head: bytes, metrics: Metrics, *, serving: bool) -> bytes:
+def address_of(server: asyncio.Server) -> str:
+    """Where it listens, with the port that the system gave."""
+    host, port = server.sockets[0].getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _answered(head: bytes, metrics: Told, alarms: Path, *, serving: bool) -> bytes:
     """The whole answer to a request."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     method, path = (words[0], words[1].partition("?")[0]) if len(words) == 3 else ("", "")
@@ -74,7 +87,7 @@ async def _answered(head: bytes, metrics: Metrics, *, serving: bool) -> bytes:
     elif path == "/metrics":
         code, body = 200, await metrics.text()
     elif path == "/alarms.yml":
-        code, body = 200, ALARMS.read_text(encoding="utf-8")
+        code, body = 200, alarms.read_text(encoding="utf-8")
     elif path == "/healthz":
         code, body = (200, "serving\n") if serving else (503, "not serving: the database does not answer\n")
     else:

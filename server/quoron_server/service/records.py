@@ -19,6 +19,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry, RunRow
+from quoron_server.books.restoring import copies_of, together
 from quoron_server.plan import Plan
 from quoron_server.service.feed import Feed, missing_words, named, public
 from quoron_server.specification import RunSpecification, make_plan
@@ -62,6 +63,8 @@ class Records:
         specification = RunSpecification.parse(row.specification)
         stored = await self._read(lambda: self._stored_plan(run))
         plan = plan_json(await self.make_plan(specification)) if stored is None else stored
+        if (now := (await self._read(lambda: self._copies(run))).get("together")) is not None:
+            plan |= {"statement": f"{plan['statement']} {now['words']}"}
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:
@@ -162,7 +165,21 @@ class Records:
             return {"run": row.run, "state": row.state, "spent": {}, "releases": []}
         ledger = Ledger.within(self._database, row.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
-        return {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
+        told = {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
+        return told | self._copies(row.run)
+
+    def _copies(self, run: str) -> dict[str, Any]:
+        """What is promised now of a run that went on from restored books, ours or the helper's; else nothing."""
+        charges = copies_of(self._population, run)
+        if len(charges) < 2:
+            return {}
+        now = together(charges)
+        words = (
+            f"It went on from restored books: {len(charges)} copies, which together promise {now.words()} for "
+            "replacing one user."
+        )
+        promised = {"epsilon": now.epsilon, "delta": now.delta, "words": words}
+        return {"copies": len(charges), "together": promised}
 
 
 def outside(error: QuoronError) -> str:

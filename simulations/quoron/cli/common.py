@@ -52,6 +52,7 @@ Source = Annotated[
     ),
 ]
 Epsilon = Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")]
+Delta = Annotated[float | None, typer.Option(help="δ; short for privacy.delta. 1e-06 without.")]
 ItemsPerUser = Annotated[
     int | None, typer.Option(help="What a user typically holds, as planned; short for problem.items_per_user.")
 ]
@@ -186,3 +187,10 @@ def err() -> "Console":
     from quoron.reports.terminal import Terminal
 
     return Terminal(stderr=True)
+
+
+def say(found: Any, words: str = "", *, as_json: bool) -> None:
+    """A line on standard output, as it comes: JSON, or in words."""
+    from quoron_server.serial import dumps
+
+    print(dumps(found) if as_json else words, flush=True)

@@ -14,6 +14,7 @@ import typer
 
 from quoron.cli.books import in_books
 from quoron.cli.client import client, leave
+from quoron.cli.common import say
 from quoron.cli.connection import (
     CLIENTS,
     CONTROL,
@@ -248,14 +249,12 @@ def _warn(said: str | None) -> None:
 @shared_options
 def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
-    from quoron_server.serial import dumps
-
     with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
             if "connected" in each:
                 shown += f"\t{each['connected']} of {each['members']} members connected now"
-            print(dumps(each) if as_json else printable(shown))
+            say(each, printable(shown), as_json=as_json)
 
 
 @shared_options
@@ -274,14 +273,13 @@ def watch(
     """
     from quoron.operate.control import words
     from quoron.operate.watching import Paused, followed
-    from quoron_server.serial import dumps
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
         for event in followed(
             control, run, patience=patience, told=lambda why: print(why, file=sys.stderr, flush=True)
         ):
-            print(dumps(event) if as_json else words(event), flush=True)
+            say(event, words(event), as_json=as_json)
             ended = event
     if ended.get("kind") == "paused":
         raise Paused(f"Run {run} is paused, with nothing lost: {ended.get('error')}")

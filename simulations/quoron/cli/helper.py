@@ -103,6 +103,14 @@ def serve(
     allow_simulation: Annotated[
         bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
     ] = False,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORON_HELPER_METRICS",
+            metavar="[HOST:]PORT",
+            help="Where /metrics and /healthz are, in plain HTTP, of 127.0.0.1 unless a host is given. Off by default.",
+        ),
+    ] = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
@@ -122,10 +130,12 @@ def serve(
         keep=seconds_of("--keep", keep),
         threads=threads,
         allow_simulation=allow_simulation,
+        metrics=metrics,
     )
 
     def ready(running: service.HelperProcess) -> None:
-        announce(f"listening: coordinators {running.listen}, signs with {running.fingerprint}")
+        more = "" if running.metrics_address is None else f", metrics {running.metrics_address}"
+        announce(f"listening: coordinators {running.listen}, signs with {running.fingerprint}{more}")
 
     service.serve(config, ready=ready)
 
@@ -142,39 +152,37 @@ def key(
 
 
 @app.command()
-def runs(database: Books = _BOOKS) -> None:
-    """List runs that were consented to, while the helper is stopped: state, copies and when their keys end."""
-    from quoron_server.helper import stopped
-
-    with stopped.books(database) as books:
-        for run in books.runs():
-            print(run.words())
+def runs(database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
+    """List runs that were consented to: state, when their keys end, copies, and what several copies promise now."""
+    _ask("runs", "", database, keys)
 
 
 @app.command()
-def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS, signing_key: Signing = _SIGNING) -> None:
-    """End a run for good, while the helper is stopped: its keys are destroyed, and nothing of it is answered again."""
-    from quoron_server.helper import stopped
-
-    with stopped.helped(database, keys, signing_key) as helped:
-        print(f"{run}: {'closed' if helped.end(run) else 'was not open'}; its keys are destroyed.")
+def close(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
+    """End a run for good: its keys are destroyed, and nothing of it is answered again."""
+    _ask("close", run, database, keys)
 
 
 @app.command("continue")
-def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS, signing_key: Signing = _SIGNING) -> None:
+def continue_(run: Name, database: Books = _BOOKS, keys: RunKeys = _KEYS) -> None:
     """Let a held run go on from books that were put back: what was answered since is released once more."""
-    from quoron_server.helper import stopped
+    _ask("continue", run, database, keys)
 
-    with stopped.helped(database, keys, signing_key) as helped:
-        copies = helped.go_on(run)
-        print(f"{run}: goes on. {copies} copies: what one server learns is up to √{copies} times the plan's μ.")
+
+def _ask(command: str, run: str, database: str, keys: Path) -> None:
+    from quoron_server.helper import desk
+
+    if said := desk.ask(command, run, database, keys):
+        print(said)
 
 
 @app.command()
 def restore(database: Books = _BOOKS) -> None:
-    """Take books that were put back, or lost their count, for all that there is: open runs are held."""
-    from quoron_server.helper import stopped
+    """Take books that were put back, or lost their count, for all that there is, while the helper is stopped: open runs
+    are held."""
+    from quoron_server.books.database import Database
+    from quoron_server.helper.books import HelperBooks
 
-    with stopped.books(database, as_it_is=True) as books:
-        held = books.hold()
+    with Database(database, create=False, as_it_is=True) as opened:
+        held = HelperBooks(opened).hold()
     print(f"Held: {', '.join(held) or 'none'}. Close each (quoron helper close), or say that it goes on (continue).")

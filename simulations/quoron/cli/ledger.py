@@ -5,12 +5,15 @@ one process at a time. What a coordinator sends is verified here, row by row, be
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from quoron.cli.common import say
 from quoron.cli.connection import Anywhere, Authority, Connection, Insecure, OwnToken, here, shared_options
 from quoron_privacy.errors import BudgetExceeded, DataError, LedgerError, LedgerUnavailable
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:  # imported by the commands when they are called
     from quoron_privacy.accounts.lifetime import Account, Spent
     from quoron_server.books.chain import Row
     from quoron_server.books.database import Database
-    from quoron_server.books.lifetime_ledger import Known
+    from quoron_server.books.lifetime_ledger import Known, PopulationLedger
 
 app = typer.Typer(
     name="ledger", help="Privacy over all runs: read, verify, export, limit, what fits, charge.", no_args_is_help=True
@@ -68,15 +71,30 @@ class Source:
     def rows(self) -> "list[Row]":
         """The chain, every row of it verified in this process; LedgerError if one is wrong."""
         from quoron_server.books.chain import verify_export
-        from quoron_server.books.lifetime_ledger import PopulationLedger
 
         if self.coordinator is not None:
             with self.connection(self.coordinator).open() as control:
                 exported = control.ledger()
             verify_export(json.dumps(exported))
             return list(exported["rows"])
-        with self.open(create=False) as opened:
-            return PopulationLedger(opened).rows()
+        with self._population(self.open(create=False)) as population:
+            return population.rows()
+
+    def known(self) -> "Known":
+        """What the verified chain says of all groups."""
+        from quoron_server.books.lifetime_ledger import known_of
+
+        return known_of(self.rows())
+
+    def verified(self, exported: Path | None, head: str | None) -> "tuple[list[Row], str]":
+        """Every row, of an export if there is one, verified up to a head that was kept; and the last one's."""
+        from quoron_server.books.chain import verify_export, verify_rows
+
+        if exported is None:
+            rows = self.rows()
+            return rows, verify_rows(rows, head)
+        last = verify_export(text := _text(exported), head)
+        return json.loads(text)["rows"], last
 
     def open(self, *, create: bool) -> "AbstractContextManager[Database]":
         """The database; LedgerUnavailable says what to do beside a coordinator that holds it."""
@@ -92,6 +110,22 @@ class Source:
             raise LedgerUnavailable(f"{error} Ask a running coordinator with --coordinator HOST:PORT.") from None
         except LedgerError as error:
             raise LedgerError(f"{error} Name it with --database; that of `quoron train` is read with --own.") from None
+
+    def there(self, *, create: bool) -> "AbstractContextManager[PopulationLedger]":
+        """Of a database that is there: a limit in a new one, made by mistake elsewhere, would hold for nobody."""
+        try:
+            return self._population(self.open(create=create))
+        except LedgerUnavailable:
+            raise
+        except LedgerError as error:
+            raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
+
+    @contextmanager
+    def _population(self, opening: "AbstractContextManager[Database]") -> Iterator["PopulationLedger"]:
+        from quoron_server.books.lifetime_ledger import PopulationLedger
+
+        with opening as opened:
+            yield PopulationLedger(opened)
 
     def connection(self, coordinator: str) -> Connection:
         """How the coordinator is reached."""
@@ -109,14 +143,12 @@ def show(
     from rich.markup import escape
 
     from quoron.cli.showing import console, table
-    from quoron_server.books.lifetime_ledger import known_of
-    from quoron_server.serial import dumps
 
-    known = known_of(source.rows())
+    known = source.known()
     names = sorted({*known.held, *known.accounts}) if group is None else [group]
     totals = {name: _spent(known, name) for name in names}
     if as_json:
-        typer.echo(dumps({name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}))
+        say({name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}, as_json=True)
         return
     all_ = table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
     for name, spent in totals.items():
@@ -144,9 +176,7 @@ def verify(
     exported: Annotated[Path | None, typer.Option("--export", help="Verify this export, and ask nobody.")] = None,
 ) -> None:
     """Check every row; without --head, rows missing at the end cannot be noticed. Prints the head."""
-    from quoron_server.books.chain import verify_export, verify_rows
-
-    typer.echo(verify_rows(source.rows(), head) if exported is None else verify_export(_text(exported), head))
+    typer.echo(source.verified(exported, head)[1])
 
 
 @app.command()
@@ -181,18 +211,13 @@ def who(
     from rich.markup import escape
 
     from quoron.cli.showing import console, table
-    from quoron_server.books.chain import acts, verify_export, verify_rows
-    from quoron_server.serial import dumps
+    from quoron_server.books.chain import acts
 
-    if exported is None:
-        verify_rows(rows := source.rows(), head)
-    else:
-        verify_export(text := _text(exported), head)
-        rows = json.loads(text)["rows"]
+    rows, _ = source.verified(exported, head)
     shown = table("time", "what", "by", "group", "run", "plan", "ε", "δ", "code")
     for act in acts(rows):
         if as_json:
-            typer.echo(dumps(act))
+            say(act, as_json=True)
         told = act | {"plan": act.get("plan", "")[:12]}
         names = ("time", "what", "by", "group", "run", "plan", "epsilon", "delta", "software")
         shown.add_row(*(escape(str(told.get(name, ""))) for name in names))
@@ -219,15 +244,13 @@ def limit(
 
     A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
     """
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-
     numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
             words = control.limit(group, exceeded=exceeded, **numbers)
     else:
-        with _found(source, create=create) as opened:
-            words = PopulationLedger(opened).limit(group, exceeded=exceeded, by=here(), **numbers).words()
+        with source.there(create=create) as population:
+            words = population.limit(group, exceeded=exceeded, by=here(), **numbers).words()
     typer.echo(f"{group}: {words}")
 
 
@@ -248,9 +271,8 @@ def fits(
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
     from quoron_privacy.accounts.lifetime import Charge, gaussian
-    from quoron_server.books.lifetime_ledger import known_of
 
-    account = known_of(source.rows()).accounts.get(group)
+    account = source.known().accounts.get(group)
     own = gaussian(mu, lost)
     wanted = Charge("", group, epsilon, delta, adjacency=adjacency, variation=variation, **own)
     if account is None:
@@ -284,28 +306,16 @@ def charge(
 
     Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent.
     """
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-
     promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "lost": lost}
     promise |= {"adjacency": adjacency, "spent": spent}
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
             words = control.charge(name, group, note=note, **promise)
     else:
-        with _found(source, create=create) as opened:
+        with source.there(create=create) as population:
             said: dict[str, Any] = {"statement": note, "elsewhere": True, "by": here()}
-            words = PopulationLedger(opened).charge(name, group, **said, **promise).words()
+            words = population.charge(name, group, **said, **promise).words()
     typer.echo(f"{group}: {name} charged with {words}")
-
-
-def _found(source: Source, *, create: bool) -> "AbstractContextManager[Database]":
-    """A database that is there: a limit in a new one, made by mistake in another folder, would hold for nobody."""
-    try:
-        return source.open(create=create)
-    except LedgerUnavailable:
-        raise
-    except LedgerError as error:
-        raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
 
 
 def _spent(known: "Known", group: str) -> "Spent":

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron.cli.common import Json, Quiet, Settings, Source, progress
+from quoron.cli.common import Json, Quiet, Settings, Source, progress, say
 from quoron.cli.connection import CLIENTS, CONTROL
 from quoron_privacy.errors import RunError
 
@@ -77,10 +77,9 @@ def stop(folder: Place = HERE) -> None:
 
 def _show(found: dict[str, Any], *, as_json: bool) -> None:
     from quoron.local.order import reached
-    from quoron_server.serial import dumps
 
     if as_json:
-        print(dumps(found))
+        say(found, as_json=True)
     elif not found["running"]:
         print(f"{found['folder']}: does not run")
     else:

@@ -10,6 +10,7 @@ from quoron.cli.columns import table_options
 from quoron.cli.common import (
     Address,
     Charged,
+    Delta,
     Epsilon,
     ItemsPerUser,
     Json,
@@ -43,6 +44,7 @@ def train(
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
+    delta: Delta = None,
     items_per_user: ItemsPerUser = None,
     health: Annotated[
         float | None,
@@ -75,7 +77,7 @@ def train(
     from quoron.sections import Method, Privacy
 
     choice = EngineChoice.of(engine, workers=workers, address=address)
-    privacy = Privacy(epsilon, health=health, allow_large_delta=charged.allow_large_delta)
+    privacy = Privacy(epsilon, delta, health=health, allow_large_delta=charged.allow_large_delta)
     keep = charged.keep(out)
     method, given = Method(items_per_user=items_per_user), settings or ()
     if dry_run:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from quoron.cli.columns import table_options
-from quoron.cli.common import Charged, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
+from quoron.cli.common import Charged, Delta, Epsilon, ItemsPerUser, Json, Out, Settings, interruptible
 from quoron.cli.connection import shared_options
 from quoron.cli.train import Table
 from quoron.table_columns import TableColumns
@@ -18,6 +18,7 @@ def tune(
     source: Table,
     columns: TableColumns,
     epsilon: Epsilon = None,
+    delta: Delta = None,
     vary: Annotated[
         list[str] | None,
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as loss.ridge=[0, 0.01]."),
@@ -63,7 +64,7 @@ def tune(
         "vary": sweep(vary or ()),
         "algorithms": names,
         "effort": Effort(trials, law, most, padded, evaluate),
-        "privacy": Privacy(epsilon, allow_large_delta=charged.allow_large_delta),
+        "privacy": Privacy(epsilon, delta, allow_large_delta=charged.allow_large_delta),
         "method": Method(items_per_user=items_per_user),
         "keep": charged.keep(out),
         "settings": settings or (),

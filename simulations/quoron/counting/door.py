@@ -243,7 +243,7 @@ def _verify(paid: Bought | None, promise: plans.Privacy, shared: Asked, own: tup
     """All of it together is the promise, by the second account."""
     if paid is not None:
         epsilon, delta = promise.epsilon, promise.delta
-        bought.verify(paid, epsilon, delta, users=shared.users, adjacency=shared.adjacency, own=own)
+        paid.verify(epsilon, delta, users=shared.users, adjacency=shared.adjacency, own=own)
     elif not Pair.gaussian(*own).delta(promise.epsilon, promise.delta) <= promise.delta:
         raise Infeasible("statistics", f"delta={promise.delta:g} is below what arithmetic resolves", "a larger delta")
 

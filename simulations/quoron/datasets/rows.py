@@ -7,6 +7,7 @@ are of other users than the index says end whatever they were read for.
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron.datasets._names import Names, column
-from quoron.datasets.index import Index
+from quoron.datasets.index import Index, opened
 from quoron_client.data import columns
 from quoron_client.data.ahead import ahead
 from quoron_client.data.encoding import Encoding
@@ -42,6 +43,11 @@ class Rows:
         index.files.check(encoding.columns)
         encoding.check(pa.Table.from_batches([], index.files.schema))
         return cls(index, encoding, index.users)
+
+    @classmethod
+    def opened(cls, source: str | Path, user: str, encoding: Encoding) -> "Rows":
+        """Of a folder of files, indexed by its user column if it is not. Raises what `index.opened` and `of` raise."""
+        return cls.of(opened(source, user), encoding)
 
     @property
     def digest(self) -> str:

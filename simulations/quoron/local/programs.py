@@ -27,11 +27,11 @@ from quoron.local.relay import Relay
 from quoron.populations.users import Corruption
 from quoron.simulation import scene
 from quoron_client.federation import core_dumps, log_limit
+from quoron_client.federation.client import run_client, take_part
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.own_table import OwnItems
 from quoron_client.federation.owner import EXPOSURES, PUBLIC_ATTENDANCE, TWO_SERVERS
 from quoron_client.federation.record import Record
-from quoron_client.federation.session import converse, run_client
 from quoron_client.federation.work import Worker
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_to_wire, question_from_wire
@@ -194,7 +194,7 @@ async def _client(
     while not stop.is_set():
         try:
             if simulated:
-                await converse(
+                await take_part(
                     config, stop=stop, worker=lambda owner, record: SimulatedWorker.of(owner, record, user, made=made)
                 )
             else:

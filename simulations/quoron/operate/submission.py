@@ -63,7 +63,8 @@ def specify(
         raise ConfigError(f"Expected waiting above 0 and at most {LONGEST_WAITING:,.0f} seconds, got {waiting}.")
     if simulation_seed is None:
         check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    plan = choose(config, declared(config, users), federated=True).plan
+    others = config.algorithm.name != "auto"  # who named one is told, where it cannot be, which could
+    plan = choose(config, declared(config, users), alternatives=others, federated=True).plan
     specification = specification_of(
         config,
         plan,

@@ -22,7 +22,7 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, Infeasible, Quoro
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import told, trivial_risk
-from quoron_server.algorithms.options import options_of
+from quoron_server.algorithms.options import options_of, summed
 from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
@@ -352,13 +352,13 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
 
 
 def _without_silos(plan: Plan, silos: Silos, config: Config, algorithms: Registry) -> tuple[str, ...]:
-    """Of the same algorithm, planned for those who are left."""
-    alone = {"silos": None, "silo_sums": False, "silos_away": (), "silos_hostile": ()}
-    everybody = config.model_copy(update={"population": config.population.model_copy(update=alone)})
+    """Of the same algorithm, planned for those who are left, who are asked as all are: by rows, or by sums."""
     given = config.algorithm.options if config.algorithm.name == plan.algorithm else {}
 
     def without(users: int) -> Plan:
-        return _plan(algorithms[plan.algorithm], everybody, replace(plan.problem, users=users), given)
+        left = {"silos": min(users, len(silos.sizes)), "silos_away": (), "silos_hostile": ()}
+        others = config.model_copy(update={"population": config.population.model_copy(update=left)})
+        return _plan(algorithms[plan.algorithm], others, replace(plan.problem, users=users), given)
 
     return remarks(plan, silos, without)
 
@@ -433,7 +433,8 @@ def _plan(
         options = replace(options, adjacency=config.privacy.adjacency)
     if info.takes_attendance and "attendance" not in given and config.problem.attendance is not None:
         options = replace(options, attendance=config.problem.attendance)
-    privacy = privacy_of(config, _two_servers(info, config))
+    privacy, silos = privacy_of(config, _two_servers(info, config)), silos_of(config, problem.users)
+    options = summed(options) if silos is not None and silos.sums else options
     plan = info.plan(problem, privacy, options, section.constants, config.run.seed)
     if rounds is not None and plan.cost.rounds != rounds:  # printed constants fix it
         raise Infeasible(
@@ -441,5 +442,4 @@ def _plan(
             f"its {section.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
             f"budget.rounds={plan.cost.rounds}",
         )
-    silos = silos_of(config, problem.users)
     return plan if silos is None else in_silos(plan, silos)

@@ -114,7 +114,7 @@ def _warnings(
     amiss = sorted(known_amiss, key=lambda each: -each[0])
     if lost:
         line = ShareLine("", shares.unusable, errors.unusable)
-        see = "see the columns named below" if amiss else "no single column stands out of the noise"
+        see = "see the columns named below" if amiss else _cause(columns, encoding)
         yield (
             f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
@@ -157,6 +157,15 @@ def _warnings(
                 f"them, are {name}: a model that always says so is right as often. Is that what the label is meant to "
                 "be?"
             )
+
+
+def _cause(columns: Sequence[Column], encoding: Encoding) -> str:
+    """Why rows cannot be used where no column stands out: the label, if every other value is filled in."""
+    able = [each for each in columns if encoding.missing == "drop" or each.kind in ("label", "weight")]
+    if len(able) != 1:
+        return "no single column stands out of the noise"
+    only = able[0]
+    return f"their label {only.name!r} is {only.misfit}, as all else that is missing is filled in"
 
 
 def _errors(health: TableHealth) -> Errors:

@@ -43,7 +43,7 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.purchases import with_purchases
+from quoron_server.algorithms.preface import with_purchases
 from quoron_server.budget import check_delta
 from quoron_server.parameters import Assumption
 from quoron_server.plan import LEAST_EPSILON
@@ -234,10 +234,20 @@ def _told(planned: Planned, asked: Wanted, paid: Bought, wide: Planned) -> Plann
     remarks = [
         f"Nobody declared {len(asked.all)} facts of the table: they are bought with "
         f"{100 * paid.share:.3g} % of what ε pays for, which leaves epsilon={paid.rest_epsilon:.3g} of "
-        f"{planned.plan.guarantee.epsilon:g} for training. The plan is a forecast until then, and what is charged is "
-        "the same whatever is found."
+        f"{planned.plan.guarantee.epsilon:g} for training. What is charged is the same whatever is found."
     ]
     low, high = planned.plan.problem.dimension, wide.plan.problem.dimension
-    if high > low:
-        remarks.append(f"The model will have from {low:,} to {high:,} numbers.")
+    taken = ["a label of two classes"] * (asked.label is not None)
+    taken += [f"{low:,} numbers, the fewest that there may be"] * (high > low)
+    if taken:
+        most = _at_most(wide) if high > low else ""
+        remarks.append(f"Until then this is a forecast, of {' and '.join(taken)}.{most}")
     return replace(planned, remarks=(*planned.remarks, *remarks, *asked.left_out))
+
+
+def _at_most(wide: Planned) -> str:
+    """What is forecast of the most numbers, in a sentence."""
+    read, many = wide.forecast, f" There may be {wide.plan.problem.dimension:,}"
+    if read is None:
+        return f"{many}."
+    return f"{many}, with which it is {read.excess_risk:.2g}, and {read.words() or 'nothing is sure'}."

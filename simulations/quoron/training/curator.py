@@ -25,6 +25,7 @@ from quoron_privacy.release import Sums
 from quoron_server.algorithms.slots import partition
 
 if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.population import FileUsers
     from quoron.datasets.rows import Rows
 
 Users = NDArray[np.int64]
@@ -63,14 +64,19 @@ class CuratorEngine:
     def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int | None) -> Any:
         if isinstance(items, ItemBatch):
             return TableUsers(**_fields(declared), own=np.arange(declared.users), batch=items)
-        from quoron.datasets.population import FileUsers, LazyStore
-
         asked = self._order if seed is None else self._order[partition(seed=seed, users=len(self._order))]
-        return FileUsers(**_fields(declared), store=LazyStore(items, None, asked, declared.loss))
+        return file_users(declared, items, asked)
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
         return self._engine.ask(replace(question, cohort=self._order[question.cohort]))
+
+
+def file_users(declared: Declared, rows: "Rows", asked: Users) -> "FileUsers":
+    """The users of a folder's rows, of whom these (k,) are asked, in this order."""
+    from quoron.datasets.population import FileUsers, LazyStore
+
+    return FileUsers(**_fields(declared), store=LazyStore(rows, None, asked, declared.loss))
 
 
 def _fields(declared: Declared) -> dict[str, Any]:

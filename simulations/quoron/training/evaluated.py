@@ -9,7 +9,7 @@ Statement and proof: docs/privacy/evaluation.md. The mechanism: quoron_privacy.c
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from quoron.evaluating.split import held_out, held_users
 from quoron.planning.plans import Planned
 from quoron.populations.users import Declared
 from quoron.prepared import Prepared
+from quoron.training.curator import file_users
 from quoron.training.table import Curated
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
@@ -126,10 +127,7 @@ def batches(declared: Declared, items: "ItemBatch | Rows", users: Users) -> Iter
         for first in range(0, len(users), AT_ONCE):
             yield items.of(users[first : first + AT_ONCE])
         return
-    from quoron.datasets.population import FileUsers, LazyStore
-
-    given = {each.name: getattr(declared, each.name) for each in fields(Declared)}
-    people = FileUsers(**given, store=LazyStore(items, None, users, declared.loss))
+    people = file_users(declared, items, users)
     for first in range(0, len(users), AT_ONCE):
         yield people.items(users[first : first + AT_ONCE])
 

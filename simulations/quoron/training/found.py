@@ -110,14 +110,14 @@ class Declarations:
     wanted: Wanted
 
     def lines(self) -> tuple[BoughtLine, ...]:
-        """Of everything that was paid for, what was found."""
+        """Of everything that was paid for, what was found; the label first."""
         bought = self.paid
         numbers = sum(each.may_be_number for each in self.wanted.all)
         named = len(self.found.categories) + (self.wanted.label is not None)
         errors = bought.errors(columns=numbers, names=max(named, 1))
         return tuple(
             BoughtLine(each.column, *((self._value(each), errors.names if self._named(each) else errors.cells)))
-            for each in self.wanted.all
+            for each in sorted(self.wanted.all, key=lambda each: each.what != "label")
         )
 
     @property

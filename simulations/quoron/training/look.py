@@ -31,7 +31,7 @@ from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import LEAST_EPSILON, Privacy
+from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # only a folder needs it
@@ -64,13 +64,35 @@ def plan(
         planned = chosen(rest, problem)
     except Infeasible:
         return chosen(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
-    whole = ALGORITHMS[planned.plan.algorithm].looking(planned.plan, privacy, share=share, **sizes)
+    whole = with_look(planned.plan, privacy, share=share, **sizes)
     if whole is None:
         other = chosen(config, problem)
         return other, _not_gaussian(other.plan.algorithm)
     budget_of(config).check_plan(whole)
     ALGORITHMS[whole.algorithm].verify(whole)
     return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
+
+
+def with_look(own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
+    """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ, or
+    where that leaves nothing. `columns` and `labels` are how many the look at the table tells apart."""
+    promise = ALGORITHMS[own.algorithm].gaussian(own)
+    if promise is None or own.guarantee.quorum is not None:
+        return None
+    health = table_health.calibrate(
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+        share=share,
+        own=(promise.mu, promise.variation),
+        users=looked_at(own.problem.users),
+        columns=columns,
+        labels=labels,
+        adjacency=own.guarantee.adjacency,
+    )
+    if health is None:
+        return None
+    whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, health=health)
+    return replace(own, guarantee=whole)
 
 
 def release(prepared: Prepared[Curated], own: Ledger, among: Users) -> Shares | None:

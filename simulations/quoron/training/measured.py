@@ -30,7 +30,7 @@ from quoron_client.data.gathering import Gathering
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import outcomes
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.counts.held_out import HeldOut, verify
+from quoron_privacy.counts.held_out import HeldOut
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
@@ -105,7 +105,7 @@ def prepare(
         adjacency=adjacency,
         cap=cap,
     )
-    verify(held, privacy.epsilon, privacy.delta, adjacency=adjacency)
+    held.verify(privacy.epsilon, privacy.delta, adjacency=adjacency)
     figures.require_telling(held, privacy.epsilon)
     dimension, known = encoding.dimension * model.loss.outputs, PublicKnowledge(intercept=encoding.intercept)
     declared = Declared(slots, cap, dimension, model.loss, L2Ball(1.0), known)
@@ -153,10 +153,9 @@ def _read(
     most = most_rows(1, encoding.dimension, weighted=False)
     folder = dataset(str(source), Path.cwd()) if isinstance(source, str | Path) else None
     if folder is not None:
-        from quoron.datasets.index import opened
         from quoron.datasets.rows import Rows
 
-        rows = Rows.of(opened(folder, user), encoding)
+        rows = Rows.opened(folder, user, encoding)
         return rows.users, replace(rows, users=declared or rows.users, zero_rows=zero_rows, most=most)
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
         given = tables.opened(source)

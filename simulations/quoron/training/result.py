@@ -93,10 +93,11 @@ class TrainingSummary:
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
         halted = " (a phase was halted: it released nothing new)" if self.halted else ""
+        items = "1 item" if self.items_per_user == 1 else f"{self.items_per_user:,} items"
         rows = [
             ("algorithm", self.algorithm),
             ("privacy of one user", f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}"),
-            ("users", f"{self.users:,}, {self.items_per_user:,} items each in the plan"),
+            ("users", f"{self.users:,}, planned with {items} each"),
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
         risk = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)

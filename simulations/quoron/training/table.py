@@ -198,10 +198,9 @@ def hold(
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
-        from quoron.datasets.index import opened
         from quoron.datasets.rows import Rows
 
-        rows = Rows.of(opened(source, section.user), encoding)
+        rows = Rows.opened(source, section.user, encoding)
         types = types_of(source, rows.index.files.schema)
         check_types(encoding, types)
         encoding = typed(encoding, types)

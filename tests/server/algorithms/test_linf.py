@@ -21,10 +21,10 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import filter_plan, geometry
-from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian
+from quoron_server.algorithms.localised.filtered import OutlierFilter
+from quoron_server.algorithms.localised.median import CoordinateMedian
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.outlier_filter import OutlierFilter
-from quoron_server.algorithms.localised.soft_filter import SoftFilter
+from quoron_server.algorithms.localised.soft_filtered import SoftFilter
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe

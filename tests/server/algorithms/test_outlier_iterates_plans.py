@@ -16,9 +16,15 @@ from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import Target
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.averaged_sgd import averaging as summed
-from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, course, distance
-from quoron_server.algorithms.outlier_iterates.plan import FAILURE, guaranteed_radius, left_of_delta, usual_factor
+from quoron_server.algorithms.outlier_iterates.plan import (
+    FAILURE,
+    expected_score,
+    guaranteed_radius,
+    left_of_delta,
+    smallest,
+    usual_factor,
+)
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["outlier-iterates"]
@@ -69,7 +75,7 @@ def test_outliers_that_are_declared_make_room_in_the_test_and_count_neighbours_w
 )
 @settings(derandomize=True, deadline=None, max_examples=25)
 def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, test, kappa):
-    target, score = Target(4.0, 1e-6, test, "weighted", kappa), releases.expected_score(chains, lost)
+    target, score = Target(4.0, 1e-6, test, "weighted", kappa), expected_score(chains, lost)
     made = one_release.release(target, chains, score)
     assert one_release.certify(made, 4.0, 1e-6) <= 1e-6
     chance = made.lottery.chance(score) if test == "lottery" else made.test.chance(score)
@@ -80,10 +86,10 @@ def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, 
 @pytest.mark.parametrize(("test", "kind"), [("lottery", "weighted"), ("laplace", "random")])
 def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not(test, kind):
     target = Target(4.0, 1e-6, test, kind, None if kind == "weighted" else 2)
-    least = releases.smallest(target, 0.02)
-    one_release.release(target, least, releases.expected_score(least, 0.02))
+    least = smallest(target, 0.02)
+    one_release.release(target, least, expected_score(least, 0.02))
     with pytest.raises(Infeasible):
-        one_release.release(target, least - 1, releases.expected_score(least - 1, 0.02))
+        one_release.release(target, least - 1, expected_score(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():

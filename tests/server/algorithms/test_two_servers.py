@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SERVED, Quadratic, make, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, TWO_SERVERS, Quadratic, make, make_plan
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -18,8 +18,8 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.release import Adjacency, NoisySums
 from quoron_privacy.two_servers import account
 from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.planned_sheet import Servers
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.served import Servers
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
@@ -32,7 +32,7 @@ from quoron_server.runs import charge_of
 from quoron_server.wording import sentence
 
 TWO = replace(PRIVACY, exposure="two-servers")
-SCENES = list(SERVED)
+SCENES = list(TWO_SERVERS)
 ABLE = [name for name, info in ALGORITHMS.items() if info.promises.one_server is None]
 
 
@@ -82,7 +82,7 @@ def test_without_noise_two_servers_release_what_one_does(
     if adjacency not in ALGORITHMS[base].promises.adjacency:
         return
     info, problem = ALGORITHMS[base], make_plan(name).problem
-    plan = info.plan(problem, replace(TWO, adjacency=adjacency), info.options(**SERVED[name]), "calibrated", 7)
+    plan = info.plan(problem, replace(TWO, adjacency=adjacency), info.options(**TWO_SERVERS[name]), "calibrated", 7)
     monkeypatch.setattr(ServerNoise, "of", lambda self, t, *_: np.zeros(self.sheet.rounds[t].length, np.uint64))
     monkeypatch.setattr(RandomStream, "gaussian_steps", lambda self, shape: np.zeros(shape, np.int64))
     models = []
@@ -187,7 +187,7 @@ def test_a_plan_whose_second_noise_was_forgotten_is_refused(name: str) -> None:
     plan, one = make_plan(name), replace(TWO, exposure=None)
     info, more = ALGORITHMS[plan.algorithm], {"rate": 1.0} if "mean" in name else {}
     more |= {"parts": True} if "whitened" in name else {}
-    whole = info.plan(plan.problem, one, info.options(**SERVED[name] | more), "calibrated", 7)
+    whole = info.plan(plan.problem, one, info.options(**TWO_SERVERS[name] | more), "calibrated", 7)
     assert plan.guarantee.servers is not None
     for together in (plan.guarantee.servers.together_epsilon, plan.guarantee.epsilon):
         servers = replace(plan.guarantee.servers, together_epsilon=together)

@@ -19,7 +19,9 @@ INFO = AlgorithmInfo(
         planning.THEOREM,
         planning.pairs,
         moves=planning.moves,
-        one_server="it looks at single answers, to test or to average them: take tracking-srgd or mean-sgd",
+        one_server="it looks at single answers, to test them; test='clip' does not, but its phases have users and "
+        "lengths of rows of their own, where a helper counts a user's rounds over all of them: take tracking-srgd or "
+        "mean-sgd",
     ),
     options=AcceleratedERMOptions,
     parameters=AcceleratedERMParameters,

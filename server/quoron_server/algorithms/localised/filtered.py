@@ -12,20 +12,25 @@ show when, projected releases, explicit constants. `constants="paper"` runs the 
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
+from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import Infeasible
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.robust.filter import decisions
 from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing, Chosen, Promises
 from quoron_server.algorithms.localised import filter_plan as planning
+from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import behind_filter, require_of_phases
-from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.outlier_filter import FilteredParameters, OutlierFilter
+from quoron_server.algorithms.localised.method import Aggregate, LocalisedSGD, score_summary
 from quoron_server.algorithms.localised.plan import printed_schedule, require_smooth
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -33,6 +38,46 @@ from quoron_server.problem import Problem
 NAME = "filtered-sgd"
 GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
 SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredParameters(FilteringParameters):
+    """Public numbers of one run."""
+
+    filter: FilterParameters
+
+
+class OutlierFilter:
+    """The rule of Algorithm 2: noisy threshold on the concentration score, mean of the kept, hidden cutoff."""
+
+    def __init__(self, parameters: FilteredParameters) -> None:
+        self.parameters = parameters
+        self.cutoff = HiddenCutoff(parameters.filter.cutoff_centre, parameters.filter.cutoff_decay)
+        self.test = LaplaceThreshold(parameters.filter.laplace_scale, parameters.filter.threshold)
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
+        limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
+        decided = decisions.decide(
+            answers.values,
+            answers.answered,
+            self.parameters.temperature,
+            limits,
+            step=self.test.grid,
+            norm=self.parameters.norm,
+        )
+        filtered = len(decided.kept) - int(decided.kept.sum())
+        diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
+        diagnostics |= score_summary(decided.score_bounds)
+        return Aggregate(decisions.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
+
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Whether fewer users were filtered than the phase's hidden cutoff."""
+        return tally < self.cutoff.draw(noise.stream("cutoff", phase))
 
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions) -> Chosen:

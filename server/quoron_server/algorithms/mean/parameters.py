@@ -8,7 +8,7 @@ from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
-from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease, Served
+from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -70,11 +70,11 @@ class MeanSGDParameters(Parameters):
             return (mean,)
         return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean
 
-    def served(self, problem: Problem) -> Served | None:
+    def masked(self, problem: Problem) -> MaskedRounds | None:
         """A vector clipped around its centre; a range chooses by whole histograms."""
         unit = 1 / self.cohort_size / self.noise_scale
         rows = (("row", "clipped", problem.dimension, unit),)
-        return None if self.crude else Served(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
+        return None if self.crude else MaskedRounds(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""

@@ -33,7 +33,7 @@ from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.noisy.sampled import COINS, Sampling
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Parameters, PlannedRelease, Served
+from quoron_server.parameters import Assumption, Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -78,14 +78,14 @@ class NoisySGDParameters(Parameters):
         scaled = self.adaptive is not None
         return (PlannedRelease(made, made.entry(), self.rounds, range(self.rounds), self.answer_mu, scaled=scaled),)
 
-    def served(self, problem: Problem) -> Served | None:
+    def masked(self, problem: Problem) -> MaskedRounds | None:
         """A clipped vector, with the shares of an adaptive clip."""
         if not self.noise_scale or isinf(self.clip_norm):
             return None
         made = self.shares(problem.dimension)
         clipped = ("row", "clipped", problem.dimension, self.clip_norm / self.cohort_size / self.noise_scale)
-        rows = (clipped,) if made is None else made.served
-        return Served(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
+        rows = (clipped,) if made is None else made.masked
+        return MaskedRounds(sampled.adjacency_of(self.sampling), ((self.rounds, rows),))
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""

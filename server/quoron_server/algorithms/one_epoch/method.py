@@ -39,7 +39,7 @@ from quoron_server.algorithms.noisy.clip import AdaptiveClip
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.parameters import Assumption, Attendance, Kind, Parameters, PlannedRelease, Served
+from quoron_server.parameters import Assumption, Attendance, Kind, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -104,15 +104,15 @@ class OneEpochParameters(Parameters):
             return (PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu),)
         return (PlannedRelease(shares, shares.entry(), self.rounds, every, self.mu, scaled=True),)
 
-    def served(self, problem: Problem) -> Served | None:
+    def masked(self, problem: Problem) -> MaskedRounds | None:
         """A clipped vector, with the shares of an adaptive clip; nothing proved of these with users who come back."""
         independent, made = self.gradients == "independent", self.shares(problem.dimension)
         if isinf(self.clip_norm) or (made is not None and self.epochs > 1):
             return None
         unit = self.clip_norm / self.divisor / self.noise_scale
         rows = (("row" if independent else "sums", "clipped", problem.dimension, unit),)
-        rounds = ((self.rounds, rows if made is None else made.served),)
-        return Served("replace-one", rounds, None if independent else self.factorisation, self._separation)
+        rounds = ((self.rounds, rows if made is None else made.masked),)
+        return MaskedRounds("replace-one", rounds, None if independent else self.factorisation, self._separation)
 
     def cohorts(self) -> tuple[int, ...]:
         """As many users in every round."""

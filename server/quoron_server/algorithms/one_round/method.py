@@ -19,7 +19,7 @@ from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency, Sums, packed
 from quoron_server.algorithm import Update, Vector
-from quoron_server.parameters import Parameters, PlannedRelease, Served
+from quoron_server.parameters import MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -52,9 +52,9 @@ class OneRoundParameters(Parameters):
         moment = self.moment(dimension)
         return (PlannedRelease(moment, moment.entry(), 1, range(1), self.mu),)
 
-    def served(self, problem: Problem) -> Served:
+    def masked(self, problem: Problem) -> MaskedRounds:
         """The moment."""
-        return Served(self.adjacency, ((self.rounds, self.moment(problem.dimension).served),))
+        return MaskedRounds(self.adjacency, ((self.rounds, self.moment(problem.dimension).masked),))
 
     def cohorts(self) -> tuple[int, ...]:
         """Everybody, once."""

@@ -22,7 +22,6 @@ from quoron_privacy.robust.one_release import Target, Test, certify, release_sca
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
 from quoron_server.algorithms.forecast import told, trivial_risk
 from quoron_server.algorithms.info import Chosen
-from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
 from quoron_server.algorithms.outlier_iterates.parameters import ChainPhase, OutlierIterateParameters
 from quoron_server.algorithms.search import Candidate, best, round_grid
@@ -42,6 +41,8 @@ NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
 STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
 FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
 _KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
+STRAYING = 0.02  # of honest pairs, that may lie farther apart than τ without the test noticing
+_BEYOND = 2**20  # chains, where none that are counted would do
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions) -> 
     forecast = _course(problem, stages, options)
     risk = float(forecast.risk)
     if risk >= trivial_risk(problem):
-        start = max(2 * problem.users, 20 * releases.smallest(target, lost))
+        start = max(2 * problem.users, 20 * smallest(target, lost))
         raise Infeasible(
             NAME,
             f"n={problem.users:,} predict a risk of {told(risk, problem)}, no better than not training",
@@ -171,7 +172,7 @@ def _candidates(
     problem: Problem, target: Target, options: OutlierIterateOptions, lost: float
 ) -> Iterator[Candidate[_Tried]]:
     """The best step, shrink and share of each size and split into phases that allows a release, by the worst risk."""
-    least = releases.smallest(target, lost)
+    least = smallest(target, lost)
     splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for rounds, chains in _sizes(problem, options, least):
         for counts in _splits(rounds, options):
@@ -191,7 +192,7 @@ def _candidates(
                     averaged=np.maximum(1, np.rint(shares * users)),
                     step_size=steps / shrinks**index,
                     noise_multiplier=_column([noise[index] for _, _, noise in tried]),
-                    chains=_column([releases.honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
+                    chains=_column([honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
                     lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
                     reach=float(target.kappa or 2),
                 )
@@ -266,7 +267,7 @@ def _lost(users: float, lost: float) -> float:
 
 
 def _score(chains: int, users: float, lost: float) -> int:
-    return releases.expected_score(chains, _lost(users, lost))
+    return expected_score(chains, _lost(users, lost))
 
 
 def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOptions) -> Course:
@@ -288,7 +289,7 @@ def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
 
 
 def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions, lost: float) -> Infeasible:
-    least = releases.smallest(target, lost)
+    least = smallest(target, lost)
     if options.cohort_size and options.cohort_size < least:
         return Infeasible(
             NAME,
@@ -316,3 +317,22 @@ def _infeasible(problem: Problem, target: Target, options: OutlierIterateOptions
         f"chains of {rounds:,} users lose too many when {100 * lost:g} % of users may be hostile or absent",
         "more phases, fewer rounds, or a smaller tolerance",
     )
+
+
+def honest_chains(chains: int, lost: float) -> int:
+    """Chains that are counted on when each is lost with this chance: three standard deviations below the mean."""
+    return chains - math.ceil(chains * lost + 3 * math.sqrt(chains * lost * (1 - lost)))
+
+
+def expected_score(chains: int, lost: float) -> int:
+    """S that a phase reaches when chains are lost with this chance and STRAYING of the honest pairs are not close."""
+    return math.floor((1 - STRAYING) * max(0, honest_chains(chains, lost)) ** 2)
+
+
+@lru_cache(maxsize=256)
+def smallest(target: Target, lost: float) -> int:
+    """C_min: the least number of chains with a release when chains are lost with this chance, however noisy.
+
+    The release itself, lowered to that score and certified, is `quoron_privacy.robust.one_release`.
+    """
+    return one_release.smallest(target, lambda chains: expected_score(chains, lost)) or _BEYOND

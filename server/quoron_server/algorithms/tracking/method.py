@@ -36,7 +36,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.metric import Metric
 from quoron_server.algorithms.whitening import curvature_share, mean_chance, typical_length, whitening
-from quoron_server.parameters import Attendance, Parameters, PlannedRelease, Served
+from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -110,13 +110,13 @@ class TrackingParameters(Parameters):
         warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
         return (*(self.length_cohort, self.moment_cohort) * PASSES, *warmup, *main)
 
-    def served(self, problem: Problem) -> Served:
+    def masked(self, problem: Problem) -> MaskedRounds:
         """A length, a moment, a weighted gradient with its shares; users of a cohort are in one round alone."""
         made = mechanisms(self, problem.features, problem.dimension)
-        gradients = (self.warmup_rounds, made.warmup.served), (self.main_rounds, made.main.served)
+        gradients = (self.warmup_rounds, made.warmup.masked), (self.main_rounds, made.main.masked)
         correlated = self.factorisation if self.variant == "recursive" else None
-        return Served(
-            self.adjacency, (*((1, made.length.served), (1, made.moment.served)) * PASSES, *gradients), correlated
+        return MaskedRounds(
+            self.adjacency, (*((1, made.length.masked), (1, made.moment.masked)) * PASSES, *gradients), correlated
         )
 
     def answer_length(self, problem: Problem) -> int:

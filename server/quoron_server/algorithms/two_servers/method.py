@@ -10,7 +10,7 @@ other lists are a second release with noise of their own. docs/privacy/two-serve
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,12 +20,12 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import NoisySums, Sums
-from quoron_privacy.two_servers.chain import FIRST, Entry, next_chain
+from quoron_privacy.two_servers.chain import simulated_chain
 from quoron_privacy.two_servers.groups import median
 from quoron_privacy.two_servers.noise import ServerNoise
+from quoron_privacy.two_servers.planned_sheet import louder
 from quoron_privacy.two_servers.ring import added, signed
 from quoron_privacy.two_servers.rows import RingSums
-from quoron_privacy.two_servers.served import louder
 from quoron_privacy.two_servers.sheet import SUMS
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.algorithms.one_epoch.reserves import first_answered
@@ -205,9 +205,3 @@ def noise_of_groups(noise: ServerNoise, history: Sequence[bytes]) -> Words:
     """One server's noise of the last round of a history, of all groups one after the other."""
     groups, now = noise.sheet.groups, len(history) - 1
     return np.concatenate([noise.of(now, history, g) for g in range(groups)])
-
-
-def simulated_chain(before: Sequence[bytes], round_: int) -> bytes:
-    """The chain after a round's list in a simulation, of whoever answers: in one process and in two, the same noise."""
-    entry = Entry(sha256(b"everybody").digest(), b"simulation", b"")
-    return next_chain(before[-1] if before else FIRST, round_, [entry])

@@ -17,9 +17,10 @@ from quoron_privacy.noise.streams import GRID_BITS, total_variation
 from quoron_privacy.prefix import played
 from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.two_servers import account
-from quoron_privacy.two_servers.served import Servers, louder
+from quoron_privacy.two_servers.planned_sheet import Servers, louder
 from quoron_privacy.two_servers.sheet import SUMS, RoundSheet, Sheet
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.options import summed
 from quoron_server.parameters import Kind
 from quoron_server.plan import LEAST_EPSILON, Plan, Privacy
 from quoron_server.problem import Problem
@@ -60,7 +61,7 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
             enough = f"epsilon >= {2 * LEAST_EPSILON * louder(privacy.groups):.2g}"
             raise Infeasible(info.name, f"two noises leave epsilon={least:.2g}", enough)
         own = info.plan(problem, Privacy(least, left, adjacency=privacy.adjacency), options, constants, seed)
-        require_served(own)
+        require_masked(own)
         if (fewest := min(own.parameters.cohorts())) < privacy.groups:
             few = f"a round asks {fewest} users, fewer than its {privacy.groups} groups"
             raise Infeasible(info.name, few, "fewer groups, or larger cohorts")
@@ -76,9 +77,9 @@ def planned(info: "Registered", problem: Problem, privacy: Privacy, options: Any
 
 def _asking_all(options: Any) -> Any:
     """The same, with everybody in every round where cohorts would be drawn in secret, and a release a message."""
-    names = {each.name for each in fields(options)}
-    options = replace(options, parts=True) if "parts" in names else options
-    return replace(options, rate=1.0) if "rate" in names and options.rate is None else options
+    options = summed(options)
+    drawn = "rate" in {each.name for each in fields(options)} and options.rate is None
+    return replace(options, rate=1.0) if drawn else options
 
 
 def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
@@ -97,13 +98,13 @@ def _both(own: Plan, together: float, limit: float, privacy: Privacy) -> Plan:
     return replace(own, guarantee=replace(promise, quorum=quorum))
 
 
-def require_served(plan: Plan) -> None:
+def require_masked(plan: Plan) -> None:
     """Infeasible unless its rows may be summed where nobody sees one, by cohorts that both servers know."""
     name, p = plan.algorithm, plan.parameters
     if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         condition = "its promise rests on cohorts that are drawn in secret, and two servers see whom they ask"
         raise Infeasible(name, condition, "everybody in every round (rate=1)")
-    if p.served(plan.problem) is None:
+    if p.masked(plan.problem) is None:
         condition = "no rows that add up unseen are known for it with this problem and these options"
         raise Infeasible(name, condition, "other options, or tracking-srgd")
 
@@ -189,11 +190,11 @@ def verify(plan: Plan) -> None:
     if servers is None or own.guarantee.curated:
         raise VerificationError(f"Expected two servers and clients of their own in a plan of {plan.algorithm}.")
     beside = (promise.health, promise.bought, promise.held_out)
-    served = plan.parameters.served(plan.problem)
+    masked = plan.parameters.masked(plan.problem)
     checks.require(
         plan.algorithm,
         ("no look at the table, purchase or held-out users with two servers", beside == (None,) * 3, beside),
-        ("rows that two servers may sum", served is not None, plan.parameters),
+        ("rows that two servers may sum", masked is not None, plan.parameters),
         ("cohorts that are public", not promise.rests_on(Kind.SECRET_COHORTS), promise.assumptions),
     )
     sheet = plan.sheet

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.moment import MomentSum
 from quoron_privacy.means.norm_counts import NormCountSum
@@ -15,7 +16,6 @@ from quoron_privacy.two_servers import rows as made
 from quoron_privacy.two_servers.rows import RingReduction, RingSums
 from quoron_privacy.two_servers.sheet import RoundSheet
 from quoron_server.algorithms.one_epoch.reserves import first_answered
-from quoron_server.algorithms.whitened.parts import ChangeSum, ContrastSum
 
 Matrix = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -1,11 +1,6 @@
 """What is known of a loss before anybody answers: which of its predictions count, and mean curvatures of Gaussian ones.
 
-A loss that only differences of its predictions change, such as softmax, has gradients whose parts sum to zero over the
-K predictions. With orthonormal contrasts Q, (K, K - 1), whose columns sum to zero, Qᵀ keeps the length of every such
-gradient and drops a K-th of the coordinates, so of the noise (docs/privacy/whitened-tracking.md#w2).
-
-    >>> Contrasts(1, 3).of(np.array([[0.5, 1.0, -1.5]])).round(3).tolist()
-    [[-0.354, 1.837]]
+Of several predictions all is along their contrasts (`quoron_privacy.means.contrasts`).
 """
 
 import math
@@ -17,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_server.algorithms.whitening import WIDTH, mean_chance
 
 Vector = NDArray[np.float64]
@@ -77,49 +73,6 @@ def predictions(chance: float, covariance: float, limit: float) -> tuple[float, 
         low, high = (middle, high) if found(middle)[1] < covariance else (low, middle)
     mean, _ = found(high)
     return mean, high
-
-
-@dataclass(frozen=True, slots=True)
-class Contrasts:
-    """Between models of K parts of p numbers, one part after the other, and points of q parts; q = 1 where K is 1."""
-
-    features: int  # p
-    outputs: int  # K
-
-    @property
-    def parts(self) -> int:
-        """q."""
-        return max(1, self.outputs - 1)
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of a point."""
-        return self.parts * self.features
-
-    def of(self, gradients: Matrix) -> Matrix:
-        """Qᵀ G of every user's gradient (n, K p), shape (n, q p), without a product whose order of sums may change."""
-        if self.outputs == 1:
-            return gradients
-        rows = gradients.reshape(len(gradients), self.outputs, self.features)
-        found, total = np.empty((len(rows), self.parts, self.features)), rows[:, 0].copy()
-        with np.errstate(all="ignore"):  # what is not finite is nobody's row
-            for part in range(1, self.outputs):
-                np.multiply(total - part * rows[:, part], (part * (part + 1)) ** -0.5, out=found[:, part - 1])
-                total += rows[:, part]
-        return found.reshape(len(rows), self.dimension)
-
-    def model(self, transform: Matrix, point: Vector) -> Vector:
-        """Of a point θ (q p,) in the metric L (p, p): Q θ Lᵀ, shape (K p,)."""
-        if self.outputs == 1:
-            return transform @ point
-        parts: Vector = (self.matrix() @ point.reshape(self.parts, -1) @ transform.T).ravel()
-        return parts
-
-    def matrix(self) -> Matrix:
-        """Q, (K, K - 1); 1 where K is 1."""
-        if self.outputs == 1:
-            return np.ones((1, 1))
-        return Contrasts(1, self.outputs).of(np.eye(self.outputs))
 
 
 @cache

@@ -26,6 +26,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import changes, clipped_mean
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import Leading, Length, Moment, Rows, moment_logs, vector_logs
 from quoron_privacy.means.norm_counts import MeanAndCounts, Presence
 from quoron_privacy.noise.streams import NoiseSource
@@ -43,7 +44,6 @@ from quoron_server.algorithms.whitened.estimates import (
 )
 from quoron_server.algorithms.whitened.forecast import Seen
 from quoron_server.algorithms.whitened.forecast import after as bound_after
-from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 from quoron_server.algorithms.whitening import aligned, along, typical_length, whitening
 from quoron_server.plan import Plan

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import SPARE, GaussianNoise, mean_sensitivity
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import NormCountMean
 from quoron_privacy.release import Adjacency, Release, packed
-from quoron_server.algorithms.whitened.law import Contrasts, Law
-from quoron_server.parameters import Attendance, Parameters, PlannedRelease, Served
+from quoron_server.algorithms.whitened.law import Law
+from quoron_server.parameters import Attendance, MaskedRounds, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 MOST_CONTRASTED = 512  # numbers of a model of several classes, of which a client is told a whole matrix
@@ -113,15 +114,15 @@ class WhitenedParameters(Parameters):
         others = (each for each in enumerate(made) if each[0] % 2 or each[0] >= PARTS)
         return (lengths, *(PlannedRelease(of, entry, 1, range(t, t + 1), mu) for t, (of, entry, mu) in others))
 
-    def served(self, problem: Problem) -> Served | None:
+    def masked(self, problem: Problem) -> MaskedRounds | None:
         """A length, a moment, a weighted gradient or a vote; of several classes only with matrices of moderate size."""
         if not self.parts or (self.outputs > 1 and problem.dimension > MOST_CONTRASTED):
             return None
-        d, length = problem.dimension, self.length().served
-        first = (length, self.moment(d, 0).served, length, self.moment(d, 1).served, length)
-        means = (self.gradient(d, round_).served for round_ in range(self.gradients))
+        d, length = problem.dimension, self.length().masked
+        first = (length, self.moment(d, 0).masked, length, self.moment(d, 1).masked, length)
+        means = (self.gradient(d, round_).masked for round_ in range(self.gradients))
         vote = (("vote", "clipped", 1, self.vote_bound / self.cohort_size / self.vote_scale),)
-        return Served(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
+        return MaskedRounds(self.adjacency, tuple((1, rows) for rows in (*first, *means, vote)))
 
     def cohorts(self) -> tuple[int, ...]:
         """Everybody, every round."""
@@ -135,6 +136,10 @@ class WhitenedParameters(Parameters):
         """A second moment and a gradient; in parts, one of them."""
         numbers = packed(problem.features), problem.dimension
         return max(numbers) if self.parts else sum(numbers)
+
+    def reads_sums(self) -> bool:
+        """In parts."""
+        return self.parts
 
     def long_once(self) -> bool:
         """Of second moments."""

@@ -5,25 +5,23 @@
     rounds 1 to T - 1, vote           as `method`
 
 Each question is clipped by what the one before released, as the releases of one message are; so the transcript, and
-what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 6 rounds. Two servers need it: nobody sees a row.
+what it costs, is that of docs/privacy/whitened-tracking.md#w1, in T + 6 rounds. Two servers need it, and silos that
+send sums: nobody sees a row.
 """
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.means.clipping import ClippedSum, changes
+from quoron_privacy.means.clipping import ChangeSum, ClippedSum
+from quoron_privacy.means.contrasts import Contrasts, ContrastSum
 from quoron_privacy.means.free_presence import LengthSum, ShapedMomentSum, VectorLengthSum
 from quoron_privacy.means.norm_counts import NormCountSum
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import NoisySums, Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.method import WhitenedState, WhitenedTracking
 from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters
 from quoron_server.plan import Plan
@@ -38,29 +36,6 @@ class PartsState:
     part: int  # questions so far
     typical: float  # length of second moments, between two parts
     inner: WhitenedState
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ContrastSum:
-    """A sum of gradients' contrasts, of which there is one vector fewer than classes."""
-
-    contrasts: Contrasts
-    own: NormCountSum | VectorLengthSum
-
-    def of(self, values: Vector, answered: NDArray[np.bool_]) -> Sums:
-        """See clipping.Reduction."""
-        return self.own.of(self.contrasts.of(values), answered)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChangeSum:
-    """Σ clip(F_u(θ) - F_u(0)) over answers (F_u(θ), F_u(0))."""
-
-    own: ClippedSum
-
-    def of(self, values: Vector, answered: NDArray[np.bool_]) -> Sums:
-        """See clipping.Reduction."""
-        return self.own.of(changes(values), answered)
 
 
 def made(plan: Plan) -> Algorithm[Any]:
@@ -99,7 +74,7 @@ class WhitenedInParts:
     def update(self, state: PartsState, answers: Answers | Sums, noise: NoiseSource) -> Update[PartsState]:
         """Release, and whiten or step."""
         p, part, own, dimension = self.parameters, state.part, state.inner, self.plan.problem.dimension
-        sums, stream, typical = summed(answers, self._reduction(state)), noise.stream("release", part), state.typical
+        sums, stream, typical = summed(answers, self._reduction(state)), self._stream(state, noise), state.typical
         if part >= PARTS:
             if own.round == p.gradients:
                 mean = sums if isinstance(sums, NoisySums) else ClippedSum(p.vote_bound, p.cohort_size).mean(sums)
@@ -119,6 +94,13 @@ class WhitenedInParts:
             moment = mechanism.release_sums(sums, self.inner.moment_radius(stage, typical), stream)
             own, entry = self.inner.whitened(own, moment, stage, typical), mechanism.entry()
         return Update(PartsState(part + 1, typical, own), (entry,), {}, {"answered": sums.answered})
+
+    def _stream(self, state: PartsState, noise: NoiseSource) -> RandomStream:
+        """As of the same release of one message: so a run by sums has the bits of one by rows."""
+        part, round_ = state.part, state.inner.round
+        if part < PARTS:
+            return noise.stream("moment" if part % 2 else "length", part // 2)
+        return noise.stream("vote" if round_ == self.parameters.gradients else "release", round_)
 
     def _reduction(self, state: PartsState) -> Any:
         """All that a round reads of its answers."""

@@ -11,6 +11,7 @@ from quoron_privacy.accounts import gdp, moved
 from quoron_privacy.accounts.pair import Pair
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise, mean_sensitivity
+from quoron_privacy.means.contrasts import Contrasts
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.norm_counts import WEIGHTS, NormCountMean
 from quoron_privacy.noise.streams import total_variation
@@ -20,7 +21,6 @@ from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.info import Chosen
 from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, before
-from quoron_server.algorithms.whitened.law import Contrasts
 from quoron_server.algorithms.whitened.parameters import PARTS, WhitenedParameters, drawn
 from quoron_server.parameters import Moves
 from quoron_server.plan import Cost, Plan, Privacy
@@ -63,7 +63,7 @@ class WhitenedOptions:
     # Clip more, in fear of hostile users: where there are none it leaves up to 240 times as much. None: where more than
     # one in fifty are declared, below which it has not been worth that.
     robust: bool | None = None
-    parts: bool = False  # whether the first message is asked in six questions, as two servers need it
+    parts: bool = False  # whether the first message is asked in six questions: two servers and sums of silos need it
 
 
 def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions) -> Chosen:

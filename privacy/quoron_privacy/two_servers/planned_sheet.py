@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import floor, sqrt
 
 from quoron_privacy.noise.streams import GRID_BITS
-from quoron_privacy.release import Adjacency, ServedRows
+from quoron_privacy.release import Adjacency, MaskedBlock
 from quoron_privacy.two_servers.groups import noise_factor
 from quoron_privacy.two_servers.sheet import Block, RoundSheet, Sheet
 
@@ -23,7 +23,7 @@ class Servers:
 
 
 def sheet_of(
-    rounds: Iterable[tuple[int, tuple[ServedRows, ...]]],
+    rounds: Iterable[tuple[int, tuple[MaskedBlock, ...]]],
     adjacency: Adjacency,
     factorisation: str | None = None,
     participations: int = 1,
@@ -48,6 +48,6 @@ def louder(groups: int) -> float:
     return 1.0 if groups == 1 else round(noise_factor(groups), 6)
 
 
-def _block(rows: ServedRows, groups: int) -> Block:
+def _block(rows: MaskedBlock, groups: int) -> Block:
     name, kind, length, deviations = rows
     return Block(name, length, floor(sqrt(2.0) * 2.0**GRID_BITS * deviations * louder(groups)), kind)

@@ -1,0 +1,76 @@
+"""A client: whose data it answers from, and that this is so, before it says a word to a coordinator.
+
+asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.masking import Pinned
+from quoron_client.federation.own_table import check_one_user
+from quoron_client.federation.owner import PUBLIC_ATTENDANCE, TWO_SERVERS
+from quoron_client.federation.record import Record
+from quoron_client.federation.record_file import welcomed
+from quoron_client.federation.session import converse
+from quoron_client.federation.silo_work import SiloWorker
+from quoron_client.federation.work import Worker
+from quoron_client.protocol.identity import check_identity, warn_of_readers
+from quoron_privacy.errors import ConfigError, DataError
+
+_log = logging.getLogger("quoron.client")
+
+
+async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever. With a column that says whose each
+    row is, for everybody in the file: `SiloWorker`.
+
+    Raises DataError, before it has ever enrolled, for a data file that cannot be read or looks like several people's;
+    not where this client takes part in runs that tell who answers, as then its file shows in nothing that it does:
+    ConfigError if it does so and is not said to be one user. Otherwise as `take_part`.
+    """
+    if config.user_column is not None:
+        await take_part(config, stop=stop, worker=SiloWorker.of)
+        return
+    alone, items, dialect = config.one_user, config.items_per_user, config.dialect
+    timely = [each for each in (PUBLIC_ATTENDANCE, TWO_SERVERS) if each in config.accept_exposures]
+    public = bool(timely)
+    if public and not alone:
+        raise ConfigError(
+            f"Expected --one-user with --accept {timely[0]}, got none: a client that looks at its file before it comes "
+            "up would tell of that, too. Say it once you know that all rows are one user's (quoron client --check)."
+        )
+    try:
+        if not public:
+            await asyncio.to_thread(check_one_user, config.data, one_user=alone, items_per_user=items, dialect=dialect)
+    except DataError as error:
+        if not await asyncio.to_thread(welcomed, config.record):
+            raise
+        # The coordinator draws members from those who connect: whether this one does may not be a function of its data.
+        _log.warning("%s This client is enrolled already, so it connects all the same.", error)
+    await take_part(config, stop=stop)
+
+
+async def take_part(
+    config: ClientConfig,
+    *,
+    stop: asyncio.Event | None = None,
+    worker: Callable[[ClientConfig, Record], Worker] = Worker,
+) -> None:
+    """As `run_client`, for data that is one user's for sure, with whatever answers in its name.
+
+    Raises what `worker` and `session.converse` do, IdentityError for files that will not do at the start, LedgerError
+    for a record that cannot be read.
+    """
+    if config.certificate is not None and config.key is not None and config.authority is not None:
+        check_identity(config.certificate, config.key, config.authority)
+    epsilon, delta = config.lifetime_epsilon, config.lifetime_delta
+    choices = {"anew": config.new_record, "other_books": config.other_books}
+    with Record.open(config.record, epsilon=epsilon, delta=delta, **choices) as record:
+        for path in (config.record, config.key):
+            warn_of_readers(path)
+        works = await asyncio.to_thread(worker, config, record)
+        if config.helper_key is not None and config.certificate is not None:
+            works.pinned = Pinned.read(config.helper_key, config.certificate)
+        await converse(config, works, asyncio.Event() if stop is None else stop)
