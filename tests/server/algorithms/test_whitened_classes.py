@@ -15,6 +15,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.noise.streams import RandomStream
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened import method
 from quoron_server.algorithms.whitened.estimates import GradientModel
 from quoron_server.algorithms.whitened.law import Contrasts, Law
 from quoron_server.plan import Plan, Privacy
@@ -54,13 +55,17 @@ def plan_of(batch: ItemBatch, classes=3, ridge=0.0, **options) -> Plan:
 
 
 def learnt(batch: ItemBatch, plan: Plan) -> np.ndarray:
+    return INFO.make(plan).model(ended(batch, plan))
+
+
+def ended(batch: ItemBatch, plan: Plan):
     known = Softmax(classes=plan.problem.outputs, ridge=plan.problem.ridge)
     made, noise = INFO.make(plan), SeededNoise(3)
     state = made.init()
     while (question := made.request(state, noise)) is not None:
         found = answer(known, batch, question.task)
         state = made.update(state, Answers.checked(found.values, found.status, largest=1e9), noise).state
-    return made.model(state)
+    return state
 
 
 @pytest.mark.parametrize(("classes", "ridge"), [(2, 0.0), (3, 0.0), (3, 0.05)])
@@ -96,6 +101,30 @@ def test_steps_among_many_classes_do_not_overshoot(ridge):
     start = np.zeros(classes * 10)
     best = optimize.minimize(risk, start, jac=slope, method="L-BFGS-B").fun
     assert (risk(learnt(batch, plan_of(batch, classes, ridge))) - best) / (risk(start) - best) < 0.1
+
+
+def clusters(apart: float, classes=6, users=1500) -> ItemBatch:
+    """Users of one row near the middle of their class."""
+    rng, labels = np.random.default_rng(2), np.arange(users) % classes
+    rows = 0.1 * (rng.normal(size=(users, 16)) + apart * rng.normal(size=(classes, 16))[labels])
+    rows /= np.maximum(np.linalg.norm(rows, axis=1), 1.0)[:, None]
+    rows[:, -1] = 0.1
+    return ItemBatch(rows, labels.astype(float), np.arange(users + 1))
+
+
+@pytest.mark.parametrize(("apart", "robust"), [(1.5, False), (0.2, False), (1.5, True)])
+def test_fewer_users_are_clipped_only_where_classes_are_told_nearly_surely(apart, robust, monkeypatch):
+    """Most gradients are short then; with hostile users feared, or classes that overlap, the run is as without."""
+    batch = clusters(apart)
+    plan = plan_of(batch, 6, robust=robust)
+    state = ended(batch, plan)
+    monkeypatch.setattr(method, "NEAR", (1e-9, 1.0))
+    without = ended(batch, plan)
+    if apart < 1 or robust:
+        np.testing.assert_array_equal(state.radii, without.radii)
+    else:
+        assert np.all(state.radii >= without.radii)
+        assert state.beyond[-3:].mean() < without.beyond[-3:].mean() - 0.05
 
 
 def test_gaussian_samples_are_those_of_contrasts(monkeypatch):
