@@ -54,6 +54,7 @@ MOST_BEYOND = 0.6, 1 / 3  # share of users meant beyond the radius, and what it 
 BEYOND, SLOWER_FROM = 40.0, 2000.0  # π* over 1 / ν, and ν above which it falls by ν^-⅔
 COARSE = 150.0  # ν below which logistic predictions keep to USUAL, and rare labels count in π* as at first order
 MOMENTS_FROM = 70.0  # ν / d above which whitened moments are clipped at more than a typical length, in proportion
+NEAR = 0.4, 0.6  # √S over G₀ below which π* of several classes falls in proportion, and to what share of it
 STEEP, LEAST_TARGET = 3.0, 0.05  # α of a tail r^-α below which π* falls, by its square, and by how much at most
 FARTHER = 2.0  # times what is linear of a gradient may be larger where the tail was ever flatter than that
 LATELY, NEAR_TARGET = 3, 4.0  # rounds before this one that tell α, where the share beyond was at most so many π*
@@ -354,7 +355,9 @@ class WhitenedTracking:
             target = self._target(self._law.variety(levels, float(following @ following - levels @ levels)))
         factor, least = state.factor, LEAST_RADIUS * p.start_slope
         aimed = self._common * max((max(tail, 0.0) / STEEP) ** 2, LEAST_TARGET)  # who is far beyond costs most
-        aimed = target if p.robust or p.outputs > 1 else min(target, aimed)
+        near = math.sqrt(spread) / (NEAR[0] * state.start_length)  # where most are told right, few who are not matter
+        several = target if p.robust else target * min(max(near, NEAR[1]), 1.0)
+        aimed = several if p.outputs > 1 else target if p.robust else min(target, aimed)
         if not first:
             surprise = (beyond - aimed) / max(aimed, deviation)
             factor = max(factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0)), FACTORS_FROM)
