@@ -106,6 +106,7 @@ class Model:
         """The model of a federation's run, by the plan that its coordinator tells. DataError if it tells no columns."""
         try:
             said, bounds = plan["guarantee"], dict(plan["loss"])
+            now = {**said, **plan.get("together", {})}  # of several copies of a run, after its books were put back
             loss, encoding = make_loss(bounds.pop("name"), **bounds), Encoding.from_json(plan["columns"])
             text = json.dumps(
                 {name: value for name, value in plan.items() if name not in ("columns", "loss")}, sort_keys=True
@@ -113,9 +114,9 @@ class Model:
             fingerprint = hashlib.sha256(text.encode()).hexdigest()
             promise = Promise(
                 plan["statement"],
-                said["epsilon"],
-                said["delta"],
-                said["adjacency"],
+                now["epsilon"],
+                now["delta"],
+                now["adjacency"],
                 plan["algorithm"],
                 fingerprint,
                 None,

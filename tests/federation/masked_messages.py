@@ -9,7 +9,7 @@ ROW = federation.Row(kind="ClippedRows", numbers={"norm": 1.5}, arrays={"centre"
 CONSENT = helper.HelperConsent(
     suite="s", run="r", plan_digest=b"\1", sheet_digest=b"\2", run_key=b"\3", participations=2, separation=3,
     epsilon=1.0, delta=1e-6, adjacency="zero-out", expires=300, signature=b"\4",
-    simulation=True,
+    simulation=True, copies=2,
 )  # fmt: skip
 ENTRY = helper.Entry(fingerprint=b"\1", question_digest=b"\2", sealed=b"\3", group=2)
 LIST = helper.HelperList(run="r", plan_digest=b"\1", round=7, previous=b"\2", entries=300)
@@ -47,12 +47,12 @@ GOLDEN: dict[str, str] = {
         "61743634120201021a10000000000000f03f00000000000000c0"
     ),
     "Announcement.sheet": (
-        "0a017212027b7d1a027b7d22370a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"
-        "52087a65726f2d6f757458ac026201046801"
+        "0a017212027b7d1a027b7d22390a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e"
+        "52087a65726f2d6f757458ac0262010468017002"
     ),
     "OpenRun": "0a017212027b7d1a0101220871756f726f6e2031",
     "HelperConsent": (
-        "0a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e52087a65726f2d6f757458ac026201046801"
+        "0a01731201721a01012201022a01033002380341000000000000f03f498dedb5a0f7c6b03e52087a65726f2d6f757458ac0262010468017002"
     ),
     "HelperList": "0a0172120101180722010228ac02",
     "Entry": "0a01011201021a01032002",

@@ -1,5 +1,6 @@
 """Books of the helper that are put back: every time is one more copy, and whoever asks hears what is promised now."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quoron.model import Model
 from quoron_client.protocol.masked import check_signature
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_privacy.two_servers.chain import FIRST
@@ -21,6 +23,7 @@ from quoron_server.service import helping
 from quoron_server.service.helping import Helping
 from quoron_server.service.masked_sums import HelperDisagrees
 from quoron_server.service.records import Records
+from quoron_server.wording import plan_json
 from server.helper_scene import LEADER, SIGNING, Leader, opened, plan_of, real, request
 
 
@@ -202,4 +205,10 @@ class TestCharged:
         assert told["copies"] == 2
         assert told["together"]["epsilon"] > plan_of(real()).guarantee.epsilon
         assert "2 copies, which together promise" in told["together"]["words"]
+        made = real()
+        plan = plan_json(plan_of(made)) | {"columns": made.columns.as_json(), "loss": made.loss}
+        for now, expected in (({}, plan_of(made).guarantee.epsilon), (told, told["together"]["epsilon"])):
+            promise = Model.fetched(np.zeros(made.problem.dimension), json.loads(json.dumps(plan | now))).promise
+            assert promise is not None
+            assert promise.epsilon == expected
         records.close()

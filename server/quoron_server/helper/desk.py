@@ -119,6 +119,10 @@ def _done(helped: Helped, command: str, run: str) -> str:
     if command == "runs":
         return _listed(helped.books)
     if command == "close":
+        if helped.books.run(run) is None:
+            raise LedgerError(
+                f"Expected a run that this helper has consented to, got {run!r}. `helper runs` lists them."
+            )
         return f"{run}: {'closed' if helped.end(run) else 'was not open'}; its keys are destroyed."
     if command == "continue":
         helped.go_on(run)

@@ -69,10 +69,11 @@ class HelperMetrics:
         refused: list[Sample] = [({"why": why}, self.refused[why]) for why in REFUSED]
         yield family("helper_calls_refused_total", "Calls that were refused, since the start.", refused, "counter")
         free: list[Sample] = []
-        for place, path in (("books", self._database.path), ("keys", self._helped.keys.folder)):
+        books = self._database.path
+        for place, path in (("books", books and books.parent), ("keys", self._helped.keys.folder)):
             with suppress(OSError):
                 if path is not None:
-                    free.append(({"place": place}, shutil.disk_usage(path.parent).free // FREE * FREE))
+                    free.append(({"place": place}, shutil.disk_usage(path).free // FREE * FREE))
         yield family("disk_free_bytes", "Room left, rounded down to 64 MiB.", free)
         days: list[Sample] = [({"of": of}, int(left // 1)) for of, left in self._days_left().items()]
         yield family("certificate_days_left", "Whole days to the end of the first certificate of a kind.", days)

@@ -64,7 +64,7 @@ class Records:
         stored = await self._read(lambda: self._stored_plan(run))
         plan = plan_json(await self.make_plan(specification)) if stored is None else stored
         if (now := (await self._read(lambda: self._copies(run))).get("together")) is not None:
-            plan |= {"statement": f"{plan['statement']} {now['words']}"}
+            plan |= {"statement": f"{plan['statement']} {now['words']}", "together": now}
         return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
 
     def close(self) -> None:
@@ -178,7 +178,7 @@ class Records:
             f"It went on from restored books: {len(charges)} copies, which together promise {now.words()} for "
             "replacing one user."
         )
-        promised = {"epsilon": now.epsilon, "delta": now.delta, "words": words}
+        promised = {"epsilon": now.epsilon, "delta": now.delta, "adjacency": "replace-one", "words": words}
         return {"copies": len(charges), "together": promised}
 
 
