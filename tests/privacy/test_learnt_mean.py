@@ -161,6 +161,20 @@ def test_what_a_radius_clips_of_a_bin_is_what_it_clips_of_users_spread_over_it()
         assert learnt_radii._excess(lows, highs, np.array([[over]]))[0] == pytest.approx(slow, abs=1e-3)
 
 
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12))
+@fast
+def test_every_step_counts_in_the_centre_as_much_as_its_noise_lets_it(noises):
+    """Averaged one after the other: the best average of all, never noisier than any of them."""
+    weights, deviation = [], math.inf
+    for noise in noises:
+        part, deviation = learnt_radii.joined(deviation, noise)
+        weights = [weight * (1 - part) for weight in weights] + [part]
+    best = np.array(noises) ** -2.0
+    assert weights == pytest.approx((best / best.sum()).tolist(), rel=1e-9)
+    assert deviation == pytest.approx(best.sum() ** -0.5)
+    assert deviation <= min(noises) * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("columns", [1, 2])
 def test_no_radius_reaches_beyond_where_users_can_be(columns):
     values = np.where(np.random.default_rng(9).random((10_000, 1)) < 0.5, 1.0, -1.0) * np.ones(columns)
