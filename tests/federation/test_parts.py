@@ -293,9 +293,10 @@ def test_a_question_of_another_digest_than_its_name_says_is_refused() -> None:
     head, first, *rest = question_in_parts(asked())
     first.part.data = bytes(len(first.part.data))
     arriving = parts.Arriving[pb.ServerMessage]()
+    for each in (head, first, *rest[:-1]):
+        arriving.take(each, lambda _: 10**6)
     with pytest.raises(WireError, match="bytes of the announced digest"):
-        for each in (head, first, *rest):
-            arriving.take(each, lambda _: 10**6)
+        arriving.take(rest[-1], lambda _: 10**6)
 
 
 @pytest.mark.usefixtures("small")

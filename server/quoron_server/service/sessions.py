@@ -79,10 +79,6 @@ class _Open:
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
-    def place(self, row: int) -> int:
-        """Where the row of the cohort is in `values`."""
-        return row if self.apart is None else int(np.searchsorted(self.apart, row))
-
 
 @dataclass(slots=True)
 class _Asked:
@@ -270,7 +266,7 @@ class Sessions:
         if current.cohort.row is not None:
             pass  # nobody may see an answer of this run
         elif user not in current.cohort.persons:
-            row = current.place(int(rows[0]))
+            row = int(rows[0] if current.apart is None else np.searchsorted(current.apart, rows[0]))
             current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
         elif current.cohort.sums is None or question.reduction is None:
             answers = silo.rows_from_wire(message, current.shape, len(rows))
