@@ -3,6 +3,7 @@
 import doctest
 import math
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -331,6 +332,15 @@ class TestOneColumn:
         assert (looks + 1) * learnt_interval.TRIES <= learnt_interval.LOOKS
         for scale in (learnt_radii.SMALLEST, 1.0):
             assert len(learnt_interval.bins_around(scale, 1.0, 1e12)) <= learnt_interval.MOST_PLACES
+
+
+def test_no_clipped_mean_is_below_what_nobody_can_be_below_on_users_with_and_without_a_far_group():
+    """Proposition M8: users at zero, and the same with k of them at one; whatever the radius, a multiple of 1/(nμ)."""
+    bound = {k: k / 2 * math.sqrt(NormalDist().cdf(-k / 2)) for k in (0.1, 0.5, 1.0, 2.0, 2.4, 3.0, 5.0, 8.0)}  # k μ
+    assert max(bound.values()) == pytest.approx(0.407, abs=1e-3)
+    for k, least in bound.items():
+        radii = np.linspace(0.0, 1.0, 1001)  # of an interval from zero, whose noise is its width
+        assert np.min(np.hypot(radii, k * (1 - radii))) >= least
 
 
 @pytest.mark.parametrize("shape", ["normal", "heavy", "skewed"])
